@@ -1,0 +1,35 @@
+# Every target sets up .venv by itself; PYTHON names the interpreter (3.11 or newer).
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: install test slow lint demo bench clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml .ci/constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
+	touch $(STAMP)
+
+test: install
+	$(BIN)/python -m pytest -q
+
+slow: install
+	$(BIN)/python -m pytest -q -m slow
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+demo: install
+	$(BIN)/draftpick demo --out runs/demo
+
+bench: install
+	$(BIN)/python benchmarks/decode.py
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

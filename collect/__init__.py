@@ -1,0 +1,53 @@
+"""Collect: queries x arms -> stored outcomes -> rewards.
+
+    from collect import SweepOptions, read_queries, reward_table
+    from collect.sweep import sweep
+
+Names are imported when first used, so that `import collect` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .batch import SweepOptions
+    from .dataset import load, read_manifest
+    from .queries import Query, read_queries, shipped
+    from .rewards import REWARDS
+    from .summary import summarise
+    from .table import read_outcomes, reward_table
+
+__all__ = [
+    "REWARDS",
+    "Query",
+    "SweepOptions",
+    "load",
+    "read_manifest",
+    "read_outcomes",
+    "read_queries",
+    "reward_table",
+    "shipped",
+    "summarise",
+]
+
+# `sweep` and `provenance` are missing on purpose: a function cannot share its module's name here.
+_HOMES = {
+    "REWARDS": "rewards",
+    "Query": "queries",
+    "SweepOptions": "batch",
+    "load": "dataset",
+    "read_manifest": "dataset",
+    "read_outcomes": "table",
+    "read_queries": "queries",
+    "reward_table": "table",
+    "shipped": "queries",
+    "summarise": "summary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f".{_HOMES[name]}", __name__), name)

@@ -1,0 +1,124 @@
+"""Calibration examples: a prompt and what the target wrote after it, as token ids."""
+
+from __future__ import annotations
+
+import json
+import random
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from decoders.errors import DraftpickError
+from decoders.queries import Query
+
+HELD_OUT_PERCENT = 3
+
+
+@dataclass(frozen=True)
+class Example:
+    """ids: prompt then answer, int32. start: index of the answer's first token."""
+
+    query_id: str
+    task: str
+    ids: np.ndarray
+    start: int
+
+    @property
+    def held_out(self) -> bool:
+        """A fixed few percent of queries, by id, never trained on."""
+        return zlib.crc32(self.query_id.encode()) % 100 < HELD_OUT_PERCENT
+
+
+@dataclass(frozen=True)
+class Batch:
+    """ids: [B, T] int64, padded on the right with 0. labels: [B, T], the next token where it is part
+    of an answer, else -100. tasks: one a row."""
+
+    ids: np.ndarray
+    labels: np.ndarray
+    tasks: list[str]
+
+
+def read_outputs(path: Path) -> Iterator[dict[str, object]]:
+    """Lines of an outputs file: id, task, output (text) or ids, ended (false: cut at a limit)."""
+    if not path.is_file():
+        raise DraftpickError(f"no such outputs file: {path}")
+    with path.open(encoding="utf-8") as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise DraftpickError(f"{path}:{number}: not JSON ({error})") from error
+            if not isinstance(row, dict) or "id" not in row or not {"output", "ids"} & row.keys():
+                raise DraftpickError(f"{path}:{number}: needs `id` and one of `output`, `ids`")
+            yield row
+
+
+def build(
+    outputs: Sequence[Path],
+    queries: Sequence[Query],
+    encode_chat: object,
+    tokenizer: object,
+    eos_id: int,
+    *,
+    tasks: Sequence[str] | None,
+    max_prompt: int,
+    max_answer: int,
+) -> list[Example]:
+    """Join outputs with their queries (first turn) and tokenise both.
+
+    encode_chat: messages -> prompt ids. A prompt keeps its last `max_prompt` tokens. Outputs whose
+    query is not among `queries` are an error: they would be trained on without their prompt.
+    """
+    by_id = {query.id: query for query in queries}
+    examples = []
+    for path in outputs:
+        for row in read_outputs(path):
+            query = by_id.get(str(row["id"]))
+            if query is None:
+                raise DraftpickError(
+                    f"{path}: no query has the id {row['id']!r}; name its file too"
+                )
+            if tasks and query.task not in tasks:
+                continue
+            prompt = encode_chat([{"role": "user", "content": query.turns[0]}])  # type: ignore[operator]
+            if "ids" in row:
+                answer = list(row["ids"])  # type: ignore[call-overload]
+            else:
+                answer = tokenizer.encode(row["output"], add_special_tokens=False)  # type: ignore[attr-defined]
+                if row.get("ended"):
+                    answer.append(eos_id)
+            prompt = prompt[-max_prompt:]
+            ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
+            examples.append(Example(query.id, query.task, ids, len(prompt)))
+    if not examples:
+        raise DraftpickError("no examples are left; check --outputs, --queries and --tasks")
+    return examples
+
+
+def batches(examples: Sequence[Example], tokens: int, rng: random.Random) -> list[Batch]:
+    """One epoch: rows of similar length together, at most `tokens` padded tokens a batch, shuffled."""
+    order = sorted(examples, key=lambda e: (len(e.ids) // 16, rng.random()))
+    made: list[list[Example]] = [[]]
+    for example in order:
+        rows = made[-1]
+        longest = max([len(example.ids), *(len(e.ids) for e in rows)])
+        if rows and longest * (len(rows) + 1) > tokens:
+            made.append([])
+        made[-1].append(example)
+    rng.shuffle(made)
+    return [_stack(rows) for rows in made]
+
+
+def _stack(rows: list[Example]) -> Batch:
+    width = max(len(e.ids) for e in rows)
+    ids = np.zeros((len(rows), width), dtype=np.int64)
+    labels = np.full((len(rows), width), -100, dtype=np.int64)
+    for at, example in enumerate(rows):
+        n = len(example.ids)
+        ids[at, :n] = example.ids
+        labels[at, example.start - 1 : n - 1] = example.ids[example.start :]
+    return Batch(ids, labels, [e.task for e in rows])

@@ -1,0 +1,113 @@
+"""`draftpick align`: train a drafter or an exit adapter on what the target writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def align(
+    out: Annotated[Path, typer.Option(help="Folder for checkpoints and the finished model/.")],
+    kind: Annotated[
+        str, typer.Option(help="drafter: a small model. exit: an adapter on the target's layers.")
+    ] = "drafter",
+    queries: Annotated[
+        list[Path] | None, typer.Option(help="Query files (JSON lines); default: those that ship.")
+    ] = None,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What the target wrote for them (JSON lines: id, output or ids, ended). "
+            "Without it the target writes first, into OUT/outputs.jsonl."
+        ),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(help="A drafter folder to fine-tune, or a JSON file of Llama sizes."),
+    ] = None,
+    tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
+    vocab_size: Annotated[int, typer.Option(help="Draft vocabulary: the commonest tokens.")] = 8192,
+    exit_layer: Annotated[int, typer.Option(help="Target layers below the exit.")] = 4,
+    blocks: Annotated[int, typer.Option(help="Trained layers above the exit.")] = 1,
+    epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train so long instead; the schedule fits it.")
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option(help="Padded tokens a step.")] = 2048,
+    lr: Annotated[float, typer.Option(help="Peak rate for embeddings and norms (AdamW).")] = 3e-3,
+    matrix_lr: Annotated[float, typer.Option(help="Peak rate for matrices (Muon).")] = 2e-2,
+    max_prompt: Annotated[int, typer.Option(help="Prompt tokens kept, from the end.")] = 320,
+    max_new_tokens: Annotated[int, typer.Option(help="Answer tokens the target writes.")] = 256,
+    seed: Annotated[int, typer.Option(help="Order of examples and initial weights.")] = 0,
+    target: Annotated[str, typer.Option(help="Model to align with.")] = "smollm2-135m-instruct",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Train a drafter to predict what the target writes (prediction alignment).
+
+    Killed at any moment and started again with the same options, it goes on. The finished model,
+    with a card that says how well it predicts held-out answers, is OUT/model: name that folder as
+    the drafter of an arm. Examples:
+
+      draftpick align --out drafts/general --minutes 30
+      draftpick align --out drafts/math --start drafts/general/model --tasks math --minutes 10
+      draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.table import Table
+
+    from decoders.errors import DraftpickError
+
+    from .run import AlignConfig
+    from .run import align as run
+    from .trainer import Recipe
+    from .write import default_queries, write_outputs
+
+    files = tuple(queries or default_queries())
+    chosen = tuple(t.strip() for t in tasks.split(",") if t.strip()) or None
+    if epochs < 1 or (minutes is not None and minutes <= 0):
+        raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
+    if start is not None and not start.exists():
+        raise DraftpickError(f"no such drafter folder or sizes file: {start}")
+    written = tuple(outputs or [write_outputs(files, out, target, device, max_new_tokens, chosen)])
+    config = AlignConfig(
+        kind=kind,
+        out=out,
+        queries=files,
+        outputs=written,
+        target=target,
+        device=device,
+        start=start,
+        tasks=chosen,
+        vocab_size=vocab_size,
+        max_prompt=max_prompt,
+        max_answer=max_new_tokens,
+        exit_layer=exit_layer,
+        blocks=blocks,
+    )
+    recipe = Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed)
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("loss {task.fields[loss]:.3f}, {task.fields[speed]:.0f} tok/s"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("aligning", total=1.0, loss=0.0, speed=0.0)
+
+        def report(now: dict[str, float]) -> None:
+            bar.update(task, completed=now["progress"], loss=now["loss"], speed=now["tokens_per_s"])
+            if not console.is_terminal:
+                console.print(" ".join(f"{k}={v:.4g}" for k, v in now.items()))
+
+        acceptance = run(config, recipe, report)
+    table = Table(title="held-out acceptance (share of the target's tokens predicted)")
+    table.add_column("task")
+    table.add_column("acceptance", justify="right")
+    for name, share in acceptance.items():
+        table.add_row(name, f"{share:.3f}")
+    Console().print(table)
+    typer.echo(f"model: {out / 'model'}")

@@ -1,0 +1,178 @@
+"""One alignment run from start to shipped folder: examples, learner, training, card."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from collect.provenance import provenance
+from decoders import targets
+from decoders.backends.early_exit import AdapterConfig
+from decoders.backends.llama import LlamaBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+from decoders.queries import read_queries
+from decoders.zoo.catalogue import sha256_of
+
+from . import bigram
+from .calibration import Example, batches, build
+from .learners import DraftLearner, ExitLearner, Learner
+from .trainer import Recipe, train
+
+SMALL: dict[str, Any] = {
+    "hidden_size": 320,
+    "intermediate_size": 864,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 64,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000.0,
+    "rms_norm_eps": 1e-5,
+    "tie_word_embeddings": True,
+}
+
+
+@dataclass(frozen=True)
+class AlignConfig:
+    """What to train on what. start: a drafter folder to go on from, or a JSON file with the sizes
+    of a Llama-shaped model; None is `SMALL`. tasks: only these; None is all."""
+
+    kind: str
+    out: Path
+    queries: tuple[Path, ...]
+    outputs: tuple[Path, ...]
+    target: str
+    device: str
+    start: Path | None = None
+    tasks: tuple[str, ...] | None = None
+    vocab_size: int = 8192
+    max_prompt: int = 320
+    max_answer: int = 256
+    exit_layer: int = 4
+    blocks: int = 1
+
+
+def align(
+    config: AlignConfig, recipe: Recipe, report: Callable[[dict[str, float]], None]
+) -> dict[str, float]:
+    """Train, write the model and its card into `config.out`; held-out acceptance per task."""
+    if config.kind not in ("drafter", "exit", "bigram"):
+        raise DraftpickError(f"unknown kind {config.kind!r}; use drafter, exit or bigram")
+    config.out.mkdir(parents=True, exist_ok=True)
+    folder = targets.resolve(config.target)
+    tokenizer = targets.load_tokenizer(folder)
+    device = targets.device_of(config.device)
+    torch.manual_seed(recipe.seed)
+    target = targets.load_backend(folder, device, torch.bfloat16, "native")
+    assert isinstance(target, LlamaBackend)
+    eos = targets.eos_ids(folder)
+    examples = build(
+        config.outputs,
+        read_queries(list(config.queries)),
+        lambda messages: targets.encode_chat(tokenizer, messages),
+        tokenizer,
+        eos[0],
+        tasks=config.tasks,
+        max_prompt=config.max_prompt,
+        max_answer=config.max_answer,
+    )
+    if config.kind == "bigram":
+        return _bigram(config, examples, target.vocab_size)
+    learner, vocab = _learner(config, recipe, target, examples, eos)
+    learner.module.to(device)
+    started = time.time()
+    acceptance = train(learner, vocab, examples, recipe, config.out, device, report)
+    parameters = sum(p.numel() for p in learner.module.parameters())
+    _write(config, recipe, parameters, learner.save, examples, acceptance, started)
+    return acceptance
+
+
+def _learner(
+    config: AlignConfig,
+    recipe: Recipe,
+    target: LlamaBackend,
+    examples: Sequence[Example],
+    eos: tuple[int, ...],
+) -> tuple[Learner, DraftVocab]:
+    sized = config.start is not None and config.start.is_file()
+    kept = [e for e in examples if not e.held_out]
+    vocab = None
+    if config.start is not None and not sized:
+        vocab = DraftVocab.load(config.start)
+    if vocab is None:
+        answers = (e.ids[e.start :] for e in kept)
+        vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
+    vocab.to(target.device)
+    if config.kind == "exit":
+        exit_learner = ExitLearner(target, AdapterConfig(config.exit_layer, config.blocks), vocab)
+        first = batches(kept, 8192, random.Random(recipe.seed))[:4]
+        exit_learner.start_lens([torch.from_numpy(b.ids).to(target.device) for b in first])
+        return exit_learner, vocab
+    if config.start is not None and not sized:
+        return DraftLearner({}, vocab, config.start), vocab
+    sizes = SMALL if config.start is None else json.loads(config.start.read_text())
+    learner = DraftLearner(sizes, vocab)
+    learner.start_embeddings(target.weights.embedding)
+    return learner, vocab
+
+
+def _command() -> str:
+    """How this process was called, each path cut to its name: a card travels, folders do not."""
+    return " ".join(["draftpick", *(Path(a).name if "/" in a else a for a in sys.argv[1:])])
+
+
+def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dict[str, float]:
+    started = time.time()
+    table = bigram.successors([e for e in examples if not e.held_out], vocab)
+    shares = bigram.acceptance([e for e in examples if e.held_out], table)
+    _write(config, None, 0, lambda to: bigram.save(table, to), examples, shares, started)
+    return shares
+
+
+def _write(
+    config: AlignConfig,
+    recipe: Recipe | None,
+    parameters: int,
+    save: Callable[[Path], None],
+    examples: Sequence[Example],
+    acceptance: dict[str, float],
+    started: float,
+) -> None:
+    """The finished model beside the checkpoint: files first, `card.json` with their hashes last."""
+    made = config.out / "model"
+    scratch = config.out / ".model"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    save(scratch)
+    trained = [e for e in examples if not e.held_out]
+    card = {
+        "kind": config.kind,
+        "target": config.target,
+        "licence": "Apache-2.0",
+        "parameters": parameters,
+        "acceptance": {k: round(v, 4) for k, v in acceptance.items()},
+        "tasks": sorted({e.task for e in trained}),
+        "queries": len(trained),
+        "held_out_queries": len(examples) - len(trained),
+        "answer_tokens": sum(len(e.ids) - e.start for e in trained),
+        "start": config.start.name if config.start else None,
+        "recipe": asdict(recipe) if recipe else None,
+        "seconds": round(time.time() - started),
+        "command": _command(),
+        "provenance": {k: v for k, v in provenance().items() if k != "argv"},
+        "files": {p.name: sha256_of(p) for p in sorted(scratch.iterdir())},
+    }
+    (scratch / "card.json").write_text(json.dumps(card, indent=1))
+    shutil.rmtree(made, ignore_errors=True)
+    os.replace(scratch, made)

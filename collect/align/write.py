@@ -1,0 +1,68 @@
+"""Let the target write the answers that a drafter is trained on."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.progress import track
+
+from collect import queries as shipped_queries
+from decoders.queries import read_queries
+
+BATCH = 16
+
+
+def default_queries() -> list[Path]:
+    """The training queries that ship."""
+    return sorted((Path(shipped_queries.__file__).parent / "shipped" / "train").glob("*.jsonl"))
+
+
+def write_outputs(
+    queries: Sequence[Path],
+    out: Path,
+    target: str,
+    device: str,
+    max_new_tokens: int,
+    tasks: Sequence[str] | None,
+) -> Path:
+    """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
+
+    Started again it goes on after the last whole line; queries already answered are not asked twice.
+    """
+    from decoders import Engine
+
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "outputs.jsonl"
+    done = _whole_lines(path)
+    wanted = [q for q in read_queries(list(queries)) if not tasks or q.task in tasks]
+    todo = [q for q in wanted if q.id not in done]
+    if not todo:
+        return path
+    engine = Engine.load(target, device=device)
+    asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
+    asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
+    groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
+    with path.open("a", encoding="utf-8") as stream:
+        for group in track(groups, description="the target writes"):
+            answers = engine.batch.target([ids for _, ids in group], max_new_tokens).ids
+            for (query, _), ids in zip(group, answers, strict=True):
+                ended = bool(ids) and ids[-1] in engine.eos_ids
+                row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}
+                stream.write(json.dumps(row) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+    return path
+
+
+def _whole_lines(path: Path) -> set[str]:
+    """Ids already answered; a line that a kill cut short is taken off the file."""
+    if not path.is_file():
+        return set()
+    data = path.read_bytes()
+    whole = data[: data.rfind(b"\n") + 1]
+    if len(whole) != len(data):
+        os.truncate(path, len(whole))
+    return {json.loads(line)["id"] for line in whole.splitlines()}

@@ -1,0 +1,301 @@
+"""One batch of queries through the target and every arm: rows, whatever fails on the way.
+
+    target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
+
+Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
+too, its row holds the error and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.errors import DraftpickError
+from decoders.queries import Query
+from decoders.records import Request
+
+from .engine import SweepEngine
+from .records import ArmInfo, OutcomeRow, QueryRow, error_row
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How to collect.
+
+    arms: names, in the order of the table; () for all that the engine has. max_new_tokens: length
+    of every answer. batch_size: queries decoded together. temperature: of the autoregressive
+    arm's sampled answer (seed 002, section 3.4). measure: also decode every query through every
+    arm at batch 1 and keep the times. seed: of the sampled answers and of random orders.
+    """
+
+    arms: tuple[str, ...] = ()
+    max_new_tokens: int = 64
+    batch_size: int = 16
+    temperature: float = 1.0
+    measure: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+        if self.batch_size < 1:
+            raise DraftpickError(f"the batch size must be at least 1, not {self.batch_size}")
+        if self.temperature <= 0:
+            raise DraftpickError(
+                "the autoregressive arm needs a temperature above 0: a greedy answer scored "
+                f"against itself says nothing (got {self.temperature:g})"
+            )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A query and its first turn as token ids."""
+
+    query: Query
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class TargetAnswer:
+    """The target's greedy answer: ids, text, and the prompt's embedding [d]."""
+
+    ids: list[int]
+    text: str
+    embedding: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Whole queries, ready to commit: one QueryRow each, one OutcomeRow each per arm."""
+
+    queries: list[QueryRow]
+    outcomes: list[OutcomeRow]
+
+
+def collect_batch(
+    engine: SweepEngine, prompts: Sequence[Prompt], arms: Sequence[ArmInfo], options: SweepOptions
+) -> Collected:
+    """Every arm on every prompt; a failure becomes an error row, never an exception."""
+    answers = _each(prompts, lambda group: _target_answers(engine, group, options))
+    answered: list[tuple[Prompt, TargetAnswer]] = []
+    done = Collected([], [])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if isinstance(answer, TargetAnswer):
+            answered.append((prompt, answer))
+        else:
+            _extend(done, failed_query(prompt.query, prompt.ids, arms, engine.embedder, answer))
+    by_arm = [
+        _each(answered, lambda group, arm=arm: _arm_rows(engine, arm, group, options))  # type: ignore[misc]
+        for arm in arms
+    ]
+    for index, (prompt, answer) in enumerate(answered):
+        rows = [
+            row
+            if isinstance(row := by_arm[column][index], OutcomeRow)
+            else error_row(prompt.query.id, arm, describe(row))
+            for column, arm in enumerate(arms)
+        ]
+        if options.measure:
+            rows = measure(engine, prompt, rows, arms, options)
+        done.queries.append(_query_row(prompt.query, prompt.ids, engine.embedder, answer))
+        done.outcomes.extend(rows)
+    return done
+
+
+def failed_query(
+    query: Query,
+    prompt_ids: Sequence[int],
+    arms: Sequence[ArmInfo],
+    embedder: str,
+    error: Exception,
+) -> Collected:
+    """A query without a target answer: no embedding, and an error row for every arm."""
+    return Collected(
+        [_query_row(query, prompt_ids, embedder, None)],
+        [error_row(query.id, arm, describe(error)) for arm in arms],
+    )
+
+
+def measure(
+    engine: SweepEngine,
+    prompt: Prompt,
+    rows: Sequence[OutcomeRow],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+) -> list[OutcomeRow]:
+    """The rows with measured times: one greedy decode an arm, arms in a random order that the
+    seed and the query fix, the prompt's pass through the target done once for all of them."""
+    request = Request(max_new_tokens=options.max_new_tokens)
+    measured = list(rows)
+    rng = np.random.default_rng(derived_seed(options.seed, prompt.query.id))
+    try:
+        prefilled = engine.prefill(prompt.ids)
+    except Exception as error:  # whatever a backend raises is this query's outcome
+        message = f"while measuring: {describe(error)}"
+        return [error_row(prompt.query.id, arm, message) for arm in arms]
+    for index in rng.permutation(len(arms)).tolist():
+        if measured[index].error is not None:
+            continue
+        try:
+            result = engine.decode(arms[index].name, prompt.ids, request, prefilled=prefilled)
+        except Exception as error:  # as above, for this arm
+            message = f"while measuring: {describe(error)}"
+            measured[index] = error_row(prompt.query.id, arms[index], message)
+            continue
+        measured[index] = replace(
+            measured[index],
+            measured_tokens=len(result.ids),
+            measured_prefill_s=result.prefill_s,
+            measured_decode_s=result.decode_s,
+        )
+    return measured
+
+
+def describe(error: Exception) -> str:
+    """An error as a row keeps it: its first line, with its type unless it is a sentence of ours."""
+    text = str(error).partition("\n")[0].strip()
+    if isinstance(error, DraftpickError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def derived_seed(seed: int, *names: str) -> int:
+    """A seed in [0, 2^31) that depends on the sweep's seed and on the names alone."""
+    digest = hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8")).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def _each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
+    """work(items), or where that fails work([item]) for each; an item's failure is its result."""
+    if not items:
+        return []
+    try:
+        return list(_complete(work(items), len(items)))
+    except Exception as error:  # any backend, any error: retried one by one below
+        if len(items) == 1:
+            return [error]
+    return [result for item in items for result in _each([item], work)]
+
+
+def _complete(results: Sequence[R], count: int) -> Sequence[R]:
+    if len(results) != count:
+        raise RuntimeError(f"{count} prompts gave {len(results)} results")
+    return results
+
+
+def _target_answers(
+    engine: SweepEngine, prompts: Sequence[Prompt], options: SweepOptions
+) -> list[TargetAnswer]:
+    written = engine.batch.target([prompt.ids for prompt in prompts], options.max_new_tokens)
+    return [
+        TargetAnswer(list(ids), _text(engine, ids), np.asarray(embedding, dtype=np.float32))
+        for ids, embedding in zip(written.ids, written.embeddings, strict=True)
+    ]
+
+
+def _arm_rows(
+    engine: SweepEngine,
+    arm: ArmInfo,
+    group: Sequence[tuple[Prompt, TargetAnswer]],
+    options: SweepOptions,
+) -> list[OutcomeRow]:
+    prompts = [prompt.ids for prompt, _ in group]
+    targets = [answer.ids for _, answer in group]
+    seed: int | None = None
+    if arm.autoregressive:
+        # Greedy would match itself perfectly; the sampled answer is scored (seed 002, 3.4).
+        seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
+        written = engine.batch.target(
+            prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
+        )
+        replays = [_Replay.without_drafts(ids) for ids in targets]
+    else:
+        written = engine.batch.arm(arm.name, prompts, options.max_new_tokens)
+        replays = [
+            _Replay(tuple(r.agree), r.rounds, r.drafted, r.accepted)
+            for r in engine.batch.teacher_forced(arm.name, prompts, targets)
+        ]
+    rows = []
+    for (prompt, answer), ids, replay in zip(group, written.ids, replays, strict=True):
+        text = _text(engine, ids)
+        rows.append(
+            OutcomeRow(
+                query_id=prompt.query.id,
+                arm=arm.name,
+                rouge_l=rouge_l(answer.text, text),
+                parameters=arm.parameters,
+                rounds=replay.rounds,
+                drafted=replay.drafted,
+                accepted=replay.accepted,
+                new_tokens=len(answer.ids),
+                prefill_s=written.prefill_s / len(group),
+                decode_s=written.decode_s / len(group),
+                seed=seed,
+                output_ids=tuple(ids),
+                text=text,
+                target_ids=tuple(answer.ids),
+                agree=replay.agree,
+            )
+        )
+    return rows
+
+
+@dataclass(frozen=True)
+class _Replay:
+    agree: tuple[bool, ...]
+    rounds: int
+    drafted: int
+    accepted: int
+
+    @classmethod
+    def without_drafts(cls, target_ids: Sequence[int]) -> _Replay:
+        # The prompt's own pass gives the first token, each round one more.
+        return cls(agree=(), rounds=max(len(target_ids) - 1, 0), drafted=0, accepted=0)
+
+
+def rouge_l(target: str, text: str) -> float:
+    """ROUGE-L F-measure in [0, 1], words lower-cased and not stemmed (seed 002, section 3.1)."""
+    return float(_scorer().score(target, text)["rougeL"].fmeasure)
+
+
+@lru_cache(maxsize=1)
+def _scorer() -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    return RougeScorer(["rougeL"], use_stemmer=False)
+
+
+def _text(engine: SweepEngine, ids: Iterable[int]) -> str:
+    return str(engine.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def _query_row(
+    query: Query, prompt_ids: Sequence[int], embedder: str, answer: TargetAnswer | None
+) -> QueryRow:
+    return QueryRow(
+        query_id=query.id,
+        task=query.task,
+        category=query.category,
+        source=query.source,
+        turns=query.turns,
+        reference=query.reference,
+        prompt_ids=tuple(prompt_ids),
+        embedding=answer.embedding if answer else None,
+        embedder=embedder,
+        target_text=answer.text if answer else "",
+    )
+
+
+def _extend(done: Collected, more: Collected) -> None:
+    done.queries.extend(more.queries)
+    done.outcomes.extend(more.outcomes)

@@ -1,0 +1,113 @@
+"""The records of a collection: what is known of a query, an arm, and one arm on one query."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class ArmInfo:
+    """What rewards need to know of an arm.
+
+    kind: "autoregressive" for the target alone, else how it drafts. parameters: weights read for
+    one drafted token, the target's for "autoregressive", 0 for an n-gram table. recipe: the arm
+    as declared, JSON-ready.
+    """
+
+    name: str
+    kind: str
+    parameters: int
+    lossless: bool
+    recipe: dict[str, Any]
+
+    @property
+    def autoregressive(self) -> bool:
+        return self.kind == "autoregressive"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Seconds measured on the machine that collected, at batch 1.
+
+    verify_s: at index i, one pass of the target over i + 1 tokens. draft_s: by arm, one drafted
+    token. round_s: by arm, what a round costs beside drafting and verifying.
+    """
+
+    verify_s: tuple[float, ...]
+    draft_s: dict[str, float]
+    round_s: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueryRow:
+    """A row of the `queries` table.
+
+    turns: all of the user's messages; only the first is collected, so prompt_ids and embedding
+    are those of the first. embedding: [d] float32, or None where the target failed on it.
+    target_text: the target's greedy answer, "" where it failed.
+    """
+
+    query_id: str
+    task: str
+    category: str | None
+    source: str
+    turns: tuple[str, ...]
+    reference: str | None
+    prompt_ids: tuple[int, ...]
+    embedding: NDArray[np.float32] | None
+    embedder: str
+    target_text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """The numbers of one arm on one query; every reward is a function of them.
+
+    rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1].
+    parameters: as ArmInfo. rounds, drafted, accepted: what the arm's loop does while it writes
+    the target's greedy answer. new_tokens: tokens of that answer, end-of-sequence included; the
+    first comes from the prompt's own pass, so rounds give new_tokens - 1. prefill_s, decode_s:
+    this query's share of the batch in which the arm wrote its own text. measured_*: one decode
+    at batch 1 through the arm, None unless the collection measured. seed: of the sampled answer
+    (autoregressive arm), else None. error: why there are no numbers, else None.
+    """
+
+    query_id: str
+    arm: str
+    rouge_l: float | None = None
+    parameters: int
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    new_tokens: int | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    measured_tokens: int | None = None
+    measured_prefill_s: float | None = None
+    measured_decode_s: float | None = None
+    seed: int | None = None
+    error: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeRow(Outcome):
+    """A row of the `outcomes` table: the numbers and the tokens behind them.
+
+    output_ids, text: what the arm's drafter (or the sampling target) wrote by itself.
+    target_ids: the target's greedy answer. agree: at position i, whether the drafter, given the
+    target's first i tokens, would draft token i; empty for an arm that drafts nothing.
+    """
+
+    output_ids: tuple[int, ...] = ()
+    text: str = ""
+    target_ids: tuple[int, ...] = ()
+    agree: tuple[bool, ...] = ()
+
+
+def error_row(query_id: str, arm: ArmInfo, message: str) -> OutcomeRow:
+    """A row without numbers, so that a failure can never be read as a result."""
+    return OutcomeRow(query_id=query_id, arm=arm.name, parameters=arm.parameters, error=message)

@@ -1,0 +1,214 @@
+"""Rewards: pure, named, versioned functions of stored outcomes.
+
+Raw outcomes are stored, rewards are derived: a new reward never needs a new collection. To add
+one, write a function of (Outcome, Context) and name it in REWARDS; raise its version whenever its
+numbers change.
+
+A size or latency score c is 0 for the most expensive arm and nears 1 for a free one. The paper
+(seed 002, section 3.3) says in prose that alpha -> 1 favours the smallest drafter. Its formula
+(2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the size drops out and only
+the likeness f is left. We follow the formula: a *lower* alpha favours cheaper drafters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from decoders.errors import DraftpickError, NoSuchName
+
+from .records import ArmInfo, Costs, Outcome
+
+# Seed 002, section 3.4: likeness and size weigh the same for the autoregressive arm, always.
+AUTOREGRESSIVE_ALPHA = 0.5
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a reward may know beside the row.
+
+    arms: every arm of the table, by name (the most expensive one sets the scale). costs: of the
+    collecting machine. autoregressive: the row of the autoregressive arm on the same query, if
+    there is one. alpha: weight of likeness against cost, in [0, 1].
+    """
+
+    arms: Mapping[str, ArmInfo]
+    costs: Costs
+    autoregressive: Outcome | None = None
+    alpha: float = 0.5
+
+
+@dataclass(frozen=True)
+class Reward:
+    """A reward's name, version, function, and one line for people.
+
+    uses_alpha: whether Context.alpha changes it. needs_measured: whether the collection must have
+    been made with --measure.
+    """
+
+    name: str
+    version: int
+    function: Callable[[Outcome, Context], float]
+    summary: str
+    uses_alpha: bool = False
+    needs_measured: bool = False
+
+    def label(self, alpha: float) -> str:
+        """Name, version and options, to stand in artifacts: "paper@1 alpha=0.5"."""
+        return f"{self.name}@{self.version}" + (f" alpha={alpha:g}" if self.uses_alpha else "")
+
+
+def paper(outcome: Outcome, context: Context) -> float:
+    """Seed 002, eq. 2 and A.5: alpha * ROUGE-L + (1 - alpha) * c, c = 1 - exp(P_i) / exp(P_max).
+
+    P in billions of parameters, P_max over the arms of the table. In [0, 1]. For small models c is
+    nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and `latency-ratio` are not.
+    """
+    largest = max(arm.parameters for arm in context.arms.values())
+    # exp(P_i - P_max) rather than exp(P_i) / exp(P_max), which overflows above 700 billion.
+    return _blend(outcome, context, -math.expm1((outcome.parameters - largest) / 1e9))
+
+
+def parameter_ratio(outcome: Outcome, context: Context) -> float:
+    """As `paper` with c = 1 - P_i / P_max, which tells small drafters apart. In [0, 1]."""
+    largest = max(arm.parameters for arm in context.arms.values())
+    return _blend(outcome, context, 1 - outcome.parameters / largest if largest else 0.0)
+
+
+def latency_ratio(outcome: Outcome, context: Context) -> float:
+    """As `paper` with c = 1 - t_i / t_max, t the measured seconds of one token. In [0, 1].
+
+    The autoregressive arm's t is one single-token pass of the target.
+    """
+    seconds = {name: _token_s(arm, context.costs) for name, arm in context.arms.items()}
+    slowest = max(seconds.values())
+    return _blend(outcome, context, 1 - seconds[outcome.arm] / slowest if slowest > 0 else 0.0)
+
+
+def acceptance(outcome: Outcome, context: Context) -> float:
+    """Accepted over drafted tokens (seed 002, A.6); 0 where nothing was drafted. In [0, 1]."""
+    drafted = _known(outcome.drafted)
+    return _known(outcome.accepted) / drafted if drafted else 0.0
+
+
+def saved_passes(outcome: Outcome, context: Context) -> float:
+    """The share of the target's passes that drafting saves: 1 - rounds / (new_tokens - 1).
+
+    Equals 1 - 1 / (tokens per round), so autoregressive decoding has 0. In [0, 1).
+    """
+    decoded = _known(outcome.new_tokens) - 1
+    return 1 - _known(outcome.rounds) / decoded if decoded > 0 else 0.0
+
+
+def modelled(outcome: Outcome, context: Context) -> float:
+    """Speed-up over autoregressive decoding, from exact rounds and measured costs.
+
+    (new_tokens - 1) * verify(1) over rounds * (verify(width) + round_s) + drafted * draft_s, with
+    width = 1 + drafted / rounds, interpolated between the measured widths. Prefill excluded;
+    1 where the prompt's own pass wrote the whole answer.
+    """
+    rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
+    decoded = _known(outcome.new_tokens) - 1
+    if decoded <= 0 or rounds <= 0 or context.arms[outcome.arm].autoregressive:
+        return 1.0
+    costs = context.costs
+    round_s = _interpolate(costs.verify_s, drafted / rounds) + costs.round_s.get(outcome.arm, 0.0)
+    arm_s = rounds * round_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
+    return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
+
+
+def measured(outcome: Outcome, context: Context) -> float:
+    """Tokens a second at batch 1 with this arm, its reading of the prompt included.
+
+    NaN where the collection did not measure. Depends on the machine; `measured-speedup` less.
+    """
+    seconds = _measured_s(outcome)
+    return (
+        outcome.measured_tokens / seconds if outcome.measured_tokens and seconds > 0 else math.nan
+    )
+
+
+def measured_speedup(outcome: Outcome, context: Context) -> float:
+    """`measured` over that of the autoregressive arm on the same query, taken minutes apart at
+    most and in random order; NaN where either is missing."""
+    if context.autoregressive is None:
+        return math.nan
+    return measured(outcome, context) / measured(context.autoregressive, context)
+
+
+REWARDS: dict[str, Reward] = {
+    reward.name: reward
+    for reward in (
+        Reward("paper", 1, paper, "ROUGE-L and exp-scaled size, seed 002 eq. 2", uses_alpha=True),
+        Reward("parameter-ratio", 1, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
+        Reward(
+            "latency-ratio", 1, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
+        ),
+        Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
+        Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
+        Reward("modelled", 1, modelled, "speed-up from exact rounds and measured costs"),
+        Reward("measured", 1, measured, "measured tokens a second", needs_measured=True),
+        Reward(
+            "measured-speedup",
+            1,
+            measured_speedup,
+            "measured speed-up over autoregressive",
+            needs_measured=True,
+        ),
+    )
+}
+
+
+def get(name: str) -> Reward:
+    """The reward of that name; raises NoSuchName with the names that exist."""
+    if name not in REWARDS:
+        raise NoSuchName("reward", name, tuple(REWARDS))
+    return REWARDS[name]
+
+
+def check_alpha(alpha: float) -> None:
+    """Raise DraftpickError unless alpha is a weight in [0, 1]."""
+    if not 0 <= alpha <= 1:
+        raise DraftpickError(
+            f"alpha must be between 0 (cost alone) and 1 (likeness alone), not {alpha:g}"
+        )
+
+
+def compute(name: str, outcome: Outcome, context: Context) -> float:
+    """One reward of one row; NaN for an error row.
+
+    Raises DraftpickError for an unknown name or an alpha outside [0, 1].
+    """
+    reward = get(name)
+    check_alpha(context.alpha)
+    return math.nan if outcome.error is not None else reward.function(outcome, context)
+
+
+def _blend(outcome: Outcome, context: Context, cost_score: float) -> float:
+    arm = context.arms[outcome.arm]
+    alpha = AUTOREGRESSIVE_ALPHA if arm.autoregressive else context.alpha
+    likeness = math.nan if outcome.rouge_l is None else outcome.rouge_l
+    return alpha * likeness + (1 - alpha) * cost_score
+
+
+def _token_s(arm: ArmInfo, costs: Costs) -> float:
+    return costs.verify_s[0] if arm.autoregressive else costs.draft_s.get(arm.name, 0.0)
+
+
+def _known(value: int | None) -> float:
+    return math.nan if value is None else value
+
+
+def _measured_s(outcome: Outcome) -> float:
+    if outcome.measured_prefill_s is None or outcome.measured_decode_s is None:
+        return math.nan
+    return outcome.measured_prefill_s + outcome.measured_decode_s
+
+
+def _interpolate(values: tuple[float, ...], position: float) -> float:
+    """values at a fractional index; beyond the last, the last two are carried on."""
+    if len(values) == 1:
+        return values[0]
+    low = min(int(position), len(values) - 2)
+    return values[low] + (position - low) * (values[low + 1] - values[low])

@@ -1,0 +1,133 @@
+"""What a collection says at a glance: the mean reward of every arm on every task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decoders.queries import TASKS
+
+from . import dataset
+from .table import read_outcomes, reward_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+OVERALL = "overall"
+
+
+@dataclass(frozen=True)
+class ArmSummary:
+    """mean: by task and "overall", over the queries on which the arm did not fail. wins: the share
+    of queries on which it is the best arm (ties shared). errors: rows without numbers."""
+
+    arm: str
+    mean: dict[str, float | None]
+    wins: float
+    errors: int
+
+
+@dataclass(frozen=True)
+class Summary:
+    """queries: rewarded ones, by task and "overall". best, oracle: mean reward of the best fixed
+    arm overall, and of choosing the best arm for every query. error_examples: up to three, each a
+    different error."""
+
+    folder: str
+    target: str
+    reward: str
+    queries: dict[str, int]
+    arms: list[ArmSummary]
+    best: str
+    oracle: dict[str, float | None]
+    error_examples: list[str]
+
+    def as_json(self) -> dict[str, Any]:
+        """A JSON-ready object, keyed by arm."""
+        return {
+            "folder": self.folder,
+            "target": self.target,
+            "reward": self.reward,
+            "queries": self.queries,
+            "arms": {
+                arm.arm: {"mean": arm.mean, "wins": arm.wins, "errors": arm.errors}
+                for arm in self.arms
+            },
+            "best_fixed": self.best,
+            "oracle": self.oracle,
+            "error_examples": self.error_examples,
+        }
+
+
+def summarise(folder: str | Path, reward: str = "paper", alpha: float = 0.5) -> Summary:
+    """Mean rewards of a collection; raises DraftpickError as `reward_table` does."""
+    table = reward_table(folder, reward, alpha)
+    rows = [row for arms in read_outcomes(folder).values() for row in arms.values()]
+    tasks = np.array(table.tasks)
+    found = [task for task in TASKS if task in table.tasks]
+    masks = {task: tasks == task for task in found} | {OVERALL: np.ones(len(tasks), dtype=bool)}
+    top = np.nanmax(table.rewards, axis=1)  # [n]; no row is all-nan
+    winners = table.rewards == top[:, None]  # [n, A]
+    wins = (winners / winners.sum(axis=1, keepdims=True)).mean(axis=0)
+    arms = [
+        ArmSummary(
+            arm=arm,
+            mean={task: _mean(table.rewards[mask, column]) for task, mask in masks.items()},
+            wins=float(wins[column]),
+            errors=sum(row.arm == arm and row.error is not None for row in rows),
+        )
+        for column, arm in enumerate(table.arms)
+    ]
+    first: dict[str, str] = {}
+    for row in rows:
+        if row.error:
+            first.setdefault(row.error, f"{row.query_id}, {row.arm}: {row.error}")
+    return Summary(
+        folder=str(folder),
+        target=dataset.read_manifest(folder).identity.target,
+        reward=table.reward_name,
+        queries={task: int(mask.sum()) for task, mask in masks.items()},
+        arms=arms,
+        best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,
+        oracle={task: _mean(top[mask]) for task, mask in masks.items()},
+        error_examples=list(first.values())[:3],
+    )
+
+
+def render(summary: Summary) -> Table:
+    """The summary as a terminal table; the best arm of every column stands out."""
+    from rich.table import Table
+
+    columns = list(summary.queries)
+    table = Table(title=f"Mean reward ({summary.reward}) of {summary.target}")
+    table.add_column("arm")
+    for task in columns:
+        table.add_column(f"{task}\n{summary.queries[task]}", justify="right")
+    table.add_column("best for", justify="right")
+    table.add_column("errors", justify="right")
+    best = {task: max(_or_worst(arm.mean[task]) for arm in summary.arms) for task in columns}
+    for arm in summary.arms:
+        cells = [_cell(arm.mean[task], arm.mean[task] == best[task]) for task in columns]
+        errors = f"[red]{arm.errors}[/red]" if arm.errors else "0"
+        table.add_row(arm.arm, *cells, f"{arm.wins:.0%}", errors)
+    table.add_section()
+    table.add_row("oracle", *[_cell(summary.oracle[task]) for task in columns], "", "")
+    return table
+
+
+def _mean(values: Any) -> float | None:
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else None
+
+
+def _or_worst(value: float | None) -> float:
+    return -np.inf if value is None else value
+
+
+def _cell(value: float | None, best: bool = False) -> str:
+    if value is None:
+        return "-"
+    return f"[bold green]{value:.3f}[/bold green]" if best else f"{value:.3f}"

@@ -1,0 +1,116 @@
+"""From a stored collection to what a policy learns from: a RewardTable.
+
+Split it with `RewardTable.split(held_out, seed)`: by query, every task in the same proportion.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from decoders.errors import DraftpickError, NoSuchName
+from policies.records import RewardTable
+
+from . import rewards
+from .dataset import OUTCOMES_SCHEMA, Manifest, read_manifest, read_table
+from .records import Outcome
+
+# The long columns (tokens, text) are the bulk of the file, and no reward reads them.
+_NUMBERS = tuple(
+    name
+    for name in OUTCOMES_SCHEMA.names
+    if name not in ("output_ids", "text", "target_ids", "agree")
+)
+
+
+def read_outcomes(folder: str | Path) -> dict[str, dict[str, Outcome]]:
+    """The numbers of every stored row: query id -> arm -> outcome, in stored order."""
+    found: dict[str, dict[str, Outcome]] = {}
+    for record in read_table(folder, "outcomes", _NUMBERS).to_pylist():
+        outcome = Outcome(**record)
+        found.setdefault(outcome.query_id, {})[outcome.arm] = outcome
+    return found
+
+
+def reward_table(
+    folder: str | Path,
+    reward: str = "paper",
+    alpha: float = 0.5,
+    arms: Sequence[str] | None = None,
+) -> RewardTable:
+    """The rewards of every stored query and arm (arms: a choice of them, None for all).
+
+    A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
+    out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
+    Raises DraftpickError for an unknown reward or arm, an alpha outside [0, 1], an empty or
+    damaged collection, and a measured reward where nothing was measured.
+    """
+    chosen = rewards.get(reward)
+    rewards.check_alpha(alpha)
+    manifest = read_manifest(folder)
+    if chosen.needs_measured and not manifest.identity.measured:
+        raise DraftpickError(
+            f"the reward {reward!r} needs measured times, but {folder} was collected without "
+            "--measure; collect again with it into another --out, or take the reward 'modelled'"
+        )
+    names = _arm_names(manifest, arms)
+    outcomes = read_outcomes(folder)
+    queries = read_table(folder, "queries", ("query_id", "task", "embedding")).to_pylist()
+    kept = [
+        query
+        for query in sorted(queries, key=lambda query: str(query["query_id"]))
+        if query["embedding"] is not None
+    ]
+    values = np.array(
+        [
+            _rewards_of(outcomes[query["query_id"]], chosen, manifest, names, alpha)
+            for query in kept
+        ],
+        dtype=np.float64,
+    ).reshape(len(kept), len(names))
+    usable = np.flatnonzero(~np.isnan(values).all(axis=1))
+    kept = [kept[index] for index in usable.tolist()]
+    if not kept:
+        raise DraftpickError(
+            f"{folder} holds no query with a reward yet; collect more (`draftpick collect --out "
+            f"{folder}`), or look at its errors (`draftpick collect --summary {folder}`)"
+        )
+    return RewardTable(
+        query_ids=[query["query_id"] for query in kept],
+        tasks=[query["task"] for query in kept],
+        embeddings=np.array([query["embedding"] for query in kept], dtype=np.float32),
+        arms=list(names),
+        rewards=values[usable],
+        reward_name=chosen.label(alpha),
+        embedder=manifest.identity.embedder,
+        # Of all the arms together: it says nothing of a choice of them.
+        arms_fingerprint=manifest.identity.arms_fingerprint if arms is None else "",
+    )
+
+
+def _arm_names(manifest: Manifest, asked: Sequence[str] | None) -> tuple[str, ...]:
+    stored = tuple(arm.name for arm in manifest.arms)
+    for name in asked or ():
+        if name not in stored:
+            raise NoSuchName("arm in this collection", name, stored)
+    return tuple(asked) if asked else stored
+
+
+def _rewards_of(
+    outcomes: dict[str, Outcome],
+    reward: rewards.Reward,
+    manifest: Manifest,
+    names: Sequence[str],
+    alpha: float,
+) -> list[float]:
+    """One query's rewards in the order of names; NaN for an arm that failed."""
+    arms = {arm.name: arm for arm in manifest.arms}
+    plain = next((name for name, arm in arms.items() if arm.autoregressive), None)
+    baseline = outcomes.get(plain) if plain else None
+    context = rewards.Context(arms=arms, costs=manifest.costs, autoregressive=baseline, alpha=alpha)
+    return [
+        rewards.compute(reward.name, outcomes[name], context) if name in outcomes else float("nan")
+        for name in names
+    ]

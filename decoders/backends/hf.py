@@ -1,0 +1,117 @@
+"""Any transformers causal model behind the Backend seam: the reference path.
+
+The cache is preallocated and rolled back by its length; transformers' own dynamic cache would copy
+every layer's keys and values at each step.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from ..errors import ContextTooLong, DraftpickError
+from ..records import Prefilled
+from .sync import synchronize
+
+
+class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer in one buffer; the first `held` positions count."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity, self.held = capacity, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        b, h, _, d = key_states.shape
+        self.keys = key_states.new_empty(b, h, self.capacity, d)
+        self.values = value_states.new_empty(b, h, self.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        end = self.held + key_states.shape[-2]
+        self.keys[:, :, self.held : end] = key_states
+        self.values[:, :, self.held : end] = value_states
+        self.held = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.held + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.held
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+class HFBackend:
+    """A transformers causal model, one sequence."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model.eval()
+        config = model.config.get_text_config()
+        if config.is_encoder_decoder:
+            raise DraftpickError(f"{config.model_type} is an encoder-decoder; name a causal model")
+        layers = getattr(config, "layer_types", None) or []
+        if any(kind != "full_attention" for kind in layers):
+            raise DraftpickError(
+                f"{config.model_type} mixes attention kinds ({', '.join(sorted(set(layers)))}); "
+                "only full attention can be rolled back"
+            )
+        self.vocab_size: int = config.vocab_size
+        self.parameters = sum(p.numel() for p in model.parameters())
+        self.context: int = config.max_position_embeddings
+        self.device, self.dtype = model.device, model.dtype
+        self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
+        self._cache = Cache(layers=self._layers)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFBackend:
+        return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device))
+
+    @property
+    def length(self) -> int:
+        return self._layers[0].held
+
+    @torch.inference_mode()
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        started = time.perf_counter()
+        if not prompt_ids:
+            raise DraftpickError("the prompt is empty; give it at least one token")
+        if len(prompt_ids) > self.context:
+            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        self.truncate(0)
+        ids = torch.tensor([prompt_ids], device=self.device)
+        out = self.model(
+            ids, past_key_values=self._cache, output_hidden_states=True, logits_to_keep=1
+        )
+        embedding = out.hidden_states[-1][0, -1].float()  # the last entry is after the final norm
+        synchronize(self.device)
+        return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor) -> Tensor:
+        if self.length + len(ids) > self.context:
+            raise ContextTooLong(self.length, len(ids), self.context)
+        logits: Tensor = self.model(ids.unsqueeze(0), past_key_values=self._cache).logits[0]
+        return logits
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self.length:
+            raise ValueError(f"cannot truncate {self.length} positions to {length}")
+        for layer in self._layers:
+            layer.held = length

@@ -1,0 +1,172 @@
+"""Native backend for Llama-shaped models: fused weights, one preallocated cache, no mask building.
+
+A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
+back is moving `length`. An early exit (see `early_exit.py`) may run the lower layers ahead of the
+rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..errors import ContextTooLong, DraftpickError
+from ..records import Prefilled
+from .llama_model import Shape, Weights, count, layer, load, rope_table
+from .sync import synchronize
+
+PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
+
+
+class LlamaBackend:
+    """Llama, SmolLM2, Mistral and Qwen2 shapes in float32 or bfloat16, on CPU or CUDA."""
+
+    def __init__(self, shape: Shape, weights: Weights, context: int | None = None) -> None:
+        self.shape, self.weights = shape, weights
+        self.vocab_size = shape.vocab
+        self.parameters = count(weights)
+        self.context = min(context or shape.context, shape.context)
+        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self._rope = rope_table(shape, self.device, self.dtype)
+        self._cache = self.new_cache(shape.layers)
+        self._length = 0
+        self._exit_layer = 0
+        self._ahead = 0  # positions that the layers below the exit have seen
+        self._exit_hidden: Tensor | None = None
+
+    @classmethod
+    def load(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
+    ) -> LlamaBackend:
+        return cls(*load(folder, device, dtype), context)
+
+    def _empty(self, *size: int) -> Tensor:
+        return torch.empty(*size, dtype=self.dtype, device=self.device)
+
+    def new_cache(self, layers: int) -> list[tuple[Tensor, Tensor]]:
+        """Keys and values [1, KV, context, D] per layer. On a CPU the pages are touched, and so
+        taken, only as the sequence grows."""
+        size = (1, self.shape.kv_heads, self.context, self.shape.head_dim)
+        return [(self._empty(*size), self._empty(*size)) for _ in range(layers)]
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def ahead(self) -> int:
+        """Positions that the layers below an exit have seen; `length` where none runs ahead."""
+        return self._ahead
+
+    # -- the sequence -------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        started = time.perf_counter()
+        if not prompt_ids:
+            raise DraftpickError("the prompt is empty; give it at least one token")
+        if len(prompt_ids) > self.context:
+            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        self.truncate(0)
+        ids = torch.tensor(prompt_ids, device=self.device)
+        for chunk in ids.split(PREFILL_CHUNK):
+            hidden = self._hidden(chunk)
+        last = self.final_norm(hidden[-1])
+        logits = F.linear(last, self.weights.head)
+        embedding = last.float()
+        synchronize(self.device)
+        return Prefilled(logits, embedding, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor) -> Tensor:
+        return F.linear(self.final_norm(self._hidden(ids)), self.weights.head)
+
+    def truncate(self, length: int) -> None:
+        if not 0 <= length <= self._length:
+            raise ValueError(f"cannot truncate {self._length} positions to {length}")
+        self._length = length
+        self._ahead = length
+
+    # -- early exit ---------------------------------------------------------------------------
+
+    def open_exit(self, exit_layer: int) -> None:
+        """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""
+        if not 0 < exit_layer < self.shape.layers:
+            raise DraftpickError(
+                f"an exit must lie after layer 1 to {self.shape.layers - 1}, not {exit_layer}"
+            )
+        if self._exit_hidden is not None and exit_layer != self._exit_layer:
+            raise DraftpickError(
+                f"this target already has an exit after layer {self._exit_layer}; arms that exit "
+                "after different layers need a target each"
+            )
+        self._exit_layer = exit_layer
+        self._exit_hidden = self._empty(self.context, self.shape.hidden)
+
+    def exit_hidden(self, start: int, end: int) -> Tensor:
+        """Hidden states [end - start, d] after the exit layer, for positions already run."""
+        assert self._exit_hidden is not None
+        return self._exit_hidden[start:end]
+
+    @torch.inference_mode()
+    def lower(self, ids: Tensor) -> Tensor:
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]."""
+        assert self._exit_hidden is not None
+        hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead)
+        self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden[0]
+        self._ahead += len(ids)
+        return hidden[0]
+
+    @torch.inference_mode()
+    def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
+        """[B, T] ids -> [B, T, d] after `exit_layer` layers; the cache is not touched."""
+        rope = (self._rope[0][: ids.shape[1]], self._rope[1][: ids.shape[1]])
+        h = F.embedding(ids, self.weights.embedding)
+        for w in self.weights.layers[:exit_layer]:
+            h = layer(h, w, self.shape, rope, None)
+        return h
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def _hidden(self, ids: Tensor) -> Tensor:
+        """All layers over `ids` [T] at positions length..; [T, d] before the final norm."""
+        start, end = self._length, self._length + len(ids)
+        if end > self.context:
+            raise ContextTooLong(start, len(ids), self.context)
+        if self._exit_hidden is None:
+            hidden = self._run(self._embed(ids), 0, self.shape.layers, start)
+        else:
+            todo = ids[self._ahead - start :]  # what the exit has not run yet
+            if len(todo):
+                self.lower(todo)
+            at_exit = self._exit_hidden[start:end].unsqueeze(0)
+            hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start)
+        self._length = end
+        self._ahead = end
+        return hidden[0]
+
+    def positions(self, start: int, t: int) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+        """Rotary table and mask for t new positions from `start`; the mask is None where the
+        attention kernel's own (all, or causal) says the same."""
+        rope = (self._rope[0][start : start + t], self._rope[1][start : start + t])
+        if t == 1 or start == 0:
+            return rope, None
+        # row i sees the cache and the new positions up to its own
+        return rope, torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weights.embedding).unsqueeze(0)
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        return F.rms_norm(hidden, (self.shape.hidden,), self.weights.norm, self.shape.norm_eps)
+
+    def _run(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
+        rope, mask = self.positions(start, h.shape[1])
+        for index in range(first, last):
+            w = self.weights.layers[index]
+            h = layer(h, w, self.shape, rope, mask, self._cache[index], start)
+        return h

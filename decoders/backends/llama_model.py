@@ -1,0 +1,196 @@
+"""Llama-shaped transformer in plain tensors: one layer as a function, weights as a record.
+
+The same function serves decoding (cache, batch 1), batched collection (cache, padded batch) and the
+training of exit adapters (no cache, gradients). Llama, SmolLM2, Mistral and Qwen2 differ only in
+sizes and in whether the q, k, v projections have biases.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of a Llama-shaped model."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    context: int
+    norm_eps: float
+    rope_theta: float
+
+
+@dataclass(frozen=True)
+class LayerWeights:
+    """One layer; q, k, v are fused into one matrix, gate and up into another."""
+
+    attention_norm: Tensor  # [d]
+    qkv: Tensor  # [(H + 2 * KV) * D, d]
+    qkv_bias: Tensor | None  # [(H + 2 * KV) * D]
+    out: Tensor  # [d, H * D]
+    mlp_norm: Tensor  # [d]
+    gate_up: Tensor  # [2 * f, d]
+    down: Tensor  # [d, f]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A whole model; `head` is `embedding` itself where the two are tied."""
+
+    embedding: Tensor  # [V, d]
+    layers: list[LayerWeights]
+    norm: Tensor  # [d]
+    head: Tensor  # [V, d]
+
+
+def layer(
+    h: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    rope: tuple[Tensor, Tensor],
+    mask: Tensor | None,
+    cache: tuple[Tensor, Tensor] | None = None,
+    start: int = 0,
+) -> Tensor:
+    """One decoder layer. h: [B, T, d]; rope: cos, sin, each broadcastable to [B, 1, T, D].
+
+    mask: bool, broadcastable to [B, 1, T, S], True where a query may look; None means "all of the
+    cache" for T = 1 and causal otherwise. cache: keys and values [B, KV, capacity, D]; positions
+    start..start+T-1 are written, 0..start+T-1 are read. Returns [B, T, d].
+    """
+    b, t, _ = h.shape
+    x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
+    qkv = F.linear(x, w.qkv, w.qkv_bias).view(b, t, -1, shape.head_dim).transpose(1, 2)
+    rotary = shape.heads + shape.kv_heads
+    qk = _rotate(qkv[:, :rotary], rope)  # [B, H + KV, T, D]
+    q, k, v = qk[:, : shape.heads], qk[:, shape.heads :], qkv[:, rotary:]
+    if cache is not None:
+        keys, values = cache
+        end = start + t
+        keys[:, :, start:end] = k
+        values[:, :, start:end] = v
+        k, v = keys[:, :, :end], values[:, :, :end]
+    causal = mask is None and t > 1
+    grouped = shape.heads != shape.kv_heads
+    a = F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
+    )
+    h = h + F.linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
+    x = F.rms_norm(h, (shape.hidden,), w.mlp_norm, shape.norm_eps)
+    gate, up = F.linear(x, w.gate_up).chunk(2, -1)
+    return h + F.linear(F.silu(gate) * up, w.down)
+
+
+def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rope
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin
+
+
+def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """cos and sin, each [context, D]; angles in float32, as transformers computes them."""
+    exponent = torch.arange(0, shape.head_dim, 2, dtype=torch.int64, device=device).float()
+    inverse = 1.0 / (shape.rope_theta ** (exponent / shape.head_dim))
+    angles = torch.outer(torch.arange(shape.context, device=device).float(), inverse)
+    both = torch.cat([angles, angles], -1)
+    return both.cos().to(dtype), both.sin().to(dtype)
+
+
+def unsupported(config: dict[str, Any]) -> str | None:
+    """Why a transformers config does not fit this file, or None where it does."""
+    architecture = (config.get("architectures") or ["none named"])[0]
+    if architecture not in ARCHITECTURES:
+        return f"architecture {architecture} is not one of {', '.join(ARCHITECTURES)}"
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if rope.get("rope_type", rope.get("type", "default")) != "default":
+        return f"rope type {rope.get('rope_type', rope.get('type'))} is not supported"
+    if config.get("sliding_window") and config.get("use_sliding_window", True):
+        if architecture != "Qwen2ForCausalLM" or config.get("use_sliding_window"):
+            return "sliding-window attention is not supported"
+    if config.get("hidden_act", "silu") != "silu":
+        return f"activation {config['hidden_act']} is not supported"
+    if config.get("mlp_bias"):
+        return "MLP biases are not supported"
+    if config.get("quantization_config"):
+        return "quantised checkpoints are not supported"
+    return None
+
+
+def shape_of(config: dict[str, Any]) -> Shape:
+    """Sizes from a transformers `config.json` as a dict."""
+    rope = config.get("rope_parameters") or {}
+    heads = config["num_attention_heads"]
+    return Shape(
+        layers=config["num_hidden_layers"],
+        hidden=config["hidden_size"],
+        heads=heads,
+        kv_heads=config.get("num_key_value_heads") or heads,
+        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
+        vocab=config["vocab_size"],
+        context=config["max_position_embeddings"],
+        norm_eps=config["rms_norm_eps"],
+        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+    )
+
+
+def load(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Shape, Weights]:
+    """Shape and weights of a local transformers folder with safetensors files."""
+    from safetensors.torch import load_file
+
+    shape = shape_of(json.loads((folder / "config.json").read_text()))
+    state: dict[str, Tensor] = {}
+    for part in sorted(folder.glob("*.safetensors")):
+        state |= load_file(part, device=str(device))
+    return shape, from_state(shape, {k: v.to(dtype) for k, v in state.items()})
+
+
+def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
+    """Fuse a transformers state dict; names with or without the leading `model.`."""
+    get = {k.removeprefix("model."): v for k, v in state.items()}
+    layers = [_layer_from_state(get, f"layers.{i}.") for i in range(shape.layers)]
+    embedding = get["embed_tokens.weight"]
+    return Weights(embedding, layers, get["norm.weight"], get.get("lm_head.weight", embedding))
+
+
+def _layer_from_state(get: dict[str, Tensor], at: str) -> LayerWeights:
+    qkv = [f"{at}self_attn.{name}_proj" for name in "qkv"]
+    biased = f"{qkv[0]}.bias" in get
+    return LayerWeights(
+        attention_norm=get[f"{at}input_layernorm.weight"],
+        qkv=torch.cat([get[f"{name}.weight"] for name in qkv]),
+        qkv_bias=torch.cat([get[f"{name}.bias"] for name in qkv]) if biased else None,
+        out=get[f"{at}self_attn.o_proj.weight"],
+        mlp_norm=get[f"{at}post_attention_layernorm.weight"],
+        gate_up=torch.cat([get[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up")]),
+        down=get[f"{at}mlp.down_proj.weight"],
+    )
+
+
+def count(weights: Weights) -> int:
+    """Parameters, a tied head counted once."""
+    total = weights.embedding.numel() + weights.norm.numel()
+    if weights.head is not weights.embedding:
+        total += weights.head.numel()
+    for one in weights.layers:
+        total += sum(t.numel() for t in vars(one).values() if t is not None)
+    return total
+
+
+def cast(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:
+    """The same layer elsewhere or in another dtype."""
+    moved = {k: None if v is None else v.to(device, dtype) for k, v in vars(weights).items()}
+    return replace(weights, **moved)

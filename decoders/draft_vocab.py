@@ -1,0 +1,65 @@
+"""Reduced draft vocabulary: a drafter that scores only the target's commonest tokens.
+
+A drafter's cost at batch 1 is mostly its head; scoring 8 of 49 thousand tokens keeps 96% of what
+the default target writes. The list lies beside the checkpoint as `draft_vocab.json`; the checkpoint
+itself stays an ordinary transformers one whose last row stands for every token not in the list.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+FILE = "draft_vocab.json"
+
+
+class DraftVocab:
+    """Maps between target ids and draft ids. to_target: [N-1] target ids; draft id N-1 is "other"."""
+
+    def __init__(self, to_target: list[int], target_vocab: int) -> None:
+        self.target_vocab = target_vocab
+        self.size = len(to_target) + 1
+        self.to_target = torch.tensor(to_target, dtype=torch.int64)
+        self.from_target = torch.full((target_vocab,), self.size - 1, dtype=torch.int64)
+        self.from_target[self.to_target] = torch.arange(len(to_target))
+
+    @classmethod
+    def commonest(
+        cls, sequences: Iterable[Iterable[int]], size: int, target_vocab: int, keep: Iterable[int]
+    ) -> DraftVocab:
+        """The `size - 1` commonest ids, `keep` (end of sequence) always among them."""
+        counts: Counter[int] = Counter()
+        for ids in sequences:
+            counts.update(int(i) for i in ids)
+        first = list(dict.fromkeys(keep))
+        rest = [i for i, _ in counts.most_common(size) if i not in first]
+        return cls(sorted((first + rest)[: size - 1]), target_vocab)
+
+    @classmethod
+    def load(cls, folder: Path) -> DraftVocab | None:
+        """The map beside a checkpoint, or None where the drafter scores the whole vocabulary."""
+        path = folder / FILE
+        if not path.is_file():
+            return None
+        record = json.loads(path.read_text())
+        return cls(record["to_target"], record["target_vocab"])
+
+    def save(self, folder: Path) -> None:
+        record = {"target_vocab": self.target_vocab, "to_target": self.to_target.tolist()}
+        (folder / FILE).write_text(json.dumps(record))
+
+    def to(self, device: torch.device) -> DraftVocab:
+        self.to_target = self.to_target.to(device)
+        self.from_target = self.from_target.to(device)
+        return self
+
+    def expand(self, probs: Tensor) -> Tensor:
+        """[..., N] over draft ids -> [..., V] over target ids; "other" must hold no mass."""
+        wide = probs.new_zeros(*probs.shape[:-1], self.target_vocab)
+        wide[..., self.to_target] = probs[..., :-1]
+        return wide

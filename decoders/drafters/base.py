@@ -1,0 +1,35 @@
+"""The seam between the loop and whatever guesses the next tokens."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..chance import Chance
+from ..records import Proposal, Sampling
+
+
+class Drafter(Protocol):
+    """Guesses for one sequence at a time. calls: forward passes made since `reset`."""
+
+    parameters: int
+    calls: int
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        """A new query; the target has just read its prompt."""
+        ...
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+    ) -> Proposal:
+        """At most k >= 1 tokens to follow `context` (prompt and answer so far)."""
+        ...
+
+    def commit(self, context: list[int]) -> None:
+        """`context` is what stands after the round; what was drafted beyond it is forgotten. A
+        drafter that sat out some rounds catches up here, not in `propose`."""
+        ...

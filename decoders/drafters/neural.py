@@ -1,0 +1,59 @@
+"""A small model of its own as drafter (D2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..backends.base import Backend
+from ..chance import Chance
+from ..draft_vocab import DraftVocab
+from ..records import Proposal, Sampling
+from .chain import draft_chain
+
+
+class NeuralDrafter:
+    """Any backend that shares the target's tokenizer, or a part of its vocabulary (`vocab`)."""
+
+    def __init__(self, backend: Backend, vocab: DraftVocab | None = None) -> None:
+        self.backend, self.vocab = backend, vocab
+        self.parameters = backend.parameters
+        self.calls = 0
+        self._device = backend.device
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        ids = prompt_ids
+        if self.vocab is not None:
+            ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
+        self.backend.prefill(ids)
+        self.calls = 1
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+    ) -> Proposal:
+        unread = torch.tensor(context[self.backend.length :], device=self._device)
+        first = self._feed(unread)
+        proposal, steps = draft_chain(
+            first, self._feed, k, context, self.vocab, sampling, chance, min_confidence
+        )
+        self.calls += 1 + steps
+        return proposal
+
+    def commit(self, context: list[int]) -> None:
+        # of what was drafted, the cache may keep the part that stands: all but the newest token
+        held = min(self.backend.length, len(context) - 1)
+        self.backend.truncate(held)
+        if len(context) - held > 2:  # sat out: two unread tokens are the most a round leaves
+            self._feed(torch.tensor(context[held:-1], device=self._device))
+            self.calls += 1
+
+    def _feed(self, ids: Tensor) -> Tensor:
+        """Append target ids [T]; logits [N] for what follows the last."""
+        if self.vocab is None:
+            return self.backend.extend(ids)[-1]
+        return self.backend.extend(self.vocab.from_target[ids])[-1, : self.vocab.size - 1]

@@ -1,0 +1,34 @@
+"""No drafting: with it the speculative loop is autoregressive decoding (D1)."""
+
+from __future__ import annotations
+
+import torch
+
+from ..chance import Chance
+from ..records import Proposal, Sampling
+
+
+class NullDrafter:
+    """Proposes nothing."""
+
+    parameters = 0
+    calls = 0
+
+    def __init__(self, device: torch.device) -> None:
+        self._nothing = Proposal(torch.empty(0, dtype=torch.int64, device=device))
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        pass
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+    ) -> Proposal:
+        return self._nothing
+
+    def commit(self, context: list[int]) -> None:
+        pass

@@ -1,0 +1,198 @@
+"""A loaded target with its arms: encode, prefill, decode.
+
+engine = Engine.load()
+ids = engine.encode_chat([{"role": "user", "content": "Why is the sky blue?"}])
+result = engine.decode("max-gram", ids, Request(max_new_tokens=64))
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import targets
+from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
+from .backends.base import Backend
+from .batch import Batch
+from .build import build_method, opens_exit
+from .chance import Generator
+from .costs import Costs, measure
+from .errors import ContextTooLong, DraftpickError, NoSuchName
+from .loop import Method, decode
+from .records import DecodeResult, Prefilled, Request
+from .stopping import Stopper
+
+
+class Engine:
+    """One target, one sequence at a time, any number of arms; drafters load when first used."""
+
+    def __init__(
+        self,
+        target: Backend,
+        arms: dict[str, ArmRecipe],
+        *,
+        name: str = "custom",
+        fingerprint: str = "unnamed",
+        tokenizer: Any = None,
+        eos_ids: tuple[int, ...] = (),
+        build: Callable[[ArmRecipe, Backend, Any], Method] = build_method,
+    ) -> None:
+        self.target, self.arms, self.tokenizer = target, arms, tokenizer
+        self.target_name, self.eos_ids = name, eos_ids
+        self._fingerprint, self._build = fingerprint, build
+        self._methods: dict[str, Method] = {}
+        for recipe in arms.values():
+            opens_exit(recipe, target)  # before any prompt is read
+
+    @classmethod
+    def load(
+        cls,
+        target: str = "smollm2-135m-instruct",
+        arms: Path | None = None,
+        *,
+        only: Sequence[str] | None = None,
+        dtype: str = "bfloat16",
+        device: str = "auto",
+        backend: str = "auto",
+    ) -> Engine:
+        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, None for
+        those that ship. only: these arms of it. Raises DraftpickError before anything is loaded
+        where the arms file or a name is wrong."""
+        recipes = choose(load_arms(arms), list(only) if only else None)
+        where, kind = targets.device_of(device), targets.dtype_of(dtype)
+        folder = targets.resolve(target)
+        return cls(
+            targets.load_backend(folder, where, kind, backend),
+            recipes,
+            name=target if not Path(target).exists() else Path(target).name,
+            fingerprint=targets.fingerprint(folder),
+            tokenizer=targets.load_tokenizer(folder),
+            eos_ids=targets.eos_ids(folder),
+        )
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def arm_names(self) -> list[str]:
+        return list(self.arms)
+
+    @property
+    def context(self) -> int:
+        return self.target.context
+
+    @property
+    def target_fingerprint(self) -> str:
+        """Name, weights and dtype: outputs of two targets are comparable where this agrees."""
+        dtype = str(self.target.dtype).removeprefix("torch.")
+        return f"{self.target_name}@{self._fingerprint}/{dtype}"
+
+    @property
+    def embedder(self) -> str:
+        """The space of `Prefilled.embedding`; a policy fits where it was trained in this space."""
+        return f"target:{self.target_name}@{self._fingerprint}"
+
+    def arms_fingerprint(self, names: Sequence[str]) -> str:
+        """Eight hex digits over the named arms' recipes."""
+        recipes = {name: self.arm(name).model_dump(mode="json") for name in names}
+        return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
+
+    def arm(self, name: str) -> ArmRecipe:
+        """Raises NoSuchName."""
+        if name not in self.arms:
+            raise NoSuchName("arm", name, list(self.arms))
+        return self.arms[name]
+
+    def arm_parameters(self, name: str) -> int:
+        """What the arm drafts with: 0 for Max-Gram, the target itself for autoregressive."""
+        if self.arm(name).kind == "autoregressive":
+            return self.target.parameters
+        return self.method(name).drafter.parameters
+
+    def method(self, name: str) -> Method:
+        """The arm's drafter, verifier and length, made when first asked for."""
+        recipe = self.arm(name)
+        if name not in self._methods:
+            self._methods[name] = self._build(recipe, self.target, self.tokenizer)
+        return self._methods[name]
+
+    # -- decoding -----------------------------------------------------------------------------
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Prompt ids [S] of a chat, the generation prompt included."""
+        return targets.encode_chat(self.tokenizer, messages)
+
+    def check(self, prompt_ids: Sequence[int], request: Request) -> None:
+        """Raises DraftpickError where the prompt is empty or does not fit with its answer."""
+        if not prompt_ids:
+            raise DraftpickError("the prompt is empty; give it at least one token")
+        if len(prompt_ids) + request.max_new_tokens > self.context:
+            raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
+
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        """Let the target read a prompt; the result may be passed to the next `decode`."""
+        return self.target.prefill(prompt_ids)
+
+    def decode(
+        self,
+        arm: str,
+        prompt_ids: list[int],
+        request: Request,
+        prefilled: Prefilled | None = None,
+        streamer: Any = None,
+    ) -> DecodeResult:
+        """Answer one prompt through one arm.
+
+        prefilled: what `prefill` returned for these very ids, the target still holding them (an
+        answer that came after them is rolled back). streamer: as transformers' (`put`, `end`).
+        """
+        self.check(prompt_ids, request)
+        method = self.method(arm)
+        if prefilled is None:
+            prefilled = self.prefill(prompt_ids)
+        else:
+            self.target.truncate(len(prompt_ids))
+        chance = Generator(self.target.device, request.seed)
+        stopper = Stopper(request, self.eos_ids, self.tokenizer)
+        if streamer is None:
+            return decode(
+                self.target, method, prompt_ids, prefilled, request, stopper, chance, _silent
+            )
+        streamer.put(torch.tensor([prompt_ids]))  # transformers' streamers skip or show the prompt
+        result = decode(
+            self.target,
+            method,
+            prompt_ids,
+            prefilled,
+            request,
+            stopper,
+            chance,
+            lambda ids: streamer.put(torch.tensor(ids)),
+        )
+        streamer.end()
+        return result
+
+    # -- collection ---------------------------------------------------------------------------
+
+    @cached_property
+    def batch(self) -> Batch:
+        """Many prompts at once, for collection."""
+        return Batch(self)
+
+    def costs(self) -> dict[str, Any]:
+        """Seconds of each target width (`verify_s`) and each arm's drafted token (`draft_s`)."""
+        return self.cost_table.to_json()
+
+    @cached_property
+    def cost_table(self) -> Costs:
+        """What passes cost on this machine, measured when first asked for."""
+        return measure(self.target, {n: self.method(n) for n in self.arms if n != AUTOREGRESSIVE})
+
+
+def _silent(ids: list[int]) -> None:
+    pass

@@ -1,0 +1,27 @@
+"""The one exception type a user meets: a sentence that says what was wrong and what to do."""
+
+
+class DraftpickError(Exception):
+    """A mistake that the user can mend; the command line prints it and exits with code 2."""
+
+
+class ContextTooLong(DraftpickError):
+    """The prompt, or the prompt with its answer, does not fit the model's context."""
+
+    def __init__(self, prompt_tokens: int, max_new_tokens: int, context: int) -> None:
+        super().__init__(
+            f"the prompt has {prompt_tokens} tokens and asks for {max_new_tokens} more, but the "
+            f"context holds {context}; shorten the prompt or lower --max-new-tokens"
+        )
+
+
+class NoSuchName(DraftpickError):
+    """An unknown arm, task, model, policy or reward; the message lists the names that exist."""
+
+    def __init__(self, kind: str, name: str, known: "list[str] | tuple[str, ...]") -> None:
+        listed = ", ".join(sorted(known)) or "none"
+        super().__init__(f"unknown {kind} {name!r}; known: {listed}")
+
+
+class Damaged(DraftpickError):
+    """A file that is not what its manifest says (wrong hash, cut short)."""

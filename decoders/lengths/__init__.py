@@ -1,0 +1,7 @@
+"""Draft-length rules by name."""
+
+from .adaptive import AdaptiveLength
+from .base import DraftLength
+from .fixed import FixedLength
+
+__all__ = ["AdaptiveLength", "DraftLength", "FixedLength"]

@@ -1,0 +1,59 @@
+"""Draft length from a running acceptance rate and measured costs (D21; seed 003)."""
+
+from __future__ import annotations
+
+from ..errors import DraftpickError
+from ..records import StepStats
+
+
+def speedup(acceptance: float, cost: float, k: int) -> float:
+    """Expected wall-time gain over autoregressive decoding of drafting k tokens.
+
+    (1 - b^(k+1)) / ((1 - b) (k c + 1)), b the acceptance rate, c draft over target cost.
+    """
+    b = min(acceptance, 1 - 1e-9)
+    return (1 - b ** (k + 1)) / ((1 - b) * (k * cost + 1))
+
+
+def best_length(acceptance: float, cost: float, longest: int) -> int:
+    """The k in 0..longest with the greatest expected gain; the shorter on a tie."""
+    return max(range(longest + 1), key=lambda k: (speedup(acceptance, cost, k), -k))
+
+
+class AdaptiveLength:
+    """Longest when drafts are accepted, short when not; at least 1, so that it goes on learning.
+
+    The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
+    one round of `longest` tokens; the cost ratio is the last rounds' own times.
+    """
+
+    def __init__(
+        self,
+        longest: int,
+        min_confidence: float = 0.0,
+        prior: float = 0.6,
+        memory: float = 0.9,
+    ) -> None:
+        if longest < 1:
+            raise DraftpickError(f"an adaptive draft length needs max of at least 1, not {longest}")
+        self.longest, self.min_confidence = longest, min_confidence
+        self.prior, self.memory = prior, memory
+        self._cost = 0.1
+        self.reset()
+
+    def reset(self) -> None:
+        self._right = self.prior * self.longest
+        self._tried = float(self.longest)
+
+    def next(self) -> int:
+        return max(1, best_length(self._right / self._tried, self._cost, self.longest))
+
+    def observe(self, stats: StepStats) -> None:
+        if stats.drafted == 0:
+            return
+        tried = min(stats.accepted + 1, stats.drafted)  # nothing is known after the first rejection
+        self._right = self.memory * self._right + stats.accepted
+        self._tried = self.memory * self._tried + tried
+        if stats.verify_s > 0:
+            cost = stats.draft_s / stats.drafted / stats.verify_s
+            self._cost = self.memory * self._cost + (1 - self.memory) * cost

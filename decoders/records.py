@@ -1,0 +1,161 @@
+"""The records that pass between target, drafter, verifier and caller."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from .errors import DraftpickError
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How the next token is chosen; each field means what it means in transformers.
+
+    temperature: 0 is greedy. top_k: 0 keeps every token. top_p: nucleus mass, 1 keeps every token.
+    repetition_penalty: 1 changes nothing.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.temperature < 0:
+            raise DraftpickError(f"temperature must be 0 or more, not {self.temperature}")
+        if self.top_k < 0:
+            raise DraftpickError(f"top_k must be 0 (off) or more, not {self.top_k}")
+        if not 0 < self.top_p <= 1:
+            raise DraftpickError(f"top_p must be above 0 and at most 1, not {self.top_p}")
+        if self.repetition_penalty <= 0:
+            raise DraftpickError(
+                f"repetition_penalty must be above 0, not {self.repetition_penalty}"
+            )
+
+    @property
+    def greedy(self) -> bool:
+        return self.temperature == 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call's wishes. stop: strings that end the answer (kept in the text, as in transformers).
+
+    eos_ids: tokens that end the answer; None takes the target's own, () never ends early.
+    seed: None draws fresh randomness; ignored at temperature 0.
+    """
+
+    max_new_tokens: int = 128
+    sampling: Sampling = field(default_factory=Sampling)
+    stop: tuple[str, ...] = ()
+    eos_ids: tuple[int, ...] | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1:
+            raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+        if any(not s for s in self.stop):
+            raise DraftpickError("a stop string is empty; leave it out or give it characters")
+
+
+@dataclass(frozen=True)
+class Prefilled:
+    """What a backend knows after reading a prompt.
+
+    logits: [V], for the first new token. embedding: [d] float32, the last prompt token's final
+    hidden state after the final norm (seed 002, section 3.1). prefill_s: seconds, synchronised.
+    """
+
+    logits: Tensor
+    embedding: Tensor
+    prefill_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A drafter's guess at the next tokens.
+
+    ids: [K] int64 on the target's device, K may be 0. probs: [K, V] the distributions that ids
+    were drawn from, or None where the draft is deterministic (a one-hot at each id).
+    """
+
+    ids: Tensor
+    probs: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A verifier's answer, read from the device in one go.
+
+    accepted: how many drafted ids stand, from the left. next_token: the one that follows them.
+    draft_ids: the drafted ids on the host.
+    """
+
+    accepted: int
+    next_token: int
+    draft_ids: list[int]
+
+
+@dataclass(frozen=True)
+class StepStats:
+    """One round, as a draft-length rule sees it. Times in seconds."""
+
+    drafted: int
+    accepted: int
+    draft_s: float
+    verify_s: float
+
+
+@dataclass(frozen=True)
+class DecodeResult:
+    """An answer and what it cost. Times are wall seconds, device-synchronised.
+
+    ids: the new tokens, the end-of-sequence token included where one was written. text: ids
+    decoded without special tokens. finish_reason: "eos", "stop" or "length".
+    rounds: passes of the loop that drafted and verified; the prompt's own pass gives the first
+    token. accepted_per_position: at index i, how often the (i+1)-th drafted token stood. accepted:
+    their sum, counting only tokens that are in ids. target_calls: forward passes of the target,
+    the prefill included. prefill_s covers the target's and the drafter's reading of the prompt.
+    """
+
+    arm: str
+    prompt_ids: list[int]
+    ids: list[int]
+    text: str
+    finish_reason: str
+    rounds: int
+    drafted: int
+    accepted: int
+    accepted_per_position: list[int]
+    target_calls: int
+    draft_calls: int
+    prefill_s: float
+    draft_s: float
+    verify_s: float
+    other_s: float
+
+    @property
+    def decode_s(self) -> float:
+        """Seconds after the prompt was read."""
+        return self.draft_s + self.verify_s + self.other_s
+
+    @property
+    def wall_s(self) -> float:
+        return self.prefill_s + self.decode_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens over all seconds, the prefill included."""
+        return len(self.ids) / self.wall_s if self.wall_s > 0 else 0.0
+
+    @property
+    def mean_accepted(self) -> float:
+        """Tokens a round gives, the target's own included: 1.0 for autoregressive decoding."""
+        return (len(self.ids) - 1) / self.rounds if self.rounds else 1.0
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted over drafted tokens (seed 002, A.6); 0 where nothing was drafted."""
+        return self.accepted / self.drafted if self.drafted else 0.0

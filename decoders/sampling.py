@@ -1,0 +1,43 @@
+"""From logits to the distribution that is sampled; each filter means what it does in transformers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .records import Sampling
+
+
+def seen_mask(context: list[int], draft: Tensor, rows: int, vocab: int) -> Tensor:
+    """[rows, V] bool: tokens that precede row i, where row i follows `context` and draft[:i]."""
+    mask = torch.zeros(rows, vocab, dtype=torch.bool, device=draft.device)
+    mask[:, torch.tensor(context, device=draft.device)] = True
+    for row in range(1, rows):
+        mask[row:, draft[row - 1]] = True
+    return mask
+
+
+def penalise(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
+    """Repetition penalty on [T, V]; the logits themselves where none is asked for."""
+    if seen is None or sampling.repetition_penalty == 1:
+        return logits
+    p = sampling.repetition_penalty
+    return torch.where(seen, torch.where(logits < 0, logits * p, logits / p), logits)
+
+
+def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
+    """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p, in that order.
+
+    float32, or float64 where the logits are. Temperature must be above 0.
+    """
+    scores = logits if logits.dtype == torch.float64 else logits.float()
+    scores = scores / sampling.temperature
+    if 0 < sampling.top_k < scores.shape[-1]:
+        least = scores.topk(sampling.top_k, -1).values[..., -1:]
+        scores = scores.masked_fill(scores < least, -torch.inf)
+    if sampling.top_p < 1:
+        ascending, order = scores.sort(-1)
+        drop = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
+        drop[..., -1] = False  # the likeliest token always stays
+        scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+    return scores.softmax(-1)

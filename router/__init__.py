@@ -1,0 +1,23 @@
+"""Answer a query through the arm that a learned policy picks.
+
+from router import Router
+print(Router.from_pretrained().generate("Why is the sky blue?").result.text)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .route import RoutedResult, Router
+
+__all__ = ["RoutedResult", "Router"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import `route` (and with it torch) only when one of its names is asked for."""
+    if name in __all__:
+        from . import route
+
+        return getattr(route, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

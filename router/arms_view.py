@@ -1,0 +1,53 @@
+"""`draftpick arms`: each arm's recipe, and whether it is lossless."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+FIELDS = ("kind", "drafter", "length", "verifier", "lossless", "note")
+
+
+def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
+    """One object an arm: name and FIELDS. Raises DraftpickError naming every fault of the file."""
+    from decoders.arms import load_arms
+
+    return [
+        {"name": name, **{field: _plain(getattr(recipe, field, None)) for field in FIELDS}}
+        for name, recipe in load_arms(path).items()
+    ]
+
+
+def arms_table(path: Path | None = None) -> Table:
+    """The same for the terminal."""
+    from rich.table import Table
+
+    table = Table(title="Arms")
+    for heading in ("arm", "kind", "drafter", "draft length", "verifier", "lossless", "note"):
+        table.add_column(heading)
+    for arm in arms_json(path):
+        table.add_row(arm["name"], *[describe(arm[field]) for field in FIELDS])
+    return table
+
+
+def describe(value: Any) -> str:
+    """A field in a few words: nested settings become `name=value` pairs."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={describe(v)}" for k, v in value.items() if v is not None)
+    if isinstance(value, list):
+        return ", ".join(map(describe, value))
+    return str(value)
+
+
+def _plain(value: Any) -> Any:
+    """What JSON can hold: pydantic models as dicts."""
+    if hasattr(value, "model_dump"):
+        return value.model_dump(mode="json")
+    return str(value) if isinstance(value, Path) else value

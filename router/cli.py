@@ -1,0 +1,358 @@
+"""The command `draftpick`: options are read here, work is done elsewhere and imported late."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from collect import commands as collect_commands
+
+EXAMPLES = """
+Pick, for every query, the cheapest way to make a language model answer.
+
+Examples:
+
+  draftpick generate "Why is the sky blue?"
+
+  draftpick generate --arm max-gram --json "Summarize: ..."
+
+  draftpick collect --queries train.jsonl --out rewards
+
+  draftpick train --rewards rewards --policy reinforce
+
+  draftpick specbench --limit 5 --out bench && draftpick report bench
+
+  draftpick arms
+"""
+
+app = typer.Typer(
+    name="draftpick",
+    help=EXAMPLES,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Target = Annotated[
+    str, typer.Option(help="The model that answers: a known name, a hub id or a folder.")
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
+]
+Config = Annotated[
+    Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
+]
+Dtype = Annotated[str, typer.Option(help="bfloat16 or float32 (exact).")]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+DEFAULT_TARGET = "smollm2-135m-instruct"
+
+
+@app.callback()
+def options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Global options. `main` reads --debug itself, wherever it stands."""
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None, typer.Argument(help="The question; - reads it from stdin.")
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON lines with prompt, turns or messages; a failed one is an error line."
+        ),
+    ] = None,
+    arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
+    policy: Policy = None,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
+    ] = False,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    config: Config = None,
+    dtype: Dtype = "bfloat16",
+    device: Device = "auto",
+) -> None:
+    """Answer a prompt through the arm that the policy picks.
+
+    The answer streams to standard output; the arm, its propensity and the speed follow on standard
+    error. Exit code 1: some prompts of a file failed.
+
+    Examples:
+
+      draftpick generate "Translate German to English: Guten Morgen."
+
+      draftpick generate --prompts prompts.jsonl --json > answers.jsonl
+    """
+    from decoders.errors import DraftpickError
+    from decoders.records import Request, Sampling
+
+    from .generate import generate_all
+    from .prompts import Prompt, read_prompts
+    from .route import as_messages
+
+    if (prompt is None) == (prompts is None):
+        raise DraftpickError("give either a PROMPT or --prompts FILE")
+    # Mistakes that need no model are told before one is loaded.
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    Request(max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(stop or ()), seed=seed)
+    if prompts is not None:
+        asked = read_prompts(prompts)
+    else:
+        words = sys.stdin.read() if prompt == "-" else str(prompt)
+        as_messages(words)
+        asked = [Prompt(None, (), (words,))]
+    failures = generate_all(
+        _router(target, policy, config, dtype, device, needs_policy=arm is None),
+        asked,
+        as_json,
+        {
+            "arm": arm,
+            "max_new_tokens": max_new_tokens,
+            "temperature": temperature,
+            "top_p": top_p,
+            "top_k": top_k,
+            "seed": seed,
+            "stop": stop or (),
+            "dynamic": dynamic,
+        },
+    )
+    if failures:
+        raise typer.Exit(1)
+
+
+@app.command()
+def specbench(
+    out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
+    questions: Annotated[
+        list[Path] | None,
+        typer.Option(help="Spec-Bench's question.jsonl or query files. Default: the shipped test."),
+    ] = None,
+    arms: Annotated[
+        list[str] | None,
+        typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
+    ] = None,
+    policy: Policy = None,
+    routed: Annotated[
+        bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
+    ] = True,
+    limit: Annotated[int | None, typer.Option(help="Questions a task, evenly chosen.")] = None,
+    tasks: Annotated[list[str] | None, typer.Option(help="Only these tasks; repeatable.")] = None,
+    max_new_tokens: MaxNewTokens = 128,
+    temperature: Temperature = 0.0,
+    top_p: TopP = 1.0,
+    top_k: TopK = 0,
+    seed: Annotated[int, typer.Option(help="For the choice and order of questions and arms.")] = 0,
+    as_json: AsJson = False,
+    target: Target = DEFAULT_TARGET,
+    config: Config = None,
+    dtype: Dtype = "bfloat16",
+    device: Device = "auto",
+) -> None:
+    """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
+
+    Stopped at any moment and started again with the same options, it goes on.
+
+    Example:
+
+      draftpick specbench --questions question.jsonl --limit 20 --out bench
+    """
+    from decoders.records import Request, Sampling
+
+    from . import telemetry
+    from .route import DEFAULT_POLICY
+    from .specbench.command import result_tables
+    from .specbench.command import specbench as run_specbench
+    from .specbench.protocol import load_questions
+    from .specbench.run import policy_label
+
+    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
+    asked = load_questions(questions or [shipped_queries("test")], limit, seed, _split(tasks))
+    summary = run_specbench(
+        _router(target, policy, config, dtype, device, needs_policy=routed),
+        asked,
+        request,
+        out,
+        arms=_split(arms),
+        policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
+        seed=seed,
+        hardware=telemetry.hardware(dtype, device),
+    )
+    if as_json:
+        _print_json(summary)
+    else:
+        _print_tables(*result_tables(summary))
+    print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that `draftpick specbench` wrote.")],
+    out: Annotated[Path | None, typer.Option(help="Default: report.html in that folder.")] = None,
+    collected: Annotated[
+        Path | None, typer.Option(help="JSON summary of a collection, shown as a table.")
+    ] = None,
+    history: Annotated[
+        Path | None, typer.Option(help="JSON of a training run's epochs, shown as curves.")
+    ] = None,
+) -> None:
+    """Write one self-contained HTML page with the figures and plots of a benchmark."""
+    from .report import write_report
+
+    print(write_report(folder, out, collected, history))
+
+
+@app.command()
+def arms(config: Config = None, as_json: AsJson = False) -> None:
+    """List the arms: each one's recipe, and whether it is lossless."""
+    from .arms_view import arms_json, arms_table
+
+    if as_json:
+        _print_json(arms_json(config))
+    else:
+        _print_tables(arms_table(config))
+
+
+@app.command()
+def models(as_json: AsJson = False) -> None:
+    """List the models known by name: size, licence, acceptance, and whether they are on disk."""
+    from .models_view import models_json, models_table
+
+    if as_json:
+        _print_json(models_json())
+    else:
+        _print_tables(models_table())
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
+    collect_limit: Annotated[int, typer.Option(help="Training queries a task.")] = 12,
+    limit: Annotated[int, typer.Option(help="Test questions a task.")] = 3,
+    max_new_tokens: MaxNewTokens = 64,
+) -> None:
+    """Collect, train, answer and measure on the queries that ship: under ten minutes on two cores.
+
+    Stopped and started again it goes on where it was.
+    """
+    from .demo import run_demo
+
+    code = run_demo(main, shipped_queries, out, collect_limit, limit, max_new_tokens)
+    if code:
+        raise typer.Exit(code)
+
+
+collect_commands.mount(app)
+
+
+def shipped_queries(split: str) -> Path:
+    """The folder of query files that ships with the distribution: "train" or "test"."""
+    return Path(collect_commands.__file__).parent / "shipped" / split
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the command and return its exit code.
+
+    2: the user's mistake, in one sentence. 1: anything else. 130: interrupted. No traceback
+    without --debug, which may stand anywhere.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in arguments
+    try:
+        app([a for a in arguments if a != "--debug"], prog_name="draftpick")
+    except SystemExit as stop:
+        return _exit_code(stop)
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader of our output has gone; keep Python from complaining when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if debug:
+            raise
+        return _tell(error)
+    return 0
+
+
+def _exit_code(stop: SystemExit) -> int:
+    return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+
+
+def _tell(error: Exception) -> int:
+    """Print one line about the error and return the exit code."""
+    from decoders.errors import DraftpickError
+    from policies.errors import PolicyError
+
+    words = " ".join(str(error).split())
+    if isinstance(error, DraftpickError | PolicyError):
+        print(f"error: {words}", file=sys.stderr)
+        return 2
+    if isinstance(error, OSError) and error.strerror:
+        words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    else:
+        words = f"{type(error).__name__}: {words}"
+    print(f"error: {words} (run with --debug to see where)", file=sys.stderr)
+    return 1
+
+
+def _router(
+    target: str,
+    policy: str | None,
+    config: Path | None,
+    dtype: str,
+    device: str,
+    needs_policy: bool,
+) -> Any:
+    from .route import Router, load_engine
+
+    if needs_policy:
+        return Router.from_pretrained(target, policy, config, dtype, device)
+    return Router(load_engine(target, config, dtype, device), None)
+
+
+def _split(names: list[str] | None) -> list[str] | None:
+    """Names given as `a,b` and by repeating the option, alike."""
+    parts = [part.strip() for name in names or () for part in name.split(",")]
+    return [part for part in parts if part] or None
+
+
+def _print_json(value: Any) -> None:
+    import json
+
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def _print_tables(*tables: Any) -> None:
+    from rich.console import Console
+
+    # A pipe or a file has no width of its own: give it room instead of cutting columns.
+    console = Console(width=None if sys.stdout.isatty() else 200)
+    for table in tables:
+        console.print(table)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""`draftpick generate`: answers on standard output, one status line each on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from decoders.errors import DraftpickError
+
+from .prompts import Prompt
+from .route import Message, RoutedResult, Router
+
+
+def generate_all(
+    router: Router, prompts: Sequence[Prompt], as_json: bool, options: dict[str, Any]
+) -> int:
+    """Answer every prompt; return how many failed.
+
+    A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
+    on standard error), and the others go on. options: keywords of `Router.generate`.
+    """
+    failures = 0
+    for number, prompt in enumerate(prompts):
+        if number and not as_json:
+            print(flush=True)
+        try:
+            _generate(router, prompt, as_json, options)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            if len(prompts) == 1:
+                raise
+            failures += 1
+            _report_failure(error, prompt, number, as_json)
+    return failures
+
+
+def status_line(routed: RoutedResult) -> str:
+    """What the answer cost, in one line."""
+    return (
+        f"[arm {routed.arm} · propensity {routed.propensity:.2f} · "
+        f"{routed.tokens_per_s:.1f} tok/s · {routed.result.mean_accepted:.2f} tokens a round · "
+        f"{len(routed.result.ids)} tokens, {routed.result.finish_reason}]"
+    )
+
+
+def _generate(router: Router, prompt: Prompt, as_json: bool, options: dict[str, Any]) -> None:
+    """All turns of a prompt; each sees the answers before it."""
+    messages: list[Message] = [dict(message) for message in prompt.history]
+    for turn, words in enumerate(prompt.turns):
+        messages.append({"role": "user", "content": words})
+        streamer = None if as_json else _streamer(router)
+        routed = router.generate(messages, streamer=streamer, **options)
+        if as_json:
+            named = {} if prompt.id is None else {"id": prompt.id}
+            if len(prompt.turns) > 1:
+                named["turn"] = turn
+            print(json.dumps(named | routed.to_json(), ensure_ascii=False), flush=True)
+        else:
+            sys.stdout.flush()
+            print(status_line(routed), file=sys.stderr, flush=True)
+        messages.append({"role": "assistant", "content": routed.result.text.strip()})
+
+
+def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool) -> None:
+    words = str(error) if isinstance(error, DraftpickError) else f"{type(error).__name__}: {error}"
+    if as_json:
+        named = {} if prompt.id is None else {"id": prompt.id}
+        print(json.dumps(named | {"error": words}, ensure_ascii=False), flush=True)
+    else:
+        which = number + 1 if prompt.id is None else prompt.id
+        print(f"error: prompt {which}: {words}", file=sys.stderr, flush=True)
+
+
+def _streamer(router: Router) -> Any:
+    """transformers' own streamer; like its `generate`, ours hands it the prompt first."""
+    from transformers import TextStreamer
+
+    return TextStreamer(router.engine.tokenizer, skip_prompt=True, skip_special_tokens=True)

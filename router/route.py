@@ -1,0 +1,212 @@
+"""The routed decode: encode, prefill, choose an arm, decode with that arm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.records import DecodeResult, Request, Sampling
+
+from .seams import RoutingEngine
+
+if TYPE_CHECKING:
+    from policies import Policy
+
+Message = dict[str, str]
+
+DEFAULT_TARGET = "smollm2-135m-instruct"
+DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+
+
+@dataclass(frozen=True)
+class RoutedResult:
+    """An answer, the arm that wrote it and what choosing that arm cost.
+
+    result: the decode itself. propensity: the chance that the arm had of being chosen, 1.0 where
+    it was forced or the policy takes its best arm. scores: the policy's number for each of its
+    arms, in its order; empty where the arm was forced. embed_s: seconds to bring the prefill's
+    embedding to the host. policy_s: seconds inside the policy.
+    """
+
+    result: DecodeResult
+    arm: str
+    propensity: float
+    scores: list[float]
+    embed_s: float
+    policy_s: float
+
+    @property
+    def wall_s(self) -> float:
+        """Seconds for the whole answer, the choice of the arm included."""
+        return self.result.wall_s + self.embed_s + self.policy_s
+
+    @property
+    def tokens_per_s(self) -> float:
+        """New tokens over all seconds: prefill, choice and decoding."""
+        return len(self.result.ids) / self.wall_s if self.wall_s > 0 else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        """The object that `draftpick generate --json` prints. Times in seconds."""
+        result = self.result
+        return {
+            "text": result.text,
+            "ids": list(result.ids),
+            "prompt_ids": list(result.prompt_ids),
+            "arm": self.arm,
+            "propensity": self.propensity,
+            "finish_reason": result.finish_reason,
+            "rounds": result.rounds,
+            "drafted": result.drafted,
+            "accepted": result.accepted,
+            "accepted_per_position": list(result.accepted_per_position),
+            "target_calls": result.target_calls,
+            "prefill_s": result.prefill_s,
+            "draft_s": result.draft_s,
+            "verify_s": result.verify_s,
+            "other_s": result.other_s,
+            "embed_s": self.embed_s,
+            "policy_s": self.policy_s,
+            "tokens_per_s": self.tokens_per_s,
+        }
+
+
+def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
+    """A chat from a bare prompt or from messages; raises DraftpickError for an empty one."""
+    messages = (
+        [{"role": "user", "content": prompt}]
+        if isinstance(prompt, str)
+        else [dict(message) for message in prompt]
+    )
+    if not messages:
+        raise DraftpickError("the list of messages is empty; give at least one user message")
+    for number, message in enumerate(messages, 1):
+        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
+            raise DraftpickError(f"message {number} needs a role and a content, both strings")
+    if not messages[-1]["content"].strip():
+        raise DraftpickError("the prompt is empty; write what the model should answer")
+    return messages
+
+
+class Router:
+    """Answers queries, each through the arm that the policy picks for it.
+
+    policy None: every call must name its arm. Raises policies.PolicyError where the policy was
+    trained for other arms or another embedder than the engine's.
+    """
+
+    def __init__(self, engine: RoutingEngine, policy: Policy | None) -> None:
+        if policy is not None:
+            from policies import check_compatible
+
+            known = set(policy.arms) <= set(engine.arm_names)
+            fingerprint = engine.arms_fingerprint(policy.arms) if known else None
+            check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
+        self.engine = engine
+        self.policy = policy
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        target: str = DEFAULT_TARGET,
+        policy: str | Path | Policy | None = None,
+        arms: str | Path | None = None,
+        dtype: str = "bfloat16",
+        device: str = "auto",
+    ) -> Router:
+        """Load a target with its arms, and a policy over them.
+
+        target: a known name (`draftpick models`), a hub id or a folder. policy: a folder, a
+        `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML file of
+        arms, or None for those that ship.
+        """
+        import policies
+
+        # The policy first: a wrong name should not cost the load of a model.
+        chosen = (
+            policies.load(DEFAULT_POLICY if policy is None else policy)
+            if policy is None or isinstance(policy, str | Path)
+            else policy
+        )
+        return cls(load_engine(target, arms, dtype, device), chosen)
+
+    def generate(
+        self,
+        prompt_or_messages: str | Sequence[Message],
+        *,
+        arm: str | None = None,
+        max_new_tokens: int = 128,
+        temperature: float = 0.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        seed: int | None = None,
+        stop: Sequence[str] = (),
+        streamer: Any = None,
+        dynamic: bool = False,
+    ) -> RoutedResult:
+        """Answer a prompt (a string) or a chat (role and content messages).
+
+        arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
+        distribution instead of taking its best; `seed` makes the draw repeatable. streamer: a
+        transformers streamer. The other names mean what they mean in transformers' `generate`.
+        Raises DraftpickError for an empty or too long prompt and for an unknown arm.
+        """
+        if isinstance(stop, str):
+            stop = (stop,)
+        request = Request(
+            max_new_tokens=max_new_tokens,
+            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
+            stop=tuple(stop),
+            seed=seed,
+        )
+        prompt_ids = self.engine.encode_chat(as_messages(prompt_or_messages))
+        return self.answer(prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic)
+
+    def answer(
+        self,
+        prompt_ids: list[int],
+        request: Request,
+        *,
+        arm: str | None = None,
+        streamer: Any = None,
+        dynamic: bool = False,
+    ) -> RoutedResult:
+        """As `generate`, for a prompt that is already token ids."""
+        if arm is not None and arm not in self.engine.arm_names:
+            raise NoSuchName("arm", arm, self.engine.arm_names)
+        if arm is None and self.policy is None:
+            raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
+        self.engine.check(prompt_ids, request)
+        prefilled = self.engine.prefill(prompt_ids)
+
+        propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
+        if arm is None and self.policy is not None:
+            start = time.perf_counter()
+            embedding: np.ndarray = prefilled.embedding.detach().float().cpu().numpy()  # [d]
+            embedded = time.perf_counter()
+            rng = np.random.default_rng(request.seed) if dynamic else None
+            decision = self.policy.choose(embedding, rng)
+            chosen = time.perf_counter()
+            arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
+            embed_s, policy_s = embedded - start, chosen - embedded
+        assert arm is not None
+
+        result = self.engine.decode(
+            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+        )
+        return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+
+def load_engine(target: str, arms: str | Path | None, dtype: str, device: str) -> RoutingEngine:
+    """`decoders.Engine.load` with the arms file as a path."""
+    from decoders import Engine
+
+    engine: RoutingEngine = Engine.load(
+        target=target, arms=None if arms is None else Path(arms), dtype=dtype, device=device
+    )
+    return engine

@@ -1,0 +1,1 @@
+"""The Spec-Bench protocol: paired and interleaved, one table of speed-ups per task and arm."""

@@ -1,0 +1,117 @@
+"""The run's folder: its settings, and one line a question that survives a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from decoders.errors import DraftpickError
+
+from .records import Row
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file that is either whole or not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with partial.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(partial, path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class Journal:
+    """`run.json` (settings) and `rows.jsonl` (one question a line) in a folder.
+
+    Opening a folder that another run with other settings filled raises DraftpickError; opening one
+    of a killed run drops its unfinished last line and goes on behind it.
+    """
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder = folder
+        self.path = folder / "rows.jsonl"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, NotADirectoryError):
+            raise DraftpickError(f"--out {folder} is a file; name a folder") from None
+        settings = json.loads(json.dumps(settings))
+        known = folder / "run.json"
+        if known.exists():
+            differences = _differences(_read_object(known), settings)
+            if differences:
+                raise DraftpickError(
+                    f"{folder} holds a run with other settings ({'; '.join(differences)}); "
+                    "give another --out, or delete that folder to start anew"
+                )
+        else:
+            write_atomically(known, json.dumps(settings, indent=2) + "\n")
+        self.rows = self._recover()
+
+    def append(self, row: Row) -> None:
+        """Add one finished question; it is on disk when this returns."""
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row.to_json(), ensure_ascii=False) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+        self.rows.append(row)
+
+    def _recover(self) -> list[Row]:
+        if not self.path.exists():
+            return []
+        content = self.path.read_bytes()
+        whole = content[: content.rfind(b"\n") + 1]
+        if len(whole) < len(content):
+            os.truncate(self.path, len(whole))
+        return _parse(self.path, whole)
+
+
+def read_rows(folder: Path) -> list[Row]:
+    """The rows of a run, for reports; raises DraftpickError where there are none."""
+    path = folder / "rows.jsonl"
+    if not path.exists():
+        raise DraftpickError(f"{folder} holds no specbench run (rows.jsonl is missing)")
+    content = path.read_bytes()
+    return _parse(path, content[: content.rfind(b"\n") + 1])
+
+
+def _parse(path: Path, content: bytes) -> list[Row]:
+    rows = []
+    for number, line in enumerate(content.decode("utf-8").split("\n")[:-1], 1):
+        try:
+            rows.append(Row.from_json(json.loads(line)))
+        except (ValueError, KeyError, TypeError) as error:
+            raise DraftpickError(
+                f"{path}:{number} is not a row of this version ({error}); "
+                "delete the folder and run again"
+            ) from None
+    return rows
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise DraftpickError(f"{path} is damaged; delete the folder and run again")
+    return found
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    named = sorted(before.keys() | now.keys())
+    return [
+        f"{name}: {_short(before.get(name))} there, {_short(now.get(name))} now"
+        for name in named
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,177 @@
+"""The summary as Markdown tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from .records import BASELINE, ROUTED
+from .summary import OVERALL
+
+
+def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Rows of every table: the arms, then routed where it ran, then the oracle."""
+    rows: dict[str, dict[str, Any]] = dict(summary["arms"])
+    if summary["routed"] is not None:
+        rows[ROUTED] = summary["routed"]
+    rows["oracle"] = summary["oracle"]
+    return rows
+
+
+def overall_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the main table."""
+    headings = [
+        "method", "tok/s", "speed-up", "95% interval", "decode only", "accepted a round",
+        "acceptance", "quality", "looping", "without loops", "differs from AR",
+    ]  # fmt: skip
+    rows = []
+    for name, cells in methods_of(summary).items():
+        figures = cells[OVERALL]
+        if figures is None:
+            rows.append([name, *["-"] * (len(headings) - 1)])
+            continue
+        differs = figures["differs_from_ar"]
+        rows.append(
+            [
+                name,
+                f"{figures['tokens_per_s']:.1f}",
+                times(figures["speedup_vs_ar"]),
+                interval(figures["ci95"]),
+                times(figures["decode_speedup_vs_ar"]),
+                f"{figures['mean_accepted']:.2f}",
+                percent(figures["acceptance_rate"]),
+                percent(figures["quality"]),
+                percent(figures["looping_share"]),
+                times(figures["speedup_without_loops"]),
+                "-" if differs is None else f"{differs} of {figures['compared']}",
+            ]
+        )
+    return headings, rows
+
+
+def task_table(
+    summary: dict[str, Any], field: str = "speedup_vs_ar"
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of one field by task; the fastest fixed arm of a task is bold."""
+    tasks = list(summary["tasks"])
+    best = (summary["best_fixed"] or {}).get("per_task", {})
+    rows = []
+    for name, cells in methods_of(summary).items():
+        row = [name]
+        for task in tasks:
+            figures = cells[task]
+            text = "-" if figures is None else times(figures[field])
+            wins = field == "speedup_vs_ar" and best.get(task, {}).get("arm") == name
+            row.append(f"**{text}**" if wins else text)
+        rows.append(row)
+    return ["method", *tasks], rows
+
+
+def quality_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the tasks that have a quality measure."""
+    baseline = summary["arms"][BASELINE]
+    measures = {
+        task: baseline[task]["quality_measure"]
+        for task in summary["tasks"]
+        if baseline[task] is not None and baseline[task]["quality_measure"]
+    }
+    rows = [
+        [name, *[percent(cells[task] and cells[task]["quality"]) for task in measures]]
+        for name, cells in methods_of(summary).items()
+    ]
+    return ["method", *[f"{task} ({name})" for task, name in measures.items()]], rows
+
+
+def choice_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of how often the policy chose each arm."""
+    arms = list(summary["arms"])
+    choices = summary["policy_choices"] or {}
+    rows = [[task, *[str(counts.get(arm, 0)) for arm in arms]] for task, counts in choices.items()]
+    return ["task", *arms], rows
+
+
+def render(summary: dict[str, Any]) -> str:
+    """The whole page."""
+    return "\n".join(_lines(summary)) + "\n"
+
+
+def headline(summary: dict[str, Any]) -> list[str]:
+    """What the tables say, in sentences."""
+    said = []
+    best = summary["best_fixed"]
+    if best is not None:
+        said.append(
+            f"Best fixed arm: {best['arm']}, {times(best['overall']['speedup_vs_ar'])} the speed "
+            "of autoregressive decoding."
+        )
+    if summary["routed"] is not None and summary["routed"][OVERALL] is not None:
+        routed = summary["routed"][OVERALL]
+        said.append(
+            f"Routed: {times(routed['speedup_vs_ar'])} {interval(routed['ci95'])}, embedding and "
+            "policy included."
+        )
+        against = summary["routed_vs_best_fixed"]
+        if against is not None:
+            said.append(
+                f"Routed over the best fixed arm: {times(against['ratio'])} "
+                f"{interval(against['ci95'])}."
+            )
+        if summary["policy_overhead_s"] is not None:
+            said.append(
+                f"Choosing an arm takes {summary['policy_overhead_s'] * 1e3:.2f} ms an answer, "
+                f"{percent(summary['policy_overhead_share'], 2)} of decoding time."
+            )
+    oracle = summary["oracle"][OVERALL]
+    if oracle is not None:
+        said.append(f"Oracle: {times(oracle['speedup_vs_ar'])} ({summary['oracle']['note']}).")
+    if summary["errors"]:
+        said.append(f"{len(summary['errors'])} answers failed and are left out; see summary.json.")
+    return said
+
+
+def times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    return "-" if value is None else f"{value:.{digits}%}"
+
+
+def interval(value: Sequence[float] | None) -> str:
+    return "-" if value is None else f"{value[0]:.2f} to {value[1]:.2f}"
+
+
+def _lines(summary: dict[str, Any]) -> Iterator[str]:
+    yield "# Spec-Bench"
+    yield ""
+    counts = ", ".join(f"{task} {count}" for task, count in summary["tasks"].items())
+    yield f"{summary['questions']} questions ({counts})."
+    yield ""
+    for sentence in headline(summary):
+        yield f"- {sentence}"
+    for title, table in (
+        ("Overall", overall_table(summary)),
+        ("Speed-up by task", task_table(summary)),
+        ("Speed-up by task, without the prefill", task_table(summary, "decode_speedup_vs_ar")),
+        ("Quality", quality_table(summary)),
+        ("Arms that the policy chose", choice_table(summary)),
+    ):
+        headings, rows = table
+        if len(headings) > 1 and rows:
+            yield from ("", f"## {title}", "", *_table(headings, rows))
+    yield ""
+    yield (
+        "Speed-up: tokens a second (end-of-sequence token included, prefill included) over the "
+        "autoregressive arm's on the same questions; intervals by bootstrap over questions."
+    )
+    hardware = summary.get("hardware")
+    if hardware:
+        yield ""
+        yield "Measured on " + ", ".join(f"{k} {v}" for k, v in hardware.items() if v) + "."
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    yield "| " + " | ".join(headings) + " |"
+    yield "| --- |" + " ---: |" * (len(headings) - 1)
+    for row in rows:
+        yield "| " + " | ".join(row) + " |"

@@ -1,0 +1,214 @@
+"""One method against the baseline on one set of questions: every figure of a table's cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .looping import loops
+from .quality import MEASURES, quality
+from .records import Answer, Turn
+
+BOOTSTRAP_SAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A question's answer by a method, and by the baseline."""
+
+    task: str
+    reference: str | None
+    method: Answer
+    baseline: Answer
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a task (or overall). Sums run over the questions that both sides answered.
+
+    questions, tokens: how many; tokens count the end-of-sequence token. tokens_per_s: over all wall
+    seconds, the prefill and the choice of the arm included. speedup_vs_ar: ratio of tokens_per_s
+    to the baseline's on the same questions; ci95 its bootstrap interval over questions.
+    decode_*: the same without the prefill (and without the token that it gives).
+    speedup_official: Spec-Bench's own formula, which counts the baseline's tokens after
+    re-tokenising stripped text. mean_accepted: tokens a round, the target's own included.
+    acceptance_rate: accepted over drafted. target_calls_per_token: prefills included.
+    *_share: of all seconds that the engine accounts for; policy_share: embedding and policy.
+    quality: 0 to 1 by quality_measure, for `overall` the mean over tasks.
+    looping_share: answers that end in a repeated n-gram. speedup_without_loops: over questions
+    where neither side loops. differs_from_ar: answers whose ids differ from the baseline's on
+    the same prompt, of `compared` (None when sampling): for a lossless arm these are near-ties
+    that low precision rounds the other way.
+    """
+
+    questions: int
+    tokens: int
+    tokens_per_s: float
+    speedup_vs_ar: float | None
+    ci95: tuple[float, float] | None
+    decode_tokens_per_s: float
+    decode_speedup_vs_ar: float | None
+    decode_ci95: tuple[float, float] | None
+    speedup_official: float | None
+    mean_accepted: float
+    acceptance_rate: float
+    target_calls_per_token: float
+    prefill_share: float
+    draft_share: float
+    verify_share: float
+    other_share: float
+    policy_share: float
+    quality: float | None
+    quality_measure: str | None
+    looping_share: float
+    speedup_without_loops: float | None
+    questions_without_loops: int
+    differs_from_ar: int | None
+    compared: int | None
+
+
+def cell(
+    pairs: Sequence[Pair],
+    *,
+    greedy: bool = True,
+    eos_ids: Sequence[int] = (),
+    seed: int = 0,
+    samples: int = BOOTSTRAP_SAMPLES,
+) -> Cell | None:
+    """All figures for these pairs; None where no question was answered by both."""
+    pairs = [p for p in pairs if p.method.error is None and p.baseline.error is None]
+    if not pairs:
+        return None
+    turns = [turn for pair in pairs for turn in pair.method.turns]
+    ours, theirs = [p.method for p in pairs], [p.baseline for p in pairs]
+    calm = [p for p in pairs if not _loops(p.method, eos_ids) and not _loops(p.baseline, eos_ids)]
+    tokens = sum(a.tokens for a in ours)
+    rounds = sum(t.rounds for t in turns)
+    drafted = sum(t.drafted for t in turns)
+    shares = time_shares(turns)
+    value, measure = _quality(pairs)
+    differing, compared = differences(pairs)
+    total, decode = _wall_table(ours, theirs), _decode_table(ours, theirs)
+    return Cell(
+        questions=len(pairs),
+        tokens=tokens,
+        tokens_per_s=_rate(tokens, sum(a.wall_s for a in ours)),
+        speedup_vs_ar=speedup(total),
+        ci95=bootstrap(total, seed, samples),
+        decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
+        decode_speedup_vs_ar=speedup(decode),
+        decode_ci95=bootstrap(decode, seed, samples),
+        speedup_official=official_speedup(ours, theirs),
+        mean_accepted=sum(a.decoded for a in ours) / rounds if rounds else 1.0,
+        acceptance_rate=sum(t.accepted for t in turns) / drafted if drafted else 0.0,
+        target_calls_per_token=_rate(sum(t.target_calls for t in turns), tokens),
+        **{f"{name}_share": share for name, share in shares.items()},
+        quality=value,
+        quality_measure=measure,
+        looping_share=sum(loops(t.ids, eos_ids) for t in turns) / len(turns) if turns else 0.0,
+        speedup_without_loops=speedup(
+            _wall_table([p.method for p in calm], [p.baseline for p in calm])
+        ),
+        questions_without_loops=len(calm),
+        differs_from_ar=differing if greedy else None,
+        compared=compared if greedy else None,
+    )
+
+
+def speedup(table: np.ndarray) -> float | None:
+    """Ratio of two rates. table: [questions, 4], tokens and seconds of each side."""
+    ratio = _ratios(table.sum(axis=0)[None])[0]
+    return float(ratio) if np.isfinite(ratio) else None
+
+
+def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float] | None:
+    """95% percentile interval of `speedup`, drawing whole questions with replacement."""
+    if not len(table):
+        return None
+    rng = np.random.default_rng(seed)
+    drawn = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=samples)
+    ratios = _ratios(drawn @ table)  # [samples]
+    ratios = ratios[np.isfinite(ratios)]
+    if not len(ratios):
+        return None
+    low, high = np.percentile(ratios, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def official_speedup(method: Sequence[Answer], baseline: Sequence[Answer]) -> float | None:
+    """Spec-Bench's: mean over questions of tokens/s, the baseline's tokens re-tokenised."""
+    ours = [_rate(a.tokens, a.wall_s) for a in method]
+    theirs = [_rate(sum(t.retokenised for t in a.turns), a.wall_s) for a in baseline]
+    if not theirs or sum(theirs) == 0:
+        return None
+    return float(np.mean(ours) / np.mean(theirs))
+
+
+def time_shares(turns: Sequence[Turn]) -> dict[str, float]:
+    """Shares of the seconds in prefill, draft, verify, other and policy (embedding included)."""
+    seconds = {
+        "prefill": sum(t.prefill_s for t in turns),
+        "draft": sum(t.draft_s for t in turns),
+        "verify": sum(t.verify_s for t in turns),
+        "other": sum(t.other_s for t in turns),
+        "policy": sum(t.embed_s + t.policy_s for t in turns),
+    }
+    whole = sum(seconds.values())
+    return {name: _rate(value, whole) for name, value in seconds.items()}
+
+
+def differences(pairs: Sequence[Pair]) -> tuple[int, int]:
+    """How many turns with the same prompt have other ids than the baseline's; of how many."""
+    same_prompt = [
+        (ours.ids, theirs.ids)
+        for pair in pairs
+        for ours, theirs in zip(pair.method.turns, pair.baseline.turns, strict=True)
+        if ours.prompt_ids == theirs.prompt_ids
+    ]
+    return sum(ours != theirs for ours, theirs in same_prompt), len(same_prompt)
+
+
+def _quality(pairs: Sequence[Pair]) -> tuple[float | None, str | None]:
+    """A task's measure; over several tasks the mean of their values."""
+    by_task: dict[str, float] = {}
+    for task in dict.fromkeys(pair.task for pair in pairs):
+        judged = [p for p in pairs if p.task == task and p.reference and p.method.turns]
+        texts = [p.method.turns[0].text.strip() for p in judged]
+        value = quality(task, texts, [p.reference or "" for p in judged])
+        if value is not None:
+            by_task[task] = value
+    if not by_task:
+        return None, None
+    single = len({pair.task for pair in pairs}) == 1
+    measure = MEASURES[next(iter(by_task))] if single else "mean over tasks"
+    return sum(by_task.values()) / len(by_task), measure
+
+
+def _wall_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
+    rows = [(a.tokens, a.wall_s, b.tokens, b.wall_s) for a, b in zip(ours, theirs, strict=True)]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+
+
+def _decode_table(ours: Sequence[Answer], theirs: Sequence[Answer]) -> np.ndarray:
+    rows = [
+        (a.decoded, a.decode_s, b.decoded, b.decode_s) for a, b in zip(ours, theirs, strict=True)
+    ]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+
+
+def _ratios(sums: np.ndarray) -> np.ndarray:
+    """(tokens / seconds) over (tokens / seconds), row by row; nan where a side has none."""
+    above = sums[:, 0] * sums[:, 3]
+    below = sums[:, 1] * sums[:, 2]
+    ratios: np.ndarray = np.divide(above, below, out=np.full(len(sums), np.nan), where=below > 0)
+    return ratios
+
+
+def _rate(count: float, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0
+
+
+def _loops(answer: Answer, eos_ids: Sequence[int]) -> bool:
+    return any(loops(turn.ids, eos_ids) for turn in answer.turns)

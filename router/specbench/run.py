@@ -1,0 +1,187 @@
+"""The run: every question through every method, in random order, one after the other."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.records import Request
+
+from ..route import Message, RoutedResult, Router
+from .journal import Journal
+from .records import BASELINE, ROUTED, Answer, Row, Turn
+
+if TYPE_CHECKING:
+    from decoders.queries import Query
+
+WARMUP_TOKENS = 16
+WARMUP_ROUNDS = 2
+
+Advance = Callable[[Row], None]
+
+
+def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
+    """The arms to run (all where none is named), the baseline among them, and `routed`.
+
+    `routed` is there when the router has a policy. Raises NoSuchName for an unknown arm.
+    """
+    known = router.engine.arm_names
+    for arm in arms or ():
+        if arm not in known:
+            raise NoSuchName("arm", arm, known)
+    wanted = [name for name in known if not arms or name in arms or name == BASELINE]
+    return [*wanted, ROUTED] if router.policy is not None else wanted
+
+
+def settings_of(
+    router: Router,
+    questions: Sequence[Query],
+    methods: Sequence[str],
+    request: Request,
+    seed: int,
+    policy_label: str | None,
+) -> dict[str, Any]:
+    """All that two parts of one run must share; a resumed run is checked against it."""
+    engine = router.engine
+    digest = hashlib.sha256(
+        json.dumps([[q.id, q.task, list(q.turns)] for q in questions]).encode()
+    ).hexdigest()
+    return {
+        "target": engine.target_fingerprint,
+        "arms": engine.arms_fingerprint(engine.arm_names),
+        "methods": list(methods),
+        "policy": policy_label if router.policy is not None else None,
+        "questions": {"count": len(questions), "sha256": digest},
+        "max_new_tokens": request.max_new_tokens,
+        "temperature": request.sampling.temperature,
+        "top_k": request.sampling.top_k,
+        "top_p": request.sampling.top_p,
+        "seed": seed,
+    }
+
+
+def policy_label(uri: str | Path) -> str:
+    """A name for a policy that changes with its content: a folder's comes with a hash."""
+    folder = Path(uri)
+    if not folder.is_dir():
+        return str(uri)
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{folder.name}@{digest.hexdigest()[:12]}"
+
+
+def run(
+    router: Router,
+    questions: Sequence[Query],
+    methods: Sequence[str],
+    request: Request,
+    seed: int,
+    journal: Journal,
+    advance: Advance | None = None,
+) -> list[Row]:
+    """Ask what the journal does not hold yet, and return all its rows.
+
+    For each question the methods run in an order drawn from the seed and the question's id, so
+    heat and noise of the machine fall on all alike. A method that fails gets an error in its
+    answer, and the run goes on. advance: called after each question.
+    """
+    done = {row.question_id for row in journal.rows}
+    waiting = [question for question in questions if question.id not in done]
+    if waiting:
+        warm_up(router, waiting, methods, request)
+    for question in waiting:
+        row = ask(router, question, methods, request, seed)
+        journal.append(row)
+        if advance is not None:
+            advance(row)
+    return journal.rows
+
+
+def warm_up(
+    router: Router, questions: Sequence[Query], methods: Sequence[str], request: Request
+) -> None:
+    """Let every method answer a little before the clock counts; failures are left for the rows."""
+    short = replace(request, max_new_tokens=min(request.max_new_tokens, WARMUP_TOKENS))
+    for _ in range(WARMUP_ROUNDS):
+        for method in methods:
+            try:
+                answer_turn(router, [_user(questions[0].turns[0])], method, short)
+            except Exception:
+                continue  # the same question fails again when it is asked, and is recorded there
+
+
+def ask(
+    router: Router, question: Query, methods: Sequence[str], request: Request, seed: int
+) -> Row:
+    """One question through every method."""
+    rng = np.random.default_rng(_entropy(seed, question.id))
+    order = [methods[i] for i in rng.permutation(len(methods))]
+    # One seed a question: at temperature above 0 every method draws from the same stream.
+    request = replace(request, seed=int(rng.integers(2**31)))
+    answers = {}
+    for method in order:
+        try:
+            answers[method] = answer_all(router, question, method, request)
+        except Exception as error:
+            answers[method] = Answer(error=f"{type(error).__name__}: {error}")
+    return Row(
+        question_id=question.id,
+        task=question.task,
+        category=question.category,
+        reference=question.reference,
+        order=order,
+        tstamp=time.time(),
+        answers={method: answers[method] for method in methods},
+    )
+
+
+def answer_all(router: Router, question: Query, method: str, request: Request) -> Answer:
+    """All turns of a question; each turn sees this method's own earlier answers."""
+    messages: list[Message] = []
+    turns = []
+    for words in question.turns:
+        messages.append(_user(words))
+        turn = answer_turn(router, messages, method, request)
+        turns.append(turn)
+        messages.append({"role": "assistant", "content": turn.text.strip()})
+    return Answer(tuple(turns))
+
+
+def answer_turn(router: Router, messages: list[Message], method: str, request: Request) -> Turn:
+    """One turn under the stop-watch; fixed arms and `routed` take the same path."""
+    start = time.perf_counter()
+    prompt_ids = router.engine.encode_chat(messages)
+    arm = None if method == ROUTED else method
+    routed = router.answer(prompt_ids, request, arm=arm)
+    wall_s = time.perf_counter() - start
+    return _turn(routed, wall_s, _official_count(router, routed.result.text))
+
+
+def _turn(routed: RoutedResult, wall_s: float, retokenised: int) -> Turn:
+    fields = routed.to_json()
+    del fields["tokens_per_s"]
+    return Turn(**fields, wall_s=wall_s, retokenised=retokenised)
+
+
+def _official_count(router: Router, text: str) -> int:
+    # Spec-Bench takes one off for Llama's beginning-of-sequence token, whatever the tokenizer.
+    return max(len(router.engine.tokenizer(text.strip()).input_ids) - 1, 0)
+
+
+def _user(words: str) -> Message:
+    return {"role": "user", "content": words}
+
+
+def _entropy(seed: int, identity: str) -> int:
+    if seed < 0:
+        raise DraftpickError(f"--seed must be 0 or more, not {seed}")
+    return int.from_bytes(hashlib.sha256(f"{seed}/{identity}".encode()).digest()[:8], "big")

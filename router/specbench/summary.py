@@ -1,0 +1,178 @@
+"""summary.json: every method on every task, and what the policy gained over fixed choices."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from decoders.queries import TASKS
+
+from .metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell, speedup
+from .records import BASELINE, ROUTED, Answer, Row
+
+VERSION = 1
+OVERALL = "overall"
+ORACLE_NOTE = (
+    "per question the arm that turned out fastest, timing noise included: an optimistic bound"
+)
+BEST_FIXED_NOTE = "the arm that turned out fastest overall on these very questions"
+
+
+def summarise(
+    rows: Sequence[Row],
+    *,
+    greedy: bool,
+    eos_ids: Sequence[int] = (),
+    seed: int = 0,
+    samples: int = BOOTSTRAP_SAMPLES,
+    about: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """The object that summary.json holds. about: settings, hardware and versions, passed through.
+
+    Under `arms.<name>`, `routed` and `oracle` stands a cell for `overall` and for each task; a
+    cell's fields are those of `metrics.Cell`. `routed` and what follows from it are None where no
+    policy ran.
+    """
+    methods = list(dict.fromkeys(method for row in rows for method in row.answers))
+    arms = [method for method in methods if method != ROUTED]
+    tasks = [task for task in TASKS if any(row.task == task for row in rows)]
+
+    def cells(answers: Sequence[Answer]) -> dict[str, Any]:
+        pairs = [
+            Pair(row.task, row.reference, answer, row.answers[BASELINE])
+            for row, answer in zip(rows, answers, strict=True)
+        ]
+        made: dict[str, Cell | None] = {}
+        for name in (OVERALL, *tasks):
+            chosen = [p for p in pairs if name in (OVERALL, p.task)]
+            made[name] = cell(chosen, greedy=greedy, eos_ids=eos_ids, seed=seed, samples=samples)
+        return {name: None if value is None else asdict(value) for name, value in made.items()}
+
+    by_arm = {arm: cells(_answers(rows, arm)) for arm in arms}
+    best = best_fixed(by_arm, tasks)
+    oracle_arms = [oracle_arm(row, arms) for row in rows]
+    oracle = [_answer(row, arm) for row, arm in zip(rows, oracle_arms, strict=True)]
+    routed = _answers(rows, ROUTED) if ROUTED in methods else None
+    overhead = policy_overhead(routed) if routed is not None else {}
+    return {
+        "version": VERSION,
+        "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        **(about or {}),
+        "questions": len(rows),
+        "tasks": {task: sum(row.task == task for row in rows) for task in tasks},
+        "arms": by_arm,
+        "routed": None if routed is None else cells(routed),
+        "oracle": {
+            **cells(oracle),
+            "choices": _choices(rows, oracle_arms, tasks),
+            "note": ORACLE_NOTE,
+        },
+        "best_fixed": best,
+        "routed_vs_best_fixed": None
+        if routed is None or best is None
+        else _against(routed, _answers(rows, best["arm"]), seed, samples),
+        "policy_overhead_s": overhead.get("mean_s"),
+        "policy_overhead_share": overhead.get("share"),
+        "policy_choices": None
+        if routed is None
+        else _choices(rows, [a.turns[0].arm if a.turns else None for a in routed], tasks),
+        "errors": [
+            {"question_id": row.question_id, "method": method, "error": answer.error}
+            for row in rows
+            for method, answer in row.answers.items()
+            if answer.error is not None
+        ],
+    }
+
+
+def best_fixed(by_arm: dict[str, dict[str, Any]], tasks: Sequence[str]) -> dict[str, Any] | None:
+    """The fastest single arm overall, with its figures, and the fastest of each task."""
+
+    def fastest(name: str) -> tuple[str, dict[str, Any]] | None:
+        found = {
+            arm: cells[name]
+            for arm, cells in by_arm.items()
+            if cells[name] is not None and cells[name]["speedup_vs_ar"] is not None
+        }
+        if not found:
+            return None
+        arm = max(found, key=lambda arm: found[arm]["speedup_vs_ar"])
+        return arm, found[arm]
+
+    overall = fastest(OVERALL)
+    if overall is None:
+        return None
+    arm, figures = overall
+    kept = ("speedup_vs_ar", "ci95", "tokens_per_s")
+    per_task = {task: fastest(task) for task in tasks}
+    return {
+        "arm": arm,
+        "overall": {name: figures[name] for name in kept},
+        "per_task": {
+            task: {"arm": found[0], **{name: found[1][name] for name in kept}}
+            for task, found in per_task.items()
+            if found is not None
+        },
+        "note": BEST_FIXED_NOTE,
+    }
+
+
+def oracle_arm(row: Row, arms: Sequence[str]) -> str | None:
+    """The arm with the most tokens a second on this question; None where all failed."""
+    rates = {
+        arm: answer.tokens / answer.wall_s
+        for arm in arms
+        if (answer := row.answers[arm]).error is None and answer.wall_s > 0
+    }
+    return max(rates, key=lambda arm: rates[arm]) if rates else None
+
+
+def policy_overhead(routed: Sequence[Answer]) -> dict[str, float | None]:
+    """mean_s: embedding and policy, a turn. share: the same over all seconds of decoding."""
+    turns = [turn for answer in routed for turn in answer.turns]
+    spent = sum(turn.embed_s + turn.policy_s for turn in turns)
+    decoding = sum(turn.decode_s for turn in turns) - spent
+    return {
+        "mean_s": spent / len(turns) if turns else None,
+        "share": spent / decoding if decoding > 0 else None,
+    }
+
+
+def _against(
+    ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
+) -> dict[str, Any]:
+    rows = [
+        (a.tokens, a.wall_s, b.tokens, b.wall_s)
+        for a, b in zip(ours, theirs, strict=True)
+        if a.error is None and b.error is None
+    ]
+    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
+    return {"ratio": speedup(table), "ci95": bootstrap(table, seed, samples)}
+
+
+def _choices(
+    rows: Sequence[Row], arms: Sequence[str | None], tasks: Sequence[str]
+) -> dict[str, dict[str, int]]:
+    return {
+        task: dict(
+            Counter(
+                arm for row, arm in zip(rows, arms, strict=True) if row.task == task and arm
+            ).most_common()
+        )
+        for task in tasks
+    }
+
+
+def _answers(rows: Sequence[Row], method: str) -> list[Answer]:
+    return [_answer(row, method) for row in rows]
+
+
+def _answer(row: Row, method: str | None) -> Answer:
+    if method is None or method not in row.answers:
+        return Answer(error="no answer")
+    return row.answers[method]

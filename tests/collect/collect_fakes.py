@@ -1,0 +1,178 @@
+"""A deterministic stand-in for decoders.Engine: words are tokens, answers are arithmetic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.errors import ContextTooLong
+from decoders.queries import TASKS, Query
+from decoders.records import DecodeResult, Prefilled, Request
+
+EOS = 2
+ARMS = ("autoregressive", "small", "ngram")
+PARAMETERS = {"autoregressive": 135_000_000, "small": 10_000_000, "ngram": 0}
+
+
+@dataclass(frozen=True)
+class FakeRecipe:
+    name: str
+    kind: str
+    lossless: bool = True
+
+    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind}
+
+
+@dataclass(frozen=True)
+class FakeWritten:
+    ids: list[list[int]]
+    embeddings: NDArray[np.float32]
+    prefill_s: float = 0.5
+    decode_s: float = 1.0
+
+
+@dataclass(frozen=True)
+class FakeReplay:
+    agree: list[bool]
+    rounds: int
+    drafted: int
+    accepted: int
+
+
+class FakeTokenizer:
+    def decode(self, token_ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        return " ".join(f"w{i}" for i in token_ids if not (skip_special_tokens and i == EOS))
+
+
+def answer(prompt: list[int], shift: int = 0) -> list[int]:
+    """Four tokens that depend on the prompt, then EOS; shift moves the last two."""
+    start = 10 + sum(prompt) % 50
+    return [start, start + 1, start + 2 + shift, start + 3 + shift, EOS]
+
+
+@dataclass
+class FakeBatch:
+    """Fails on prompts that hold `poison[name]`, drops a replay of the arm `loses`; counts calls;
+    runs `hook` before each."""
+
+    poison: dict[str, int] = field(default_factory=dict)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+    hook: Any = None
+    loses: str = ""
+
+    def _called(self, name: str, prompts: list[list[int]]) -> None:
+        self.calls.append((name, len(prompts)))
+        if self.hook is not None:
+            self.hook(name, prompts)
+        if any(self.poison.get(name) in prompt for prompt in prompts):
+            raise RuntimeError(f"{name} cannot do this\nsecond line")
+
+    def target(
+        self,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> FakeWritten:
+        self._called("target" if temperature == 0 else "sampled", prompts)
+        ids = [answer(p, shift=0 if temperature == 0 else 1 + seed % 3) for p in prompts]
+        vectors = np.array([[sum(p), len(p), 1.0] for p in prompts], dtype=np.float32)
+        return FakeWritten(ids, vectors)
+
+    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> FakeWritten:
+        self._called(name, prompts)
+        ids = [answer(p, shift=0 if name == "small" else 100) for p in prompts]
+        return FakeWritten(ids, np.zeros((len(prompts), 3), dtype=np.float32))
+
+    def teacher_forced(
+        self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
+    ) -> list[FakeReplay]:
+        self._called(f"replay {name}", prompts)
+        good = name == "small"
+        return [
+            FakeReplay([True] + [good] * (len(t) - 1), 1 if good else 4, 4, 4 if good else 0)
+            for t in target_ids[name == self.loses :]
+        ]
+
+
+class FakeEngine:
+    """The few methods that a sweep needs. context: tokens that fit."""
+
+    context = 64
+    embedder = "target:fake/3"
+    tokenizer = FakeTokenizer()
+
+    def __init__(self, target: str = "fake@sha256:0/float32") -> None:
+        self.arms = {
+            name: FakeRecipe(name, name if name == "autoregressive" else "neural") for name in ARMS
+        }
+        self.arm_names = list(ARMS)
+        self.target_fingerprint = target
+        self.batch = FakeBatch()
+        self.decoded: list[str] = []
+        self.costs_measured = 0
+
+    def arms_fingerprint(self, names: list[str]) -> str:
+        return "arms:" + ",".join(names)
+
+    def arm_parameters(self, name: str) -> int:
+        return PARAMETERS[name]
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        return [sum(map(ord, word)) for word in messages[-1]["content"].split()]
+
+    def check(self, prompt_ids: list[int], request: Request) -> None:
+        if len(prompt_ids) + request.max_new_tokens > self.context:
+            raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
+
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        import torch
+
+        return Prefilled(torch.zeros(4), torch.zeros(3), 0.25)
+
+    def decode(
+        self,
+        arm: str,
+        prompt_ids: list[int],
+        request: Request,
+        prefilled: Prefilled | None = None,
+    ) -> DecodeResult:
+        self.decoded.append(arm)
+        ids = answer(prompt_ids)
+        seconds = 0.1 if arm == "small" else 0.35
+        return DecodeResult(
+            arm, prompt_ids, ids, "", "eos", 1, 4, 4, [1, 1, 1, 1], 2, 4, 0.25, 0.0, seconds, 0.0
+        )
+
+    def costs(self, k_max: int = 16) -> dict[str, Any]:
+        self.costs_measured += 1
+        return {
+            "verify_s": [0.010 + 0.001 * i for i in range(k_max + 1)],
+            "draft_s": {"small": 0.002, "ngram": 0.0001, "other": 1.0},
+            "round_s": {"small": 0.001, "ngram": 0.0},
+        }
+
+
+def make_queries(per_task: int = 2, tasks: tuple[str, ...] = TASKS) -> list[Query]:
+    return [
+        Query(f"{task}-{i}", task, (f"{task} question number {i} " + "more " * i,), source="tests")
+        for task in tasks
+        for i in range(per_task)
+    ]
+
+
+def pairs(folder: Path) -> list[tuple[str, str]]:
+    """Every stored (query, arm), sorted."""
+    from collect.dataset import read_table
+
+    table = read_table(folder, "outcomes", ("query_id", "arm"))
+    return sorted((row["query_id"], row["arm"]) for row in table.to_pylist())
+
+
+def all_pairs(queries: list[Query], arms: tuple[str, ...] = ARMS) -> list[tuple[str, str]]:
+    return sorted((query.id, arm) for query in queries for arm in arms)

@@ -1,0 +1,156 @@
+"""The two commands from the outside, with a fake engine behind `collect`."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
+from typer.testing import CliRunner, Result
+
+from collect import commands
+from collect.batch import SweepOptions
+from collect.sweep import sweep
+from decoders.errors import DraftpickError
+from policies.errors import PolicyError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def app() -> typer.Typer:
+    app = typer.Typer()
+    commands.mount(app)
+    return app
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
+    fake = FakeEngine()
+    monkeypatch.setattr(commands, "_load_engine", lambda *asked: fake)
+    return fake
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[Path]:
+    paths = []
+    for task in ("qa", "math"):
+        path = tmp_path / f"{task}.jsonl"
+        lines = [{"id": q.id, "task": q.task, "turns": q.turns} for q in make_queries(3, (task,))]
+        path.write_text("\n".join(map(json.dumps, lines)))
+        paths.append(path)
+    return paths
+
+
+def run(app: typer.Typer, *arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def test_collect_then_summary(
+    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    # The shell turns --queries *.jsonl into one option and more arguments.
+    common = ("collect", "--queries", *files, "--out", out, "--max-new-tokens", 8)
+    result = run(app, *common, "--limit", 2)
+    assert result.exit_code == 0, result.output
+    assert "4 queries collected" in result.stdout
+    assert pairs(out) == all_pairs(make_queries(2, ("qa", "math")))
+    result = run(app, *common, "--json")
+    report = json.loads(result.stdout)
+    assert (report["collected"], report["already"], report["errors"]) == (2, 4, 0)
+    result = run(app, "collect", "--summary", out, "--reward", "acceptance", "--json")
+    assert json.loads(result.stdout)["arms"]["small"]["mean"] == {
+        "qa": 1.0, "math": 1.0, "overall": 1.0,
+    }  # fmt: skip
+    assert "oracle" in run(app, "collect", "--summary", out).stdout
+
+
+def test_collect_uses_the_shipped_queries(
+    app: typer.Typer, engine: FakeEngine, tmp_path: Path
+) -> None:
+    engine.context = 10_000
+    result = run(app, "collect", "--out", tmp_path / "out", "--limit", 1, "--arms", "small")
+    assert result.exit_code == 0, result.output
+    assert "6 queries collected" in result.stdout
+
+
+def test_ctrl_c_says_how_to_go_on(
+    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+) -> None:
+    def interrupt(name: str, prompts: list[list[int]]) -> None:
+        if len(engine.batch.calls) == 8:
+            raise KeyboardInterrupt
+
+    engine.batch.hook = interrupt
+    common: list[object] = ["collect", *files, "--out", tmp_path / "out"]
+    common += ["--batch-size", 2, "--max-new-tokens", 8]
+    result = run(app, *common)
+    assert result.exit_code == 130
+    assert "run the same command to go on" in result.stderr
+    assert len(pairs(tmp_path / "out")) == 2 * len(ARMS)
+    engine.batch.hook = None
+    assert run(app, *common).exit_code == 0
+    assert pairs(tmp_path / "out") == all_pairs(make_queries(3, ("qa", "math")))
+
+
+def test_mistakes_are_sentences(
+    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+
+    def error(*arguments: object) -> str:
+        caught = run(app, *arguments).exception
+        assert isinstance(caught, DraftpickError | PolicyError)
+        return str(caught)
+
+    assert "say where to store" in error("collect", *files)
+    assert "leave out --out" in error("collect", "--summary", out, "--out", out)
+    assert "no such query file" in error("collect", tmp_path / "no.jsonl", "--out", out)
+    assert "unknown arm 'huge'" in error("collect", *files, "--out", out, "--arms", "huge")
+    assert "holds no collected rewards" in error("train", "--rewards", out)
+    assert "unknown policy 'guess'" in error("train", "--rewards", out, "--policy", "guess")
+    assert "NAME=VALUE" in error("train", "--rewards", out, "--set", "k")
+    assert not out.exists()
+    engine.context = 1
+    assert "every row collected in this run is an error" in error("collect", *files, "--out", out)
+
+
+def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(4), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance"]
+    common += ["--policy", "best-fixed", "--out", tmp_path / "policy"]
+    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    result = run(app, *common)
+    assert result.exit_code == 0, (result.output, result.exception)
+    for words in ("best fixed (small)", "per-task-best", "oracle", "held-out", "MLflow run"):
+        assert words in result.stdout
+    assert (tmp_path / "policy").is_dir()
+    record = json.loads(run(app, *common, "--json").stdout)
+    assert record["best_fixed"] == "small"
+    assert record["values"]["greedy"]["mean"] == 1.0
+    caught = run(app, *common, "--epochs", 3).exception
+    assert isinstance(caught, PolicyError)
+    assert "has no option 'epochs'" in str(caught)
+
+
+def test_importing_the_commands_is_light() -> None:
+    script = (
+        "import sys, collect.commands, collect; "
+        "heavy = {'torch', 'mlflow', 'transformers', 'datasets', 'pyarrow', 'numpy'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_teaches(app: typer.Typer) -> None:
+    for command, words in (("collect", "goes on where it stopped"), ("train", "oracle")):
+        assert words in " ".join(run(app, command, "--help").output.split())

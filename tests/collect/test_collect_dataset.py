@@ -1,0 +1,216 @@
+"""The folder on disk: locks, full disks, damage, and reading it back."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
+
+from collect import dataset
+from collect.batch import SweepOptions
+from collect.dataset import MANIFEST, Store, load, read_manifest
+from collect.summary import render, summarise
+from collect.sweep import sweep
+from collect.table import reward_table
+from decoders.errors import Damaged, DraftpickError
+from decoders.queries import TASKS, Query
+
+OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sweep(FakeEngine(), make_queries(), tmp_path / "out", OPTIONS)
+    return tmp_path / "out"
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.name != dataset.LOCK
+    }
+
+
+def test_reads_back_as_hugging_face_data_sets(folder: Path) -> None:
+    tables = load(folder)
+    assert tables.queries.num_rows == 12
+    assert tables.outcomes.num_rows == 36
+    assert tables.queries[0]["embedder"] == "target:fake/3"
+
+
+def test_manifest_says_how_it_was_made(folder: Path) -> None:
+    manifest = read_manifest(folder)
+    assert manifest.identity.arms == ARMS
+    assert manifest.identity.max_new_tokens == 8
+    assert manifest.costs.verify_s[0] == pytest.approx(0.010)
+    assert set(manifest.costs.draft_s) == {"small", "ngram"}
+    (session,) = manifest.sessions
+    assert {"time", "argv", "git", "versions", "hardware"} <= set(session)
+    assert session["hardware"]["cores"] >= 1
+    assert "python" in session["versions"]
+
+
+def test_two_writers_are_refused(folder: Path) -> None:
+    with Store(folder), pytest.raises(DraftpickError, match="another process is collecting"):
+        sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
+    sweep(FakeEngine(), make_queries(3), folder, OPTIONS)  # and free again afterwards
+
+
+def test_leftovers_are_ignored_and_removed(folder: Path) -> None:
+    (folder / "outcomes" / ".00009.parquet.tmp").write_bytes(b"half")
+    (folder / "queries" / "00003.parquet").write_bytes(b"a queries shard that nothing committed")
+    assert pairs(folder) == all_pairs(make_queries())
+    sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
+    assert pairs(folder) == all_pairs(make_queries(3))
+    assert not list(folder.rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("table", ["queries", "outcomes"])
+def test_a_damaged_shard_says_what_to_delete(folder: Path, table: str) -> None:
+    shard = folder / table / "00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:-20])
+    with pytest.raises(Damaged, match=r"delete .*outcomes/00001\.parquet") as caught:
+        reward_table(folder)
+    assert str(shard) in str(caught.value)
+    (folder / "outcomes" / "00001.parquet").unlink()
+    sweep(FakeEngine(), make_queries(), folder, OPTIONS)
+    assert pairs(folder) == all_pairs(make_queries())
+
+
+@pytest.mark.parametrize("failing", range(1, 8))
+def test_a_full_disk_leaves_nothing_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    out, calls = tmp_path / "out", [0]
+    real = os.fsync
+
+    def full(number: int) -> None:
+        calls[0] += 1
+        if calls[0] == failing:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(DraftpickError, match="No space left on device; free space"):
+            sweep(FakeEngine(), make_queries(), out, OPTIONS)
+    assert not list(out.rglob("*.tmp"))
+    for name, content in tree(out).items():
+        if name.endswith(".parquet"):
+            pq.read_table(out / name)
+        else:
+            json.loads(content)
+    assert len(pairs(out)) % len(ARMS) == 0
+    sweep(FakeEngine(), make_queries(), out, OPTIONS)
+    assert pairs(out) == all_pairs(make_queries())
+
+
+def test_a_disk_that_refuses_inside_pyarrow(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = tree(folder)
+
+    def full(table: Any, file: Any) -> None:
+        file.write(b"half a shard")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pq, "write_table", full)
+        with pytest.raises(DraftpickError, match="what is stored so far is kept"):
+            sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
+    after = tree(folder)
+    assert {k: v for k, v in after.items() if k != MANIFEST} == {
+        k: v for k, v in before.items() if k != MANIFEST
+    }
+
+
+def test_folders_that_hold_something_else(tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match=r"holds no collected rewards \(manifest.json"):
+        reward_table(tmp_path / "nowhere")
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(DraftpickError, match="is not empty and holds no manifest"):
+        sweep(FakeEngine(), make_queries(), tmp_path, OPTIONS)
+    with pytest.raises(DraftpickError, match="cannot write"):
+        sweep(FakeEngine(), make_queries(), tmp_path / "thesis.tex", OPTIONS)
+
+
+@pytest.mark.parametrize("text", ["", "{half", "[]", '{"format": "draftpick-rewards-1"}'])
+def test_a_damaged_manifest(folder: Path, text: str) -> None:
+    (folder / MANIFEST).write_text(text)
+    with pytest.raises(Damaged, match="is damaged"):
+        reward_table(folder)
+
+
+def test_a_manifest_of_another_version(folder: Path) -> None:
+    (folder / MANIFEST).write_text('{"format": "draftpick-rewards-9"}')
+    with pytest.raises(DraftpickError, match="has the format 'draftpick-rewards-9'"):
+        reward_table(folder)
+
+
+def test_reward_table(folder: Path) -> None:
+    table = reward_table(folder, "acceptance")
+    assert table.arms == list(ARMS)
+    assert table.reward_name == "acceptance@1"
+    assert table.embedder == "target:fake/3"
+    assert table.arms_fingerprint == "arms:autoregressive,small,ngram"
+    assert table.query_ids == sorted(q.id for q in make_queries())
+    assert np.array_equal(table.rewards, np.tile([0.0, 1.0, 0.0], (12, 1)))
+    paper = reward_table(folder, "paper", alpha=0.0)
+    assert paper.rewards[0, 1] == pytest.approx(1 - np.exp(0.010 - 0.135))
+    chosen = reward_table(folder, "acceptance", arms=("small",))
+    assert chosen.arms == ["small"]
+    assert chosen.arms_fingerprint == ""
+
+
+def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
+    engine.batch.poison = {"small": bad}
+    queries = [*make_queries(1), Query("bad", "qa", ("poison",)), Query("l", "qa", ("x " * 99,))]
+    sweep(engine, queries, tmp_path, OPTIONS)
+    table = reward_table(tmp_path, "acceptance")
+    assert "l" not in table.query_ids
+    assert np.isnan(table.rewards[table.query_ids.index("bad")]).tolist() == [False, True, False]
+    summary = summarise(tmp_path, "acceptance")
+    assert [arm.errors for arm in summary.arms] == [1, 2, 1]
+    assert any("bad, small: RuntimeError" in line for line in summary.error_examples)
+
+
+def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match="unknown reward 'bleu'"):
+        reward_table(folder, "bleu")
+    with pytest.raises(DraftpickError, match="alpha must be"):
+        reward_table(folder, "paper", alpha=-1)
+    with pytest.raises(DraftpickError, match="unknown arm in this collection 'huge'"):
+        reward_table(folder, arms=["huge"])
+    with pytest.raises(DraftpickError, match="without --measure"):
+        reward_table(folder, "measured")
+    sweep(FakeEngine(), [Query("l", "qa", ("x " * 99,))], tmp_path / "lost", OPTIONS)
+    with pytest.raises(DraftpickError, match="holds no query with a reward yet"):
+        reward_table(tmp_path / "lost")
+
+
+def test_summary(folder: Path) -> None:
+    from rich.console import Console
+
+    summary = summarise(folder, "saved-passes")
+    record = summary.as_json()
+    json.dumps(record, allow_nan=False)
+    assert list(record["queries"]) == [*TASKS, "overall"]
+    assert record["best_fixed"] == "small"
+    assert record["arms"]["small"]["mean"]["overall"] == pytest.approx(0.75)
+    assert record["arms"]["small"]["wins"] == 1
+    assert record["oracle"]["qa"] == pytest.approx(0.75)
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(render(summary))
+    text = console.export_text()
+    assert "small" in text
+    assert "0.750" in text
+    assert "oracle" in text

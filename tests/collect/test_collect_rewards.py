@@ -1,0 +1,114 @@
+"""Rewards against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from collect.records import ArmInfo, Costs, Outcome
+from collect.rewards import REWARDS, Context, compute, get
+from decoders.errors import DraftpickError
+
+
+def arm(name: str, parameters: float, kind: str = "neural") -> ArmInfo:
+    return ArmInfo(name, kind, int(parameters), True, {})
+
+
+COSTS = Costs(
+    verify_s=(0.010, 0.012, 0.014, 0.016, 0.020),
+    draft_s={"a": 0.001, "b": 0.004},
+    round_s={"a": 0.0005, "b": 0.0},
+)
+ARMS = {
+    "ar": arm("ar", 2e9, "autoregressive"),
+    "a": arm("a", 0.5e9),
+    "b": arm("b", 1e9),
+}
+CONTEXT = Context(ARMS, COSTS, alpha=0.8)
+ROW = Outcome(
+    query_id="q", arm="a", parameters=500_000_000, rouge_l=0.25,
+    rounds=10, drafted=40, accepted=24, new_tokens=35,
+)  # fmt: skip
+AR = replace(ROW, arm="ar", parameters=2_000_000_000, rouge_l=0.5, rounds=34, drafted=0, accepted=0)
+
+
+def test_paper_is_the_formula_not_the_prose() -> None:
+    # c = 1 - e^(0.5 - 2) = 1 - 0.22313016 = 0.77686984; 0.8 * 0.25 + 0.2 * c
+    assert compute("paper", ROW, CONTEXT) == pytest.approx(0.35537397)
+    at = [compute("paper", ROW, replace(CONTEXT, alpha=a)) for a in (0.0, 1.0)]
+    assert at == [pytest.approx(0.77686984), pytest.approx(0.25)]  # alpha = 1: likeness alone
+
+
+@pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
+def test_the_autoregressive_arm_always_weighs_half(name: str, alpha: float) -> None:
+    # The largest and slowest arm: c = 0, so 0.5 * 0.5 whatever alpha says.
+    assert compute(name, AR, replace(CONTEXT, alpha=alpha)) == pytest.approx(0.25)
+
+
+def test_paper_with_huge_models_does_not_overflow() -> None:
+    arms = {"ar": arm("ar", 2000e9, "autoregressive"), "a": arm("a", 0.5e9)}
+    assert compute("paper", ROW, Context(arms, COSTS, alpha=0.0)) == pytest.approx(1.0)
+
+
+def test_parameter_and_latency_ratios() -> None:
+    # 0.8 * 0.25 + 0.2 * (1 - 0.5 / 2)
+    assert compute("parameter-ratio", ROW, CONTEXT) == pytest.approx(0.35)
+    # the slowest token is the target's, 10 ms: 0.8 * 0.25 + 0.2 * (1 - 1 / 10)
+    assert compute("latency-ratio", ROW, CONTEXT) == pytest.approx(0.38)
+
+
+def test_acceptance_and_saved_passes() -> None:
+    assert compute("acceptance", ROW, CONTEXT) == pytest.approx(0.6)
+    assert compute("acceptance", AR, CONTEXT) == 0
+    assert compute("saved-passes", ROW, CONTEXT) == pytest.approx(1 - 10 / 34)
+    assert compute("saved-passes", AR, CONTEXT) == 0
+    one = replace(ROW, new_tokens=1, rounds=0, drafted=0, accepted=0)
+    assert compute("saved-passes", one, CONTEXT) == 0
+
+
+def test_modelled_speed_up() -> None:
+    # 34 tokens at 10 ms over 10 rounds of width 5 (20 ms + 0.5 ms) and 40 drafts of 1 ms
+    assert compute("modelled", ROW, CONTEXT) == pytest.approx(0.340 / 0.245)
+    assert compute("modelled", AR, CONTEXT) == 1
+    # 25 drafts: mean width 3.5 lies between 14 and 16 ms
+    fewer = replace(ROW, drafted=25)
+    assert compute("modelled", fewer, CONTEXT) == pytest.approx(0.340 / (0.155 + 0.025))
+    # wider than was measured: 60 / 10 + 1 = width 7 carries on at 4 ms a token
+    wider = replace(ROW, drafted=60)
+    assert compute("modelled", wider, CONTEXT) == pytest.approx(0.340 / (0.285 + 0.060))
+    one = replace(ROW, new_tokens=1, rounds=0, drafted=0, accepted=0)
+    assert compute("modelled", one, CONTEXT) == 1
+
+
+def test_measured() -> None:
+    times: dict[str, Any] = {"measured_tokens": 30, "measured_prefill_s": 0.5}
+    row = replace(ROW, **times, measured_decode_s=0.5)
+    plain = replace(AR, **times, measured_decode_s=1.0)
+    context = replace(CONTEXT, autoregressive=plain)
+    assert compute("measured", row, context) == pytest.approx(30)
+    assert compute("measured-speedup", row, context) == pytest.approx(1.5)
+    assert compute("measured-speedup", plain, context) == pytest.approx(1)
+    assert math.isnan(compute("measured", ROW, CONTEXT))
+    assert math.isnan(compute("measured-speedup", row, CONTEXT))
+
+
+@pytest.mark.parametrize("name", REWARDS)
+def test_an_error_row_has_no_reward(name: str) -> None:
+    row = Outcome(query_id="q", arm="a", parameters=1, error="boom")
+    assert math.isnan(compute(name, row, CONTEXT))
+
+
+def test_unknown_reward_and_bad_alpha() -> None:
+    with pytest.raises(DraftpickError, match=r"unknown reward 'bleu'; known: .*paper"):
+        get("bleu")
+    with pytest.raises(DraftpickError, match="alpha must be between 0"):
+        compute("paper", ROW, replace(CONTEXT, alpha=1.5))
+
+
+def test_labels_say_what_matters() -> None:
+    assert get("paper").label(0.5) == "paper@1 alpha=0.5"
+    assert get("modelled").label(0.5) == "modelled@1"

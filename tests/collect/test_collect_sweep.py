@@ -1,0 +1,302 @@
+"""A sweep: the rows it writes, what fails on the way, and going on after a kill."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs
+
+from collect import dataset
+from collect.batch import SweepOptions, rouge_l
+from collect.sweep import SweepProgress, batches, sweep
+from decoders.errors import DraftpickError
+from decoders.queries import Query
+
+OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
+
+
+def outcomes(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    rows = dataset.read_table(folder, "outcomes").to_pylist()
+    return {(row["query_id"], row["arm"]): row for row in rows}
+
+
+def test_rows_hold_what_the_engine_did(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries()
+    seen: list[SweepProgress] = []
+    report = sweep(engine, queries, tmp_path / "out", OPTIONS, seen.append)
+    assert (report.collected, report.already, report.errors, report.rows) == (12, 0, 0, 36)
+    assert (seen[0].done, seen[-1].done, seen[-1].total) == (0, 12, 12)
+    assert pairs(tmp_path / "out") == all_pairs(queries)
+    rows = outcomes(tmp_path / "out")
+    ids = engine.encode_chat([{"role": "user", "content": queries[3].turns[0]}])
+    small = rows[queries[3].id, "small"]
+    assert small["target_ids"] == small["output_ids"] == answer(ids)
+    assert small["target_ids"][-1] == EOS
+    assert "w2 " not in small["text"] + " "
+    assert (small["rouge_l"], small["rounds"], small["accepted"]) == (1.0, 1, 4)
+    assert small["agree"] == [True] * 5
+    assert (small["prefill_s"], small["decode_s"]) == (0.5 / 4, 1.0 / 4)
+    ngram = rows[queries[3].id, "ngram"]
+    assert ngram["rouge_l"] == pytest.approx(0.5)  # two words of four are the same
+    plain = rows[queries[3].id, "autoregressive"]
+    assert plain["output_ids"] != plain["target_ids"]  # sampled
+    assert plain["seed"] is not None
+    assert small["seed"] is None
+    assert (plain["rounds"], plain["drafted"], plain["new_tokens"]) == (4, 0, 5)
+    (row,) = [
+        row
+        for row in dataset.read_table(tmp_path / "out", "queries").to_pylist()
+        if row["query_id"] == queries[3].id
+    ]
+    assert row["embedding"] == [sum(ids), len(ids), 1.0]
+    assert (row["embedder"], row["prompt_ids"], row["source"]) == ("target:fake/3", ids, "tests")
+
+
+def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
+    query = Query("chat", "mt_bench", ("first turn", "second turn"))
+    engine = FakeEngine()
+    sweep(engine, [query], tmp_path, OPTIONS)
+    (row,) = dataset.read_table(tmp_path, "queries").to_pylist()
+    assert row["turns"] == ["first turn", "second turn"]
+    assert row["prompt_ids"] == engine.encode_chat([{"role": "user", "content": "first turn"}])
+
+
+def test_batches_hold_like_lengths_in_a_seeded_order() -> None:
+    from collect.batch import Prompt
+
+    prompts = [Prompt(Query(str(n), "qa", ("?",)), [0] * n) for n in (5, 1, 4, 2, 3, 6)]
+    groups = batches(prompts, 2, seed=1)
+    assert sorted(sorted(len(p.ids) for p in g) for g in groups) == [[1, 2], [3, 4], [5, 6]]
+    assert groups == batches(prompts, 2, seed=1)
+    assert any(groups != batches(prompts, 2, seed=s) for s in range(2, 9))
+
+
+def test_a_query_that_does_not_fit_becomes_error_rows(tmp_path: Path) -> None:
+    queries = [*make_queries(1), Query("long", "qa", ("word " * 100,))]
+    report = sweep(FakeEngine(), queries, tmp_path, OPTIONS)
+    assert report.errors == len(ARMS)
+    assert pairs(tmp_path) == all_pairs(queries)
+    row = outcomes(tmp_path)["long", "small"]
+    assert "the context holds 64" in row["error"]
+    assert row["rouge_l"] is None
+    assert row["rounds"] is None
+    assert row["output_ids"] == []
+
+
+def test_a_failing_arm_is_retried_alone(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries()
+    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
+    queries.append(Query("bad", "qa", ("short poison",)))
+    engine.batch.poison = {"small": bad}
+    assert sweep(engine, queries, tmp_path, OPTIONS).errors == 1
+    rows = outcomes(tmp_path)
+    assert pairs(tmp_path) == all_pairs(queries)
+    assert rows["bad", "small"]["error"] == "RuntimeError: small cannot do this"
+    assert rows["bad", "small"]["rouge_l"] is None
+    assert [key for key, row in rows.items() if row["error"]] == [("bad", "small")]
+    assert ("small", 1) in engine.batch.calls  # its neighbours were tried one by one
+
+
+def test_a_failing_target_fails_every_arm_of_that_query_only(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries()
+    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
+    queries.append(Query("bad", "qa", ("short poison",)))
+    engine.batch.poison = {"target": bad}
+    assert sweep(engine, queries, tmp_path, OPTIONS).errors == len(ARMS)
+    assert pairs(tmp_path) == all_pairs(queries)
+    stored = dataset.read_table(tmp_path, "queries").to_pylist()
+    assert [row["query_id"] for row in stored if row["embedding"] is None] == ["bad"]
+
+
+def test_a_backend_that_loses_a_result_is_an_error_not_a_shift(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries(1)
+    engine.batch.loses = "small"
+    sweep(engine, queries, tmp_path, OPTIONS)
+    rows = outcomes(tmp_path)
+    assert pairs(tmp_path) == all_pairs(queries)
+    assert all(rows[q.id, "small"]["error"] for q in queries)
+    assert not any(rows[q.id, "autoregressive"]["error"] for q in queries)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("moment", range(1, 40, 3))
+def test_killed_inside_any_engine_call_then_resumed(tmp_path: Path, moment: int) -> None:
+    engine, queries = FakeEngine(), make_queries(3)
+    reference = tmp_path / "whole"
+    sweep(FakeEngine(), queries, reference, OPTIONS)
+
+    def kill(name: str, prompts: list[list[int]]) -> None:
+        if len(engine.batch.calls) == moment:
+            raise Killed
+
+    engine.batch.hook = kill
+    with pytest.raises(Killed) if moment <= 30 else _anything():
+        sweep(engine, queries, tmp_path / "out", OPTIONS)
+    engine.batch.hook = None
+    sweep(engine, queries, tmp_path / "out", OPTIONS)
+    assert pairs(tmp_path / "out") == all_pairs(queries)
+    stored = dataset.read_table(tmp_path / "out", "queries", ("query_id",)).to_pylist()
+    assert Counter(row["query_id"] for row in stored) == Counter(q.id for q in queries)
+
+
+def _anything() -> Any:
+    import contextlib
+
+    return contextlib.nullcontext()
+
+
+@pytest.mark.parametrize("step", range(1, 14))
+def test_killed_inside_any_write_then_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
+) -> None:
+    """A kill between any two system calls of any write, with whatever that leaves on disk."""
+    queries, calls = make_queries(2), Counter[str]()
+    real_replace, real_fsync = os.replace, os.fsync
+
+    def tick() -> None:
+        calls["all"] += 1
+        if calls["all"] == step:
+            raise Killed
+
+    def dying_fsync(number: int) -> None:
+        tick()
+        real_fsync(number)
+
+    def dying_replace(source: Path, goal: Path) -> None:
+        tick()
+        real_replace(source, goal)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", dying_fsync)
+        patch.setattr(os, "replace", dying_replace)
+        patch.setattr(Path, "unlink", lambda *a, **k: None)  # a killed process cleans nothing up
+        with pytest.raises(Killed):
+            sweep(FakeEngine(), queries, tmp_path / "out", OPTIONS)
+    done = set(pairs(tmp_path / "out"))
+    assert len(done) % len(ARMS) == 0  # whole queries only
+    sweep(FakeEngine(), queries, tmp_path / "out", OPTIONS)
+    assert pairs(tmp_path / "out") == all_pairs(queries)
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_sigkill_in_the_middle_then_resumed(tmp_path: Path) -> None:
+    """A real process, really killed while it holds the lock."""
+    script = f"""
+import os, signal, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from collect_fakes import FakeEngine, make_queries
+from collect.batch import SweepOptions
+from collect.sweep import sweep
+engine = FakeEngine()
+def die(name, prompts):
+    if len(engine.batch.calls) == 9:
+        os.kill(os.getpid(), signal.SIGKILL)
+engine.batch.hook = die
+options = SweepOptions(max_new_tokens=8, batch_size=4)
+sweep(engine, make_queries(), {str(tmp_path / "out")!r}, options)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=Path(__file__).parents[2])
+    assert done.returncode == -signal.SIGKILL
+    stored = pairs(tmp_path / "out")
+    assert 0 < len(stored) < 36
+    report = sweep(FakeEngine(), make_queries(), tmp_path / "out", OPTIONS)
+    assert report.already == len(stored) // 3
+    assert pairs(tmp_path / "out") == all_pairs(make_queries())
+
+
+def test_a_second_run_does_nothing_and_more_queries_are_added(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    sweep(engine, make_queries(1), tmp_path, OPTIONS)
+    engine.batch.calls.clear()
+    assert sweep(engine, make_queries(1), tmp_path, OPTIONS).collected == 0
+    assert engine.batch.calls == []
+    assert engine.costs_measured == 1  # the first machine's costs stay
+    assert sweep(engine, make_queries(2), tmp_path, OPTIONS).collected == 6
+    assert pairs(tmp_path) == all_pairs(make_queries(2))
+    assert len(dataset.read_manifest(tmp_path).sessions) == 3
+
+
+def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
+    sweep(FakeEngine(), make_queries(1), tmp_path, OPTIONS)
+    other = FakeEngine(target="big@sha256:1/float32")
+    with pytest.raises(DraftpickError) as caught:
+        sweep(other, make_queries(1), tmp_path, SweepOptions(max_new_tokens=9))
+    assert "target (there 'fake@sha256:0/float32', now 'big@sha256:1/float32')" in str(caught.value)
+    assert "max_new_tokens (there 8, now 9)" in str(caught.value)
+    assert "another --out" in str(caught.value)
+    with pytest.raises(DraftpickError, match="arms"):
+        sweep(FakeEngine(), make_queries(1), tmp_path, SweepOptions(("small",), 8))
+
+
+def test_a_changed_query_is_refused(tmp_path: Path) -> None:
+    sweep(FakeEngine(), [Query("q", "qa", ("one",))], tmp_path, OPTIONS)
+    with pytest.raises(DraftpickError, match=r"'q' stands in .* with another text"):
+        sweep(FakeEngine(), [Query("q", "qa", ("two",))], tmp_path, OPTIONS)
+
+
+def test_unknown_arm_no_queries_bad_options(tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match="unknown arm 'huge'; known: autoregressive"):
+        sweep(FakeEngine(), make_queries(), tmp_path / "out", SweepOptions(("huge",)))
+    with pytest.raises(DraftpickError, match="no queries"):
+        sweep(FakeEngine(), [], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    for wrong in ({"max_new_tokens": 0}, {"batch_size": 0}, {"temperature": 0.0}):
+        with pytest.raises(DraftpickError):
+            SweepOptions(**wrong)
+
+
+def test_measuring_decodes_every_arm_in_a_seeded_random_order(tmp_path: Path) -> None:
+    options = SweepOptions(max_new_tokens=8, batch_size=4, measure=True)
+    one, two = FakeEngine(), FakeEngine()
+    sweep(one, make_queries(), tmp_path / "a", options)
+    sweep(two, make_queries(), tmp_path / "b", options)
+    assert one.decoded == two.decoded
+    orders = [tuple(one.decoded[i : i + 3]) for i in range(3, len(one.decoded), 3)]
+    assert all(sorted(order) == sorted(ARMS) for order in orders)
+    assert len(set(orders)) > 1
+    row = outcomes(tmp_path / "a")["qa-0", "small"]
+    assert (row["measured_tokens"], row["measured_prefill_s"]) == (5, 0.25)
+    assert row["measured_decode_s"] == pytest.approx(0.1)
+
+
+def test_an_arm_that_fails_while_measured_is_an_error_row(tmp_path: Path) -> None:
+    class Breaking(FakeEngine):
+        def decode(self, arm: str, *args: Any, **kwargs: Any) -> Any:
+            if arm == "ngram":
+                raise ValueError("no table")
+            return super().decode(arm, *args, **kwargs)
+
+    options = SweepOptions(max_new_tokens=8, measure=True)
+    report = sweep(Breaking(), make_queries(1), tmp_path, options)
+    assert report.errors == 6
+    row = outcomes(tmp_path)["qa-0", "ngram"]
+    assert row["error"] == "while measuring: ValueError: no table"
+    assert row["rouge_l"] is None
+
+
+def test_rouge_l() -> None:
+    assert rouge_l("the cat sat", "The cat sat!") == 1
+    assert rouge_l("a b c d", "a x c") == pytest.approx(2 * (2 / 3 * 2 / 4) / (2 / 3 + 2 / 4))
+    assert rouge_l("", "") == 0
+
+
+def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:
+    from collect.table import reward_table
+
+    tables = []
+    for name in ("a", "b"):
+        sweep(FakeEngine(), make_queries(), tmp_path / name, OPTIONS)
+        tables.append(reward_table(tmp_path / name))
+    assert tables[0].digest == tables[1].digest
+    assert np.isfinite(tables[0].rewards).all()

@@ -1,0 +1,168 @@
+"""One contract, held by every policy that ships."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from policy_tables import ARMS, OPTIONS, separable, table, tiny
+
+import policies
+from policies import POLICIES, Policy, PolicyError
+
+
+@pytest.fixture(params=sorted(POLICIES))
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def fitted(name: str, seed: int = 0, failures: bool = False) -> Policy:
+    return policies.fit(name, tiny(failures=failures), None, seed, **OPTIONS[name]).policy
+
+
+def test_every_policy_has_options_here() -> None:
+    assert set(OPTIONS) == set(POLICIES)
+
+
+@pytest.mark.parametrize("failures", [False, True])
+def test_distribution_is_a_distribution(name: str, failures: bool) -> None:
+    policy = fitted(name, failures=failures)
+    assert isinstance(policy, Policy)
+    x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
+    probs = policy.distribution(x)
+    assert probs.shape == (7, 3)
+    assert probs.dtype == np.float64
+    assert (probs >= 0).all()
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-12)
+
+
+def test_choosing(name: str) -> None:
+    policy = fitted(name)
+    x = np.random.default_rng(1).normal(size=5).astype(np.float32)
+    probs = policy.distribution(x)[0]
+    greedy = policy.choose(torch.tensor(x))
+    assert (greedy.index, greedy.propensity) == (int(probs.argmax()), 1.0)
+    assert greedy.arm == policy.arms[greedy.index]
+    assert len(greedy.scores) == 3
+    drawn = [policy.choose(x, np.random.default_rng(i)) for i in range(400)]
+    shares = np.bincount([d.index for d in drawn], minlength=3) / 400
+    assert np.abs(shares - probs).max() < 0.1
+    assert all(d.propensity == probs[d.index] for d in drawn)
+
+
+def test_same_seed_same_policy(name: str) -> None:
+    x = tiny().embeddings
+    np.testing.assert_array_equal(fitted(name, 3).distribution(x), fitted(name, 3).distribution(x))
+
+
+def test_round_trip(name: str, tmp_path: Path) -> None:
+    policy = fitted(name)
+    again = policies.load(policy.save(tmp_path / "policy"))
+    assert again.origin == policy.origin
+    assert again.origin.table_digest in (tiny().digest, "")
+    x = np.random.default_rng(2).normal(size=(9, 5)).astype(np.float32)
+    np.testing.assert_array_equal(again.scores(x), policy.scores(x))
+    np.testing.assert_array_equal(again.distribution(x), policy.distribution(x))
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    seed=st.integers(0, 2**31),
+    n=st.integers(1, 9),
+    d=st.integers(1, 4),
+    size=st.integers(1, 4),
+    name=st.sampled_from(["reinforce", "exact", "knn", "regression", "best-fixed", "uniform"]),
+    temperature=st.floats(0, 10),
+)
+def test_any_table_gives_distributions_that_survive_storage(
+    seed: int, n: int, d: int, size: int, name: str, temperature: float, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(seed)
+    rewards = rng.normal(scale=100, size=(n, size))
+    rewards[rng.random((n, size)) < 0.2] = np.nan
+    rewards[0, 0] = 1.0
+    arms = [f"arm {i}" for i in range(size)]
+    data = table(rng.normal(size=(n, d)).astype(np.float32), rewards, arms)
+    options = dict(OPTIONS[name])
+    if name in ("knn", "regression"):
+        options["temperature"] = temperature
+    policy = policies.fit(name, data, None, 0, **options).policy
+    probs = policy.distribution(data.embeddings)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-9)
+    again = policies.load(policy.save(tmp_path / "any"))
+    np.testing.assert_array_equal(again.distribution(data.embeddings), probs)
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (np.zeros(4, np.float32), "width 5"),
+        (np.full(5, np.nan, np.float32), "nan or infinity"),
+        (np.zeros((2, 5), np.float32), "one query at a time"),
+    ],
+)
+def test_bad_queries_are_refused(x: np.ndarray, says: str) -> None:
+    with pytest.raises(PolicyError, match=says):
+        fitted("exact").choose(x)
+
+
+def test_unknown_names_and_options() -> None:
+    with pytest.raises(PolicyError, match="unknown policy 'nope'; known: reinforce, exact"):
+        policies.fit("nope", tiny())
+    with pytest.raises(PolicyError, match="no option 'epochs'; it takes: k, metric"):
+        policies.fit("knn", tiny(), epochs=3)
+    with pytest.raises(PolicyError, match="unknown baseline"):
+        policies.fit("reinforce", tiny(), baseline="median")
+    with pytest.raises(PolicyError, match="epochs must be at least 1"):
+        policies.fit("exact", tiny(), epochs=0)
+    with pytest.raises(PolicyError, match="unknown arm 'x'"):
+        policies.fit("fixed", tiny(), arm="x")
+    other = table(tiny().embeddings, tiny().rewards, ["a", "b", "c"])
+    with pytest.raises(PolicyError, match="differ in arms"):
+        policies.fit("uniform", tiny(), other)
+
+
+def test_compatibility_names_both_sides() -> None:
+    policy = fitted("exact")
+    policies.check_compatible(policy, [*ARMS, "one more"], "toy/5", "arms-1")
+    with pytest.raises(
+        PolicyError, match=r"trained for the arms autoregressive, small, ngram.*a, b"
+    ):
+        policies.check_compatible(policy, ["a", "b"], "toy/5")
+    with pytest.raises(PolicyError, match="toy/5, but the embedder here is other/5"):
+        policies.check_compatible(policy, ARMS, "other/5")
+    with pytest.raises(PolicyError, match="fingerprint arms-1.*arms-2"):
+        policies.check_compatible(policy, ARMS, "toy/5", "arms-2")
+    policies.check_compatible(policies.uniform_policy(ARMS), ARMS, "whatever")
+
+
+def test_choosing_is_fast() -> None:
+    """The real width, 576: well under a millisecond (the bound leaves room for a busy machine)."""
+    rng = np.random.default_rng(0)
+    data = table(rng.normal(size=(8, 576)).astype(np.float32), rng.random((8, 3)))
+    policy = policies.fit("reinforce", data, epochs=1).policy
+    x = data.embeddings[0]
+    times = []
+    for _ in range(50):
+        began = time.perf_counter()
+        policy.choose(x)
+        times.append(time.perf_counter() - began)
+    assert np.median(times) < 2e-3
+
+
+def test_importing_is_light() -> None:
+    heavy = "{'torch', 'mlflow', 'transformers', 'sklearn', 'pandas', 'matplotlib'}"
+    code = f"import sys, policies; assert not {heavy} & set(sys.modules)"
+    root = Path(policies.__file__).parents[1]
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=root)
+
+
+def test_separable_is_separable() -> None:
+    assert separable().rewards.max(axis=1).mean() > 0.85

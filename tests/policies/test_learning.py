@@ -1,0 +1,159 @@
+"""The learners learn: better than any fixed arm, close to the oracle, undisturbed by failures."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from policy_tables import separable, table
+
+import policies
+from policies.exact import exact_loss
+from policies.reinforce import reinforce_loss
+from policies.training import entropy
+
+LEARNERS = {
+    "reinforce": {"epochs": 30, "hidden": 64, "lr": 3e-3, "baseline": "mean"},
+    "exact": {"epochs": 20, "hidden": 64, "lr": 3e-3},
+    "knn": {},
+    "regression": {},
+    "logistic": {},
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_beats_the_best_fixed_arm_and_nears_the_oracle(name: str) -> None:
+    train, test = separable(512, seed=0), separable(256, seed=1)
+    fitted = policies.fit(name, train, test, 0, **LEARNERS[name])
+    report = policies.report(fitted.policy, test, train, resamples=200)
+    assert report.gain.low > 0
+    share = report.gain.mean / (report["oracle"].mean - report["best-fixed"].mean)
+    assert share > 0.75, share
+
+
+def test_the_paper_settings_learn_too() -> None:
+    """Three epochs, no baseline, width 512: better than uniform after a handful of steps."""
+    train, test = separable(2048, seed=0), separable(256, seed=1)
+    fitted = policies.fit("reinforce", train, test, 0)
+    report = policies.report(fitted.policy, test, train, resamples=200)
+    assert report["greedy"].low > report["best-fixed"].high
+    assert [row.epoch for row in fitted.history] == [1, 2, 3]
+    first, last = fitted.history[0], fitted.history[-1]
+    assert last.train_reward > first.train_reward
+    assert last.entropy < math.log(3)
+    assert last.validation_reward is not None
+    assert sum(last.arm_shares.values()) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", ["reinforce", "exact"])
+def test_nothing_to_choose_keeps_the_entropy_high(name: str) -> None:
+    x = np.random.default_rng(0).normal(size=(256, 6)).astype(np.float32)
+    same = table(x, np.full((256, 3), 0.5))
+    options = {"epochs": 3, "hidden": 32} | ({"baseline": "mean"} if name == "reinforce" else {})
+    fitted = policies.fit(name, same, None, 0, **options)
+    assert fitted.history[-1].entropy == pytest.approx(math.log(3), abs=0.1)
+    held = policies.fit(name, same, None, 0, **options, entropy_bonus=1.0)
+    assert held.history[-1].entropy == pytest.approx(math.log(3), abs=0.01)
+
+
+def test_reinforce_gradient_is_the_exact_one_on_average() -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 3, generator=generator)
+    rewards = torch.rand(6, 3, generator=generator)
+
+    def gradient(loss: object) -> torch.Tensor:
+        leaf = logits.clone().requires_grad_()
+        loss(leaf).backward()
+        return leaf.grad
+
+    truth = gradient(lambda x: exact_loss(x, rewards, 0.1))
+    many_logits, many = logits.repeat(40_000, 1), rewards.repeat(40_000, 1)
+    for baseline in ("none", "mean"):
+        leaf = many_logits.clone().requires_grad_()
+        reinforce_loss(leaf, many, generator, 0.1, baseline).backward()
+        estimate = leaf.grad.view(40_000, 6, 3).sum(0)
+        assert (estimate - truth).abs().max() < 3e-3
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_an_arm_that_always_fails_is_never_chosen(name: str) -> None:
+    good = separable(256)
+    rewards = good.rewards.copy()
+    rewards[:, 1] = np.nan
+    broken = table(good.embeddings, rewards)
+    policy = policies.fit(name, broken, None, 0, **LEARNERS[name]).policy
+    chosen = policy.distribution(separable(128, seed=2).embeddings).argmax(axis=1)
+    assert (chosen == 1).mean() < 0.1
+    assert policies.fit("best-fixed", broken).policy.choose(good.embeddings[0]).index != 1
+
+
+def test_failing_often_is_no_way_to_a_high_mean() -> None:
+    """Arm 1 succeeded only on the easy query; its mean over successes would be the highest."""
+    rewards = np.array([[0.9, 0.91, 0.1], [0.4, np.nan, 0.1], [0.4, np.nan, 0.1]])
+    data = table(np.eye(3, dtype=np.float32), rewards)
+    assert policies.fit("best-fixed", data).policy.choose(data.embeddings[0]).index == 0
+
+
+def test_mlp_regression_in_any_unit() -> None:
+    train, test = separable(512, seed=0), separable(256, seed=1)
+    fast = table(train.embeddings, train.rewards * 300)  # tokens per second
+    options = {"model": "mlp", "hidden": 64, "lr": 3e-3}
+    policy = policies.fit("regression", fast, None, 0, **options).policy
+    report = policies.report(policy, test, train, resamples=100)
+    assert report.gain.low > 0
+    assert 200 < policy.scores(test.embeddings).max() < 400
+
+
+def test_keep_best_returns_the_best_epoch() -> None:
+    train, test = separable(128, seed=0), separable(128, seed=1)
+    fitted = policies.fit("exact", train, test, 0, epochs=6, hidden=16, lr=0.1, keep_best=True)
+    best = max(row.validation_greedy or 0 for row in fitted.history)
+    assert policies.value(fitted.policy, test, greedy=True, resamples=1).mean == pytest.approx(best)
+    with pytest.raises(policies.PolicyError, match="keep_best"):
+        policies.fit("exact", train, None, 0, epochs=1, hidden=4, keep_best=True)
+
+
+def test_ridge_matches_scikit_learn() -> None:
+    from sklearn.linear_model import Ridge
+
+    data = separable(60)
+    policy = policies.fit("regression", data, ridge=3.0, standardise=False).policy
+    theirs = Ridge(alpha=3.0).fit(data.embeddings, data.rewards).predict(data.embeddings)
+    np.testing.assert_allclose(policy.scores(data.embeddings), theirs, atol=1e-5)
+
+
+@pytest.mark.parametrize("arms", [1, 2, 3])
+def test_logistic_matches_scikit_learn(arms: int) -> None:
+    from sklearn.linear_model import LogisticRegression
+
+    data = separable(120)
+    rewards = data.rewards.copy()
+    rewards[:, arms:] = -1  # those arms are best nowhere
+    data = table(data.embeddings, rewards)
+    policy = policies.fit("logistic", data, standardise=False, c=0.5).policy
+    probs = policy.distribution(data.embeddings)
+    assert (probs[:, arms:] == 0).all()
+    if arms > 1:
+        x = data.embeddings.astype(np.float64)
+        model = LogisticRegression(C=0.5, max_iter=1000).fit(x, rewards.argmax(axis=1))
+        np.testing.assert_allclose(probs[:, :arms], model.predict_proba(x), atol=1e-4)
+
+
+def test_knn_matches_the_obvious_way() -> None:
+    data = separable(50)
+    for metric in ("cosine", "euclidean"):
+        policy = policies.fit("knn", data, k=4, metric=metric, standardise=False).policy
+        x = separable(5, seed=3).embeddings.astype(np.float64)
+        p = data.embeddings.astype(np.float64)
+        far = np.linalg.norm(x[:, None] - p[None], axis=2)
+        if metric == "cosine":
+            far = 1 - x @ p.T / np.outer(np.linalg.norm(x, axis=1), np.linalg.norm(p, axis=1))
+        expected = data.rewards[np.argsort(far, axis=1)[:, :4]].mean(axis=1)
+        np.testing.assert_allclose(policy.scores(x), expected)
+
+
+def test_entropy() -> None:
+    probs = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
+    np.testing.assert_allclose(entropy(probs), [math.log(2), 0])

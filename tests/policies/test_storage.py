@@ -1,0 +1,101 @@
+"""A policy folder is whole or refused, and survives a kill between any two writes."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policy_tables import OPTIONS, tiny
+
+import policies
+from policies import PolicyError, storage
+from policies.storage import MANIFEST
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    policy = policies.fit("exact", tiny(), None, 0, **OPTIONS["exact"]).policy
+    return policy.save(tmp_path / "policy")
+
+
+def weights(folder: Path) -> Path:
+    (found,) = folder.glob("weights-*.safetensors")
+    return found
+
+
+def test_manifest_says_where_it_comes_from(folder: Path) -> None:
+    body = json.loads((folder / MANIFEST).read_text())
+    assert body["origin"]["arms"] == tiny().arms
+    assert body["origin"]["embedder"] == "toy/5"
+    assert body["origin"]["reward_name"] == "toy/1"
+    assert body["origin"]["table_digest"] == tiny().digest
+    assert body["origin"]["options"]["epochs"] == 2
+    assert sorted(p.name for p in folder.iterdir()) == sorted([MANIFEST, weights(folder).name])
+    assert policies.load(folder / MANIFEST).name == "exact"
+
+
+def test_damage_is_found(folder: Path) -> None:
+    manifest, blob = folder / MANIFEST, weights(folder)
+    whole, numbers = manifest.read_bytes(), blob.read_bytes()
+    manifest.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(PolicyError, match=r"damaged: it is not a policy manifest"):
+        policies.load(folder)
+    for broken in (b"[]", b"{}", b"\xff\xfe", b""):
+        manifest.write_bytes(broken)
+        with pytest.raises(PolicyError, match="damaged"):
+            policies.load(folder)
+    manifest.write_bytes(whole.replace(b"ngram", b"other"))
+    with pytest.raises(PolicyError, match="does not match its checksum"):
+        policies.load(folder)
+    manifest.write_bytes(whole.replace(b'"format": 1', b'"format": 9'))
+    with pytest.raises(PolicyError, match="has format 9"):
+        policies.load(folder)
+    manifest.write_bytes(whole)
+    for broken in (numbers[:-1], bytes([numbers[0] ^ 1]) + numbers[1:], b""):
+        blob.write_bytes(broken)
+        with pytest.raises(PolicyError, match="its hash is not"):
+            policies.load(folder)
+    blob.unlink()
+    with pytest.raises(PolicyError, match="cannot be read"):
+        policies.load(folder)
+
+
+def test_a_missing_policy_says_what_to_give(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(PolicyError, match=r"no policy at .*models:/NAME@alias"):
+            policies.load(place)
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_kill_while_saving_leaves_the_old_policy(
+    folder: Path, writes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = policies.load(folder)
+    new = policies.fit("exact", tiny(), None, 1, **OPTIONS["exact"]).policy
+    done = 0
+
+    def replace(source: str, target: Path) -> None:
+        nonlocal done
+        if done == writes:
+            raise KeyboardInterrupt
+        done += 1
+        os.rename(source, target)
+
+    monkeypatch.setattr(storage.os, "replace", replace)
+    with pytest.raises(KeyboardInterrupt):
+        new.save(folder)
+    monkeypatch.undo()
+    x = tiny().embeddings
+    np.testing.assert_array_equal(policies.load(folder).scores(x), old.scores(x))
+    new.save(folder)
+    np.testing.assert_array_equal(policies.load(folder).scores(x), new.scores(x))
+    assert len(list(folder.iterdir())) == 2
+
+
+def test_a_disk_that_refuses(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(PolicyError, match=r"cannot write the policy to .*file"):
+        policies.uniform_policy(["a"]).save(tmp_path / "file")

@@ -1,0 +1,179 @@
+"""A training run in MLflow: complete, loadable by every kind of URI, refused early."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policy_tables import separable, tiny
+
+import policies
+from policies import PolicyError, tracking
+from policies.store import default_uri, shown
+from policies.tracking import TrainedRun, train_run
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    before, kept = Path.cwd(), os.environ.pop("MLFLOW_TRACKING_URI", None)
+    folder = tmp_path_factory.mktemp("cwd")
+    os.chdir(folder)
+    yield folder
+    os.chdir(before)
+    if kept is not None:
+        os.environ["MLFLOW_TRACKING_URI"] = kept
+
+
+@pytest.fixture(scope="module")
+def run(place: Path) -> TrainedRun:
+    options = {"epochs": 2, "hidden": 8}
+    return train_run(separable(80), options=options, register="router-test", params={"alpha": 0.5})
+
+
+def test_the_default_store_is_beside_you(place: Path, run: TrainedRun) -> None:
+    assert run.tracking_uri == f"sqlite:///{place}/mlruns/mlflow.db" == default_uri()
+    assert sorted(p.name for p in (place / "mlruns").iterdir()) == [
+        "artifacts",
+        "mlflow.db",
+        "policies",
+    ]
+    assert "MLFLOW_TRACKING_URI" not in os.environ
+
+
+def test_everything_is_logged(run: TrainedRun) -> None:
+    import mlflow
+
+    client = mlflow.MlflowClient(tracking_uri=run.tracking_uri)
+    logged = client.get_run(run.run_id)
+    assert logged.info.status == "FINISHED"
+    params = logged.data.params
+    assert (params["policy"], params["alpha"], params["epochs"]) == ("reinforce", "0.5", "2")
+    assert params["lr"] == "0.001"
+    digest = params["table_digest"]
+    inputs = {i.tags[0].value: i.dataset.digest for i in logged.inputs.dataset_inputs}
+    assert digest.startswith(inputs["training"])
+    assert set(inputs) == {"training", "validation"}
+    for key in ("train/loss", "train/entropy", "validation/reward", "arm_share/ngram"):
+        assert [m.step for m in client.get_metric_history(run.run_id, key)] == [1, 2], key
+    metrics = logged.data.metrics
+    for row in ("greedy", "dynamic", "uniform", "fixed/ngram", "best-fixed", "per-task-best"):
+        assert metrics[f"value/{row}_low"] <= metrics[f"value/{row}"] <= metrics["value/oracle"]
+    assert metrics["value/greedy"] == run.evaluation["greedy"].mean
+    assert {"draftpick.git_sha", "draftpick.hardware", "draftpick.argv"} <= set(logged.data.tags)
+    assert "draftpick.version.mlflow" in logged.data.tags
+    figures = {a.path.split("/")[1] for a in client.list_artifacts(run.run_id, "figures")}
+    names = ("reward_curve", "arm_shares", "values", "arm_choices")
+    assert figures == {f"{name}.png" for name in names}
+    top = {a.path for a in client.list_artifacts(run.run_id)}
+    assert {"values.json", "values_by_task.json", "policy"} <= top
+
+
+def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
+    x = separable(6, seed=4).embeddings
+    expected = run.fitted.policy.distribution(x)
+    assert run.registered == "models:/router-test@champion"
+    for uri in (run.folder, run.policy_uri, run.registered, "models:/router-test/1"):
+        policy = policies.load(uri, run.tracking_uri)
+        np.testing.assert_array_equal(policy.distribution(x), expected)
+        assert policy.origin == run.fitted.policy.origin
+
+
+def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    import mlflow
+    import pandas
+
+    from policies.store import using
+
+    x = separable(6, seed=4).embeddings
+    expected = run.fitted.policy.distribution(x)
+    with using(run.tracking_uri):
+        model = mlflow.pyfunc.load_model("models:/router-test@champion")
+    assert model.metadata.signature is not None
+    answer = model.predict(x)
+    assert list(answer.columns) == [*run.fitted.policy.arms, "arm"]
+    np.testing.assert_allclose(answer[run.fitted.policy.arms].to_numpy(), expected)
+    assert list(answer["arm"]) == [run.fitted.policy.arms[i] for i in expected.argmax(axis=1)]
+    from policies.pyfunc import predictions
+
+    frame = pandas.DataFrame(x)
+    assert predictions(run.fitted.policy, frame).equals(predictions(run.fitted.policy, x))
+
+
+def test_a_second_run_takes_the_alias(run: TrainedRun) -> None:
+    again = train_run(tiny(), policy="knn", options={"k": 2}, held_out=0, register="router-test")
+    assert again.evaluated_on == "train"
+    policy = policies.load("models:/router-test@champion")
+    assert policy.name == "knn"
+    assert again.fitted.history == []
+
+
+@pytest.mark.parametrize("uri", ["models:/nope@champion", "runs:/abc/policy"])
+def test_what_is_not_there(run: TrainedRun, uri: str) -> None:
+    with pytest.raises(PolicyError, match=f"cannot fetch {uri}"):
+        policies.load(uri, run.tracking_uri)
+
+
+def test_loading_makes_no_store(tmp_path: Path) -> None:
+    with pytest.raises(PolicyError, match="no MLflow store"):
+        policies.load("models:/a@b", f"sqlite:///{tmp_path}/none.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def silent_server() -> Iterator[str]:
+    with socket.create_server(("127.0.0.1", 0)) as server:  # accepts, and never answers
+        yield f"http://someone:secret@127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("kind", ["closed port", "silent", "no database", "in the way", "scheme"])
+def test_an_unreachable_store_is_refused_before_training(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(policies, "fit", never)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    (tmp_path / "text").write_text("not a database, just text")
+    server = silent_server()
+    uri = {
+        "closed port": "http://127.0.0.1:9",
+        "silent": next(server),
+        "no database": f"sqlite:///{tmp_path}/text",
+        "in the way": f"sqlite:///{tmp_path}/text/mlflow.db",
+        "scheme": "bogus://x",
+    }[kind]
+    began = time.monotonic()
+    with pytest.raises(PolicyError) as caught:
+        train_run(tiny(), tracking_uri=uri)
+    assert time.monotonic() - began < 15
+    message = str(caught.value)
+    assert shown(uri) in message
+    assert "--tracking-uri" in message
+    assert "secret" not in message
+    assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
+    server.close()
+
+
+def test_a_store_that_breaks_keeps_the_policy(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow.exceptions import MlflowException
+
+    def broken(*_: object) -> None:
+        raise MlflowException("gone")
+
+    monkeypatch.setattr(tracking, "_log", broken)
+    with pytest.raises(PolicyError, match=r"stopped working.*gone; the trained policy is in"):
+        train_run(tiny(), policy="uniform", out=tmp_path / "kept")
+    assert policies.load(tmp_path / "kept").name == "uniform"
+
+
+def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
+    assert default_uri() == "http://somewhere"
+    assert shown("http://a:b@c/d") == "http://a:***@c/d"

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
+from typer.testing import CliRunner
+
+from router import cli, demo, route
+
+
+@pytest.fixture(autouse=True)
+def no_models(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
+    """Every command gets the fake engine and the fake policy."""
+    import policies
+
+    monkeypatch.setattr(route, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
+
+
+def one_line(capsys: pytest.CaptureFixture[str]) -> str:
+    captured = capsys.readouterr()
+    lines = captured.err.strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("error: "), captured.err
+    assert captured.out == ""
+    return lines[0]
+
+
+def test_generate_streams_and_says_what_it_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "abcd efg"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "ABCD EFG\n"
+    assert "arm small" in captured.err and "tok/s" in captured.err
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["generate", "abcd", "--json", "--arm", "wide", "--max-new-tokens", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found) == JSON_KEYS
+    assert (found["text"], found["arm"], found["finish_reason"]) == ("ABC", "wide", "length")
+
+
+def test_prompts_from_a_file_in_every_form(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [
+        "just this",
+        {"prompt": "a prompt"},
+        {"id": "q1", "task": "mt_bench", "turns": ["one", "two"]},
+        {"question_id": 5, "messages": [{"role": "system", "content": "s"},
+                                        {"role": "user", "content": "hi"}]},
+    ]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, lines)) + "\n\n")
+    assert cli.main(["generate", "--prompts", str(path), "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row["text"] for row in found] == ["JUST THIS", "A PROMPT", "ONE", "TWO", "HI"]
+    assert [(row.get("id"), row.get("turn")) for row in found] == [
+        (None, None), (None, None), ("q1", 0), ("q1", 1), (5, None),
+    ]  # fmt: skip
+
+
+def test_a_failing_prompt_becomes_an_error_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"prompt": "one"}\n{"id": 7, "prompt": " "}\n{"prompt": "three"}\n')
+    assert cli.main(["generate", "--prompts", str(path), "--json"]) == 1
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [row.get("text") for row in found] == ["ONE", None, "THREE"]
+    assert found[1] == {"id": 7, "error": found[1]["error"]} and "empty" in found[1]["error"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["generate"], "PROMPT or --prompts"),
+        (["generate", "hi", "--prompts", "x.jsonl"], "PROMPT or --prompts"),
+        (["generate", ""], "empty"),
+        (["generate", "hi", "--arm", "huge"], "autoregressive, small, wide"),
+        (["generate", "hi", "--max-new-tokens", "0"], "at least 1"),
+        (["generate", "hi", "--temperature", "-1"], "temperature"),
+        (["generate", "hi", "--top-p", "0"], "top_p"),
+        (["generate", "hi", "--stop", ""], "stop string"),
+        (["generate", "x" * 3000], "context holds 2000"),
+        (["generate", "--prompts", "nowhere.jsonl"], "no such file"),
+        (["specbench", "--out", "b", "--questions", "nowhere.jsonl"], "nowhere.jsonl"),
+        (["specbench", "--out", "b", "--limit", "0"], "at least 1"),
+        (["specbench", "--out", "b", "--tasks", "cooking"], "unknown task 'cooking'"),
+        (["report", "nowhere"], "specbench"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(arguments) == 2
+    assert words in one_line(capsys)
+    assert list(tmp_path.iterdir()) == [], "nothing is half-written"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", "is empty"),
+        ('{"prompt": "a"}\nnot json\n', ":2: not JSON"),
+        ('{"prompt": 3}\n', ":1: needs"),
+        ("[1]\n", ":1: must be an object"),
+    ],
+)
+def test_a_bad_prompt_file_names_its_line(
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text(content)
+    assert cli.main(["generate", "--prompts", str(path)]) == 2
+    assert words in one_line(capsys)
+
+
+def test_other_errors_are_one_line_and_code_1(
+    engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine.fails = "boom"
+    assert cli.main(["generate", "boom", "--json"]) == 1
+    assert "--debug" in one_line(capsys)
+    with pytest.raises(RuntimeError):
+        cli.main(["generate", "boom", "--json", "--debug"])
+
+
+def test_an_interrupt_is_code_130(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(engine, "prefill", interrupt)
+    assert cli.main(["generate", "hi"]) == 130
+
+
+def test_unknown_options_are_code_2() -> None:
+    assert cli.main(["generate", "hi", "--nonsense"]) == 2
+    assert cli.main(["nonsense"]) == 2
+
+
+def test_specbench_then_report(
+    question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench"
+    arguments = ["specbench", "--questions", str(question_file), "--out", str(out)]
+    assert cli.main([*arguments, "--max-new-tokens", "8", "--arms", "small,wide"]) == 0
+    assert "routed" in capsys.readouterr().out
+    assert cli.main([*arguments, "--max-new-tokens", "9"]) == 2
+    assert "max_new_tokens: 8 there, 9 now" in one_line(capsys)
+
+    history = tmp_path / "history.json"
+    epochs = [
+        {"epoch": e, "loss": 1 / e, "entropy": 1.0, "validation_reward": None,
+         "arm_shares": {"small": 0.4, "wide": 0.6}}
+        for e in (1, 2)
+    ]  # fmt: skip
+    history.write_text(json.dumps(epochs))
+    collected = tmp_path / "collected.json"
+    collected.write_text(json.dumps({
+        "reward": "paper/1", "queries": {"qa": 2, "overall": 2}, "best_fixed": "small",
+        "arms": {"<small>": {"mean": {"qa": 0.25, "overall": None}, "wins": 1.0, "errors": 3}},
+        "oracle": {"qa": 0.5, "overall": 0.5},
+    }))  # fmt: skip
+    options = ["--history", str(history), "--collected", str(collected)]
+    assert cli.main(["report", str(out), *options]) == 0
+    page = (out / "report.html").read_text()
+    assert str(out / "report.html") in capsys.readouterr().out
+    assert page.count("data:image/png;base64,") == 4
+    assert "http" not in page and "<script" not in page, "self-contained"
+    assert "&lt;small&gt;" in page and "<small>" not in page
+    assert "0.250" in page and "Training the policy" in page
+
+    history.write_text("{}")
+    assert cli.main(["report", str(out), *options]) == 2
+    assert "not a training history" in one_line(capsys)
+
+
+def test_a_full_disk_is_one_line(
+    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    import os
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device", "run.json")
+
+    monkeypatch.setattr(os, "fsync", full)
+    out = tmp_path / "bench"
+    assert cli.main(["specbench", "--questions", str(question_file), "--out", str(out)]) == 1
+    assert "No space left on device" in one_line(capsys)
+    assert list(out.iterdir()) == []
+
+
+def test_arms_and_models_as_tables_and_json(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from router import arms_view, models_view
+
+    arm = {"name": "small", "kind": "neural", "drafter": {"model": "x", "k": None}, "length": 4,
+           "verifier": "lossless", "lossless": True, "note": "n"}  # fmt: skip
+    monkeypatch.setattr(arms_view, "arms_json", lambda path=None: [arm])
+    assert cli.main(["arms", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [arm]
+    assert cli.main(["arms"]) == 0
+    assert "model=x" in (shown := capsys.readouterr().out) and "yes" in shown
+
+    assert cli.main(["models", "--json"]) == 0
+    known = json.loads(capsys.readouterr().out)
+    assert {"name", "kind", "licence", "sha256", "size_bytes", "on_disk"} <= known[0].keys()
+    assert cli.main(["models"]) == 0
+    assert known[0]["name"] in capsys.readouterr().out
+    assert models_view.acceptance({"qa": 0.3, "rag": 0.5}) == "40% (30% to 50%)"
+
+
+def test_help_teaches_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from router.cli import main; assert main(['--help']) == 0; "
+        "heavy = {'torch', 'transformers', 'mlflow', 'datasets', 'matplotlib', 'sklearn'}; "
+        "sys.exit(str(heavy & sys.modules.keys()) if heavy & sys.modules.keys() else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for command in (
+        "generate",
+        "specbench",
+        "arms",
+        "models",
+        "report",
+        "demo",
+        "collect",
+        "train",
+    ):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize("command", ["generate", "specbench", "arms", "models", "report", "demo"])
+def test_every_command_has_help(command: str) -> None:
+    found = CliRunner().invoke(cli.app, [command, "--help"])
+    assert found.exit_code == 0 and "Usage" in found.output
+
+
+def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    trained = {
+        "run_id": "r1", "tracking_uri": "sqlite:///mlruns/mlflow.db", "evaluated_on": "validation",
+        "values": {"greedy": {"mean": 1.5, "ci95": [1.4, 1.6]}},
+    }  # fmt: skip
+
+    def command(arguments: list[str]) -> int:
+        ran.append(arguments[0])
+        if "--json" in arguments:
+            print(json.dumps(trained))
+        return 3 if arguments[0] == stop_at else 0
+
+    monkeypatch.setattr(demo, "_history", lambda found: [{"epoch": 1, "run": found["run_id"]}])
+    stop_at = ""
+    assert demo.run_demo(command, cli.shipped_queries, tmp_path, 2, 1, 8) == 0
+    assert list(dict.fromkeys(ran)) == ["collect", "train", "generate", "specbench", "report"]
+    shown = capsys.readouterr().out
+    assert "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db" in shown
+    assert "1.5000" in shown and "report.html" in shown
+    assert json.loads((tmp_path / "history.json").read_text()) == [{"epoch": 1, "run": "r1"}]
+    ran.clear()
+    stop_at = "train"
+    assert demo.run_demo(command, cli.shipped_queries, tmp_path, 2, 1, 8) == 3
+    assert ran[-1] == "train" and "generate" not in ran
+    assert (cli.shipped_queries("test") / "qa.jsonl").is_file()

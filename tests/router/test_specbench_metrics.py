@@ -1,0 +1,201 @@
+"""Golden numbers, worked out by hand beside each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from router.specbench.answers import accept_lengths
+from router.specbench.looping import loops
+from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
+from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l
+from router.specbench.records import Answer, Row, Turn
+from router.specbench.summary import summarise
+
+TURN = Turn(
+    arm="a", propensity=1.0, prompt_ids=[7], ids=[], text="", finish_reason="length", rounds=0,
+    drafted=0, accepted=0, accepted_per_position=[], target_calls=1, prefill_s=0.0, draft_s=0.0,
+    verify_s=0.0, other_s=0.0, embed_s=0.0, policy_s=0.0, wall_s=1.0, retokenised=0,
+)  # fmt: skip
+
+
+def turn(tokens: int, wall_s: float, rounds: int, **other: Any) -> Turn:
+    return replace(
+        TURN, ids=list(range(tokens)), wall_s=wall_s, rounds=rounds, verify_s=wall_s / 2,
+        prefill_s=wall_s / 2, target_calls=rounds + 1, retokenised=tokens - 2, **other,
+    )  # fmt: skip
+
+
+def answer(tokens: int, wall_s: float, rounds: int, **other: Any) -> Answer:
+    return Answer((turn(tokens, wall_s, rounds, **other),))
+
+
+PAIRS = [
+    Pair("qa", None, answer(11, 1.0, 5, drafted=10, accepted=5), answer(11, 2.0, 10)),
+    Pair("qa", None, answer(21, 3.0, 5, drafted=20, accepted=15), answer(21, 4.0, 20)),
+]
+
+
+def test_the_cell_of_two_questions() -> None:
+    found = cell(PAIRS, samples=200)
+    assert found is not None
+    assert found.tokens == 32
+    assert found.tokens_per_s == pytest.approx(32 / 4)
+    assert found.speedup_vs_ar == pytest.approx((32 / 4) / (32 / 6))
+    # decode only: 10 + 20 tokens in 0.5 + 1.5 s, against the same tokens in 1 + 2 s
+    assert found.decode_tokens_per_s == pytest.approx(30 / 2)
+    assert found.decode_speedup_vs_ar == pytest.approx((30 / 2) / (30 / 3))
+    assert found.mean_accepted == pytest.approx(30 / 10)
+    assert found.acceptance_rate == pytest.approx(20 / 30)
+    assert found.target_calls_per_token == pytest.approx(12 / 32)
+    assert (found.prefill_share, found.verify_share) == (0.5, 0.5)
+    assert (found.draft_share, found.other_share, found.policy_share) == (0, 0, 0)
+    # the official formula: mean of tokens/s per question, the baseline's tokens as retokenised
+    assert found.speedup_official == pytest.approx(
+        np.mean([11 / 1, 21 / 3]) / np.mean([9 / 2, 19 / 4])
+    )
+    assert (found.differs_from_ar, found.compared) == (0, 2)
+    assert found.quality is None
+
+
+def test_failed_answers_are_left_out_on_both_sides() -> None:
+    failed = Answer(error="no")
+    pairs = [*PAIRS, Pair("qa", None, failed, PAIRS[0].baseline)]
+    assert cell(pairs, samples=50) == cell(PAIRS, samples=50)
+    assert cell([Pair("qa", None, PAIRS[0].method, failed)]) is None
+
+
+def test_the_official_formula_flatters_when_text_shrinks() -> None:
+    ours = [p.baseline for p in PAIRS]
+    assert official_speedup(ours, ours) > 1.0  # type: ignore[operator]
+    assert official_speedup([], []) is None
+
+
+def test_bootstrap_covers_and_narrows() -> None:
+    rng = np.random.default_rng(0)
+
+    def table(n: int) -> np.ndarray:
+        seconds = rng.uniform(1, 3, n)
+        return np.stack([np.full(n, 100), seconds / rng.normal(1.5, 0.2, n).clip(1), 
+                         np.full(n, 100), seconds], axis=1)  # fmt: skip
+
+    small, large = table(20), table(2000)
+    for some in (small, large):
+        low, high = bootstrap(some, seed=0, samples=500)  # type: ignore[misc]
+        assert low < speedup(some) < high  # type: ignore[operator]
+    wide, narrow = bootstrap(small, 0, 500), bootstrap(large, 0, 500)
+    assert wide is not None and narrow is not None
+    assert wide[1] - wide[0] > 4 * (narrow[1] - narrow[0])
+    assert bootstrap(small, 0, 500) == wide, "the same seed gives the same interval"
+    assert bootstrap(small[:1], 0, 500) == pytest.approx((speedup(small[:1]),) * 2)
+    assert bootstrap(small[:0], 0, 500) is None and speedup(small[:0]) is None
+
+
+def test_bootstrap_agrees_with_the_plain_loop() -> None:
+    table = np.array([[10, 1.0, 10, 2.0], [20, 3.0, 20, 4.0], [30, 2.0, 30, 5.0]])
+    rng = np.random.default_rng(1)
+    ratios = [speedup(table[rng.integers(0, 3, 3)]) for _ in range(4000)]
+    slow = np.percentile(np.array(ratios, dtype=float), [2.5, 97.5])
+    assert bootstrap(table, 0, 4000) == pytest.approx(tuple(slow), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        ([5] * 16, True),
+        ([5] * 15, False),
+        ([1, 2, 3, 4, *[7, 8, 9] * 6], True),
+        ([1, 2, 3, 4, *[7, 8, 9] * 6, 7], True),  # the last repeat cut short
+        ([1, 2, 3, 4, *[7, 8, 9] * 6, 2], True),  # ended by the end-of-sequence token
+        ([*[7, 8, 9] * 6, 1, 5, 4], False),  # it got out of the loop
+        ([*range(100, 130)] * 2, False),  # said twice is not yet a loop
+        ([*range(100, 130)] * 3, True),
+        ([], False),
+        ([2], False),
+    ],
+)
+def test_looping(ids: list[int], expected: bool) -> None:
+    assert loops(ids, eos_ids=(2,)) is expected
+
+
+def test_speedups_with_and_without_loops() -> None:
+    looping = Pair("qa", None, Answer((replace(turn(0, 1.0, 4), ids=[5] * 40),)),
+                   Answer((replace(turn(0, 8.0, 39), ids=[5] * 40),)))  # fmt: skip
+    found = cell([*PAIRS, looping], samples=50)
+    assert found is not None
+    assert found.looping_share == pytest.approx(1 / 3)
+    assert found.speedup_without_loops == pytest.approx((32 / 4) / (32 / 6))
+    assert found.speedup_vs_ar == pytest.approx((72 / 5) / (72 / 14))
+    assert found.questions_without_loops == 2
+
+
+def test_only_answers_to_the_same_prompt_are_compared() -> None:
+    other = replace(turn(3, 1.0, 2), ids=[9, 9, 8])
+    method = Answer((other, replace(other, prompt_ids=[1, 2])))
+    baseline = Answer((turn(3, 1.0, 2), turn(3, 1.0, 2)))
+    found = cell([Pair("qa", None, method, baseline)], samples=10)
+    assert found is not None and (found.differs_from_ar, found.compared) == (1, 1)
+
+
+def test_accept_lengths_add_up() -> None:
+    # three rounds: 2, 1 and 0 drafted tokens stood, each with the target's own behind
+    whole = replace(TURN, ids=list(range(7)), rounds=3, accepted=3, accepted_per_position=[2, 1])
+    assert accept_lengths(whole) == [3, 2, 1]
+    # the same, but the answer ended inside a draft: no token of the target's own in that round
+    ended = replace(whole, ids=list(range(6)))
+    assert sum(accept_lengths(ended)) == 5
+    assert accept_lengths(replace(TURN, ids=[1], rounds=0)) == []
+
+
+def test_quality_measures() -> None:
+    assert rouge_l("the cat sat", "the cat sat | a dog") == 1.0
+    assert rouge_l("the cat ran", "the cat sat") == pytest.approx(2 / 3)
+    assert rouge_l("anything", "") == 0.0
+    assert bleu(["the cat sat on the mat"], ["the cat sat on the mat"]) == pytest.approx(1.0)
+    assert bleu(["completely other words here now"], ["the cat sat on the mat"]) < 0.05
+    assert quality("mt_bench", ["x"], ["y"]) is None
+    assert quality("qa", [], []) is None
+    assert quality("math", ["so it is 12.", "#### 4"], ["#### 12", "#### 5"]) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("6 * 7 = 42.", "42"),
+        ("#### 1,176", "1176"),
+        ("it costs $3.50", "3.5"),
+        ("12.0 dollars", "12"),
+        ("5 #### 7 or 8", "7"),
+        ("minus -3", "-3"),
+        ("none", None),
+    ],
+)
+def test_final_number(text: str, number: str | None) -> None:
+    assert final_number(text) == number
+
+
+def test_no_number_never_matches() -> None:
+    assert exact_match("none", "also none") == 0.0
+
+
+def test_summary_of_oracle_and_best_fixed() -> None:
+    def row(identity: str, ar_s: float, a_s: float, b_s: float) -> Row:
+        answers = {
+            "autoregressive": answer(11, ar_s, 10),
+            "a": answer(11, a_s, 5),
+            "b": answer(11, b_s, 5),
+            "routed": answer(11, a_s, 5, embed_s=0.001, policy_s=0.004),
+        }
+        return Row(identity, "qa", None, None, list(answers), 0.0, answers)
+
+    found = summarise([row("1", 4, 1, 2), row("2", 4, 3, 2)], greedy=True, samples=100)
+    assert found["best_fixed"]["arm"] in ("a", "b")
+    assert found["best_fixed"]["overall"]["speedup_vs_ar"] == pytest.approx(2.0)
+    assert found["oracle"]["overall"]["speedup_vs_ar"] == pytest.approx(8 / 3)
+    assert found["oracle"]["choices"] == {"qa": {"a": 1, "b": 1}}
+    assert found["routed_vs_best_fixed"]["ratio"] == pytest.approx(1.0)
+    assert found["policy_overhead_s"] == pytest.approx(0.005)
+    assert found["policy_overhead_share"] == pytest.approx(0.01 / 2.0)

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from router_fakes import FakeEngine, FakePolicy
+
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.records import Request, Sampling
+from router.route import Router
+from router.specbench.command import specbench
+from router.specbench.journal import read_rows
+from router.specbench.protocol import load_questions, select
+from router.specbench.run import ask, policy_label
+
+REQUEST = Request(max_new_tokens=16)
+HARDWARE = {"cpu": "none"}
+
+
+def bench(router: Router, questions: Path, out: Path, **options: Any) -> dict[str, Any]:
+    asked = load_questions([questions])
+    request = options.pop("request", REQUEST)
+    return specbench(router, asked, request, out, hardware=HARDWARE, quiet=True, **options)
+
+
+def test_everything_is_written(router: Router, question_file: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    summary = bench(router, question_file, out)
+    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(summary))
+    assert summary["tasks"] == {"mt_bench": 3, "translation": 1, "math": 2}
+    for cells in (*summary["arms"].values(), summary["routed"], summary["oracle"]):
+        for name in ("overall", "mt_bench", "translation", "math"):
+            assert {
+                "tokens_per_s", "speedup_vs_ar", "ci95", "mean_accepted", "acceptance_rate",
+                "quality",
+            } <= cells[name].keys()  # fmt: skip
+    assert summary["arms"]["autoregressive"]["overall"]["mean_accepted"] == 1.0
+    assert summary["arms"]["autoregressive"]["overall"]["speedup_vs_ar"] == pytest.approx(1.0)
+    assert summary["arms"]["wide"]["math"]["quality"] == 0.5
+    assert 0 < summary["arms"]["wide"]["translation"]["quality"] < 1  # it was cut at 16 tokens
+    assert summary["best_fixed"]["arm"] in summary["arms"]
+    assert summary["policy_overhead_s"] > 0
+    assert sum(summary["policy_choices"]["mt_bench"].values()) == 3
+    assert summary["arms"]["wide"]["overall"]["differs_from_ar"] == 0
+    assert "| wide |" in (out / "summary.md").read_text()
+    assert sorted(p.name for p in (out / "plots").iterdir()) == [
+        "choices.png", "routed.png", "speedup.png",
+    ]  # fmt: skip
+
+
+def test_turn_two_sees_the_arms_own_turn_one(
+    router: Router, engine: FakeEngine, question_file: Path
+) -> None:
+    question = load_questions([question_file])[0]
+    row = ask(router, question, ["wide"], REQUEST, seed=0)
+    assert [text for _, text in engine.calls] == [
+        "u:tell a story",
+        "u:tell a story|a:TELL A STORY|u:shorter now",
+    ]
+    assert [turn.text for turn in row.answers["wide"].turns] == ["TELL A STORY", "SHORTER NOW"]
+
+
+def test_methods_are_interleaved_in_a_seeded_order(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path / "a")
+    bench(router, question_file, tmp_path / "b")
+    orders = [row.order for row in read_rows(tmp_path / "a")]
+    assert orders == [row.order for row in read_rows(tmp_path / "b")]
+    assert len({tuple(order) for order in orders}) > 1
+    assert all(sorted(o) == ["autoregressive", "routed", "small", "wide"] for o in orders)
+
+
+class Killed(BaseException):
+    """Stands for a kill: no handler of ours catches it."""
+
+
+def test_a_killed_run_goes_on(question_file: Path, tmp_path: Path) -> None:
+    out, policy = tmp_path / "bench", FakePolicy()
+
+    class Dying(FakeEngine):
+        def decode(self, arm: str, prompt_ids: list[int], *rest: Any, **named: Any) -> Any:
+            if "Guten" in self.tokenizer.decode(prompt_ids):
+                raise Killed
+            return super().decode(arm, prompt_ids, *rest, **named)
+
+    with pytest.raises(Killed):
+        bench(Router(Dying(), policy), question_file, out)  # type: ignore[arg-type]
+    assert [row.question_id for row in read_rows(out)] == ["81", "82", "83"]
+    with (out / "rows.jsonl").open("a") as stream:
+        stream.write('{"question_id": "241", "ta')  # a write that the kill cut short
+    engine = FakeEngine()
+    summary = bench(Router(engine, policy), question_file, out)  # type: ignore[arg-type]
+    assert summary["questions"] == 6
+    assert [row.question_id for row in read_rows(out)] == ["81", "82", "83", "241", "401", "402"]
+    assert not any("tell a story" in text for _, text in engine.calls)
+
+    engine.calls.clear()
+    bench(Router(engine, policy), question_file, out)  # type: ignore[arg-type]
+    assert engine.calls == [], "a finished run asks nothing again"
+
+
+def test_other_settings_in_the_same_folder_are_an_error(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path / "bench")
+    with pytest.raises(DraftpickError, match="max_new_tokens: 16 there, 8 now"):
+        bench(router, question_file, tmp_path / "bench", request=Request(max_new_tokens=8))
+
+
+def test_a_failing_question_is_an_error_row(question_file: Path, tmp_path: Path) -> None:
+    router = Router(FakeEngine(fails="6 + 7"), FakePolicy())  # type: ignore[arg-type]
+    summary = bench(router, question_file, tmp_path / "bench")
+    assert {(e["question_id"], e["method"]) for e in summary["errors"]} == {
+        ("402", method) for method in ("autoregressive", "small", "wide", "routed")
+    }
+    assert "told to fail" in summary["errors"][0]["error"]
+    assert summary["arms"]["wide"]["math"]["questions"] == 1
+    answers = (tmp_path / "bench" / "answers" / "fake-target-wide.jsonl").read_text()
+    assert "402" not in [str(json.loads(line)["question_id"]) for line in answers.splitlines()]
+
+
+def test_one_arm_that_fails_leaves_the_others(question_file: Path, tmp_path: Path) -> None:
+    class Half(FakeEngine):
+        def decode(self, arm: str, *rest: Any, **named: Any) -> Any:
+            if arm == "small":
+                raise RuntimeError("small is broken")
+            return super().decode(arm, *rest, **named)
+
+    summary = bench(Router(Half(), None), question_file, tmp_path / "b")
+    assert summary["arms"]["small"]["overall"] is None
+    assert summary["arms"]["wide"]["overall"]["questions"] == 6
+    assert summary["best_fixed"]["arm"] == "wide"
+    assert summary["routed"] is None and summary["policy_choices"] is None
+
+
+def test_spec_bench_can_read_the_answers(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "bench"
+    bench(router, question_file, out)
+    files = {path.stem for path in (out / "answers").iterdir()}
+    assert files == {f"fake-target-{m}" for m in ("autoregressive", "small", "wide", "routed")}
+    rows = [
+        json.loads(line)
+        for line in (out / "answers" / "fake-target-wide.jsonl").read_text().splitlines()
+    ]
+    assert [row["question_id"] for row in rows] == [81, 82, 83, 241, 401, 402]
+    assert [row["category"] for row in rows][-3:] == [
+        "translation", "math_reasoning", "math_reasoning",
+    ]  # fmt: skip
+    assert rows[1]["category"] == "math"  # MT-Bench's, not the word problems
+    for row in rows:
+        assert set(row) == {
+            "question_id", "category", "answer_id", "model_id", "choices", "tstamp",
+        }  # fmt: skip
+        (choice,) = row["choices"]
+        assert set(choice) == {
+            "index", "turns", "decoding_steps", "new_tokens", "wall_time", "accept_lengths",
+        }  # fmt: skip
+        turns = len(choice["turns"])
+        assert turns == len(choice["new_tokens"]) == len(choice["wall_time"])
+        assert len(choice["accept_lengths"]) == sum(choice["decoding_steps"])
+        # every token but each turn's first, which the prefill gives, comes out of a round
+        assert sum(choice["accept_lengths"]) == sum(choice["new_tokens"]) - turns
+
+
+def test_sampling_leaves_out_the_comparison_of_ids(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    request = replace(REQUEST, sampling=Sampling(temperature=0.8))
+    summary = bench(router, question_file, tmp_path / "bench", request=request)
+    assert summary["arms"]["wide"]["overall"]["differs_from_ar"] is None
+
+
+def test_arms_are_chosen_by_name(router: Router, question_file: Path, tmp_path: Path) -> None:
+    summary = bench(router, question_file, tmp_path / "bench", arms=["wide"])
+    assert list(summary["arms"]) == ["autoregressive", "wide"]
+    with pytest.raises(NoSuchName, match="unknown arm 'huge'"):
+        bench(router, question_file, tmp_path / "other", arms=["huge"])
+
+
+def test_a_limit_spreads_over_categories_and_grows(question_file: Path) -> None:
+    queries = load_questions([question_file])
+    two = select(queries, 2, seed=0)
+    assert {q.category for q in two if q.task == "mt_bench"} == {"writing", "math"}
+    assert [q.id for q in two] == [q.id for q in queries if q in two], "file order is kept"
+    one = select(queries, 1, seed=0)
+    assert {q.id for q in one} <= {q.id for q in two}
+    assert select(queries, None, seed=0) == queries
+
+
+@pytest.mark.parametrize("options", [{"limit": 0}, {"tasks": ["cooking"]}, {"tasks": ["rag"]}])
+def test_bad_choices_are_errors(question_file: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(DraftpickError):
+        load_questions([question_file], **options)
+
+
+def test_a_policy_label_changes_with_its_files(tmp_path: Path) -> None:
+    (tmp_path / "policy.json").write_text("{}")
+    before = policy_label(tmp_path)
+    (tmp_path / "policy.json").write_text("[]")
+    assert policy_label(tmp_path) != before
+    assert policy_label("models:/x@champion") == "models:/x@champion"
