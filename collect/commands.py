@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from .align.commands import align
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -54,6 +56,7 @@ def mount(app: typer.Typer) -> None:
     application's to print."""
     app.command("collect", help=COLLECT_HELP)(collect)
     app.command("train", help=TRAIN_HELP)(train)
+    app.command("align")(align)
 
 
 def collect(
@@ -268,9 +271,8 @@ def _load_engine(
     """The engine with the defaults it has itself for what was not asked."""
     from decoders import Engine
 
-    asked = {"target": target, "dtype": dtype, "device": device, "arms": config}
-    engine: SweepEngine = Engine.load(**{k: v for k, v in asked.items() if v is not None})
-    return engine
+    named = {"target": target, "dtype": dtype, "device": device}
+    return Engine.load(arms=config, **{k: v for k, v in named.items() if v is not None})
 
 
 def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:

@@ -34,12 +34,11 @@ class Costs:
     """Seconds measured on the machine that collected, at batch 1.
 
     verify_s: at index i, one pass of the target over i + 1 tokens. draft_s: by arm, one drafted
-    token. round_s: by arm, what a round costs beside drafting and verifying.
+    token.
     """
 
     verify_s: tuple[float, ...]
     draft_s: dict[str, float]
-    round_s: dict[str, float]
 
 
 @dataclass(frozen=True, kw_only=True)

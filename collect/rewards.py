@@ -104,7 +104,7 @@ def saved_passes(outcome: Outcome, context: Context) -> float:
 def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
-    (new_tokens - 1) * verify(1) over rounds * (verify(width) + round_s) + drafted * draft_s, with
+    (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
     width = 1 + drafted / rounds, interpolated between the measured widths. Prefill excluded;
     1 where the prompt's own pass wrote the whole answer.
     """
@@ -113,8 +113,8 @@ def modelled(outcome: Outcome, context: Context) -> float:
     if decoded <= 0 or rounds <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
-    round_s = _interpolate(costs.verify_s, drafted / rounds) + costs.round_s.get(outcome.arm, 0.0)
-    arm_s = rounds * round_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
+    verify_s = _interpolate(costs.verify_s, drafted / rounds)
+    arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
     return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
 
 

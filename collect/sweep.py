@@ -145,7 +145,6 @@ def _costs(engine: SweepEngine, names: Sequence[str]) -> Costs:
     return Costs(
         verify_s=tuple(float(seconds) for seconds in measured["verify_s"]),
         draft_s={n: float(s) for n, s in measured["draft_s"].items() if n in names},
-        round_s={n: float(s) for n, s in measured["round_s"].items() if n in names},
     )
 
 

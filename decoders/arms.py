@@ -84,8 +84,8 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
         declared = _ArmsFile.model_validate(document).arms
     except ValidationError as error:
         mistakes += _sentences("", error)
-        declared = document.get("arms")
-        declared = declared if isinstance(declared, dict) else {}
+        body = document.get("arms")
+        declared = body if isinstance(body, dict) else {}
     for name, body in declared.items():
         body = body if isinstance(body, dict) else {"kind": body}
         try:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -55,7 +54,7 @@ def measure(target: Backend, methods: dict[str, Method]) -> Costs:
     widths: list[list[float]] = [[] for _ in range(WIDEST)]
     for _ in range(REPEATS):
         for width in range(1, WIDEST + 1):
-            widths[width - 1].append(_timed(target, lambda w=width: target.extend(ids[:w])))
+            widths[width - 1].append(_extend_s(target, ids[:width]))
             target.truncate(CONTEXT)
     verify_s = [statistics.median(times) for times in widths]
     draft_s = {}
@@ -70,9 +69,7 @@ def measure(target: Backend, methods: dict[str, Method]) -> Costs:
             synchronize(target.device)
             drafted = time.perf_counter() - started
             newest = torch.tensor(context[-1:], device=target.device)
-            verified = _timed(
-                target, lambda p=proposal, n=newest: target.extend(torch.cat([n, p.ids]))
-            )
+            verified = _extend_s(target, torch.cat([newest, proposal.ids]))
             count = len(proposal.ids)
             if count:
                 per_token.append((drafted + verified - verify_s[count]) / count)
@@ -82,8 +79,8 @@ def measure(target: Backend, methods: dict[str, Method]) -> Costs:
     return Costs(verify_s, draft_s)
 
 
-def _timed(target: Backend, call: Callable[[], Any]) -> float:
+def _extend_s(target: Backend, ids: torch.Tensor) -> float:
     started = time.perf_counter()
-    call()
+    target.extend(ids)
     synchronize(target.device)
     return time.perf_counter() - started

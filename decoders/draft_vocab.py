@@ -59,7 +59,7 @@ class DraftVocab:
         return self
 
     def expand(self, probs: Tensor) -> Tensor:
-        """[..., N] over draft ids -> [..., V] over target ids; "other" must hold no mass."""
+        """[..., N-1] over draft ids, "other" left out -> [..., V] over target ids."""
         wide = probs.new_zeros(*probs.shape[:-1], self.target_vocab)
-        wide[..., self.to_target] = probs[..., :-1]
+        wide[..., self.to_target] = probs
         return wide

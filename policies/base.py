@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -99,7 +100,7 @@ def origin_of(
         table_digest=table.digest,
         arms_fingerprint=table.arms_fingerprint,
         seed=seed,
-        options=options,
+        options=json.loads(json.dumps(options)),  # as it will be read back: lists, not tuples
     )
 
 

@@ -41,7 +41,13 @@ def reward_curve(history: list[EpochStats], evaluation: Evaluation, reward_name:
             axes.plot(*zip(*points, strict=True), marker="s", linestyle="--", label=label)
     for name in ("best-fixed", "oracle"):
         axes.axhline(evaluation[name].mean, color=REFERENCE, linestyle=":")
-        axes.annotate(name, (epochs[0], evaluation[name].mean), va="bottom", fontsize=8)
+        axes.annotate(
+            f"{name} (evaluation queries)",
+            (epochs[0], evaluation[name].mean),
+            va="bottom",
+            fontsize=8,
+        )
+    axes.locator_params(axis="x", integer=True)
     axes.set(xlabel="epoch", ylabel=f"mean reward ({reward_name})", title="Reward while training")
     axes.legend(fontsize=8)
     return figure
@@ -53,6 +59,7 @@ def arm_shares(history: list[EpochStats], arms: list[str]) -> Figure:
     for arm in arms:
         shares = [row.arm_shares[arm] for row in history]
         axes.plot([row.epoch for row in history], shares, marker="o", label=arm)
+    axes.locator_params(axis="x", integer=True)
     axes.set(xlabel="epoch", ylabel="mean probability", ylim=(0, 1), title="Arm shares")
     axes.legend(fontsize=8)
     return figure

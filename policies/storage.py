@@ -150,13 +150,14 @@ def _damaged(path: Path, why: str) -> PolicyError:
 def _replace(path: Path, content: bytes) -> None:
     """Write beside the file, flush to the disk, then take its place in one step."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    scratch = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)
-        os.replace(name, path)
+        scratch.chmod(0o644)
+        scratch.replace(path)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        scratch.unlink(missing_ok=True)
         raise

@@ -6,7 +6,6 @@ import logging
 import os
 import re
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -149,10 +148,7 @@ def _quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings():
-            # Advice on type hints; the model is logged with an explicit signature instead.
-            warnings.filterwarnings("ignore", message=".*Add type hints to the `predict`")
-            yield
+        yield
     finally:
         for logger, level in zip(loggers, levels, strict=True):
             logger.setLevel(level)

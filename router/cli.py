@@ -14,19 +14,13 @@ from collect import commands as collect_commands
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
 
-Examples:
-
-  draftpick generate "Why is the sky blue?"
-
-  draftpick generate --arm max-gram --json "Summarize: ..."
-
-  draftpick collect --queries train.jsonl --out rewards
-
-  draftpick train --rewards rewards --policy reinforce
-
-  draftpick specbench --limit 5 --out bench && draftpick report bench
-
-  draftpick arms
+\b
+  draftpick generate "Why is the sky blue?"             answer through the arm a policy picks
+  draftpick collect --out rewards                       what every arm does on every query
+  draftpick train --rewards rewards --out policy        learn which arm to pick
+  draftpick specbench --limit 5 --out bench             measure it, arm against arm
+  draftpick report bench                                one HTML page of it
+  draftpick demo                                        all of that, in minutes
 """
 
 app = typer.Typer(

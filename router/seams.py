@@ -13,6 +13,7 @@ class RoutingEngine(Protocol):
     """A loaded target with its arms. See `decoders.Engine` for what each member means."""
 
     target_name: str
+    eos_ids: tuple[int, ...]
 
     @property
     def target_fingerprint(self) -> str: ...

@@ -21,7 +21,8 @@ from decoders.draft_vocab import DraftVocab
 class Learner(Protocol):
     """Trainable module, its two measures, and its file format."""
 
-    module: nn.Module
+    @property
+    def module(self) -> nn.Module: ...
 
     def hidden(self, ids: Tensor) -> Tensor:
         """[B, T] target ids -> [B, T, d], ready for the head."""

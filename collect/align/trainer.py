@@ -44,7 +44,8 @@ class Recipe:
 
 def optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside layers, AdamW for the rest (embeddings, head, norms)."""
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
         inner = parameter.ndim == 2 and "embed" not in name and "head" not in name
         (matrices if inner else rest).append(parameter)

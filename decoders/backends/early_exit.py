@@ -11,13 +11,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .llama import LlamaBackend
-from .llama_model import LayerWeights, Shape, cast, layer, rope_table
+from .llama_model import LayerWeights, Shape, layer, moved, rope_table
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Adapter(nn.Module):
         self.shape, self.config = shape, config
         self.blocks = nn.ModuleList()
         for block in blocks:
-            parts = {k: nn.Parameter(v) for k, v in vars(block).items() if v is not None}
+            parts = {k: nn.Parameter(t) for k, t in block.tensors().items()}
             self.blocks.append(nn.ParameterDict(parts))
         self.norm = nn.Parameter(norm)
         self.lens = nn.Parameter(lens)
@@ -56,7 +57,7 @@ class Adapter(nn.Module):
     def begin(cls, target: LlamaBackend, config: AdapterConfig) -> Adapter:
         """Untrained: the target's layers that follow the exit, no lens yet (see `fit_lens`)."""
         following = target.weights.layers[config.exit_layer : config.exit_layer + config.blocks]
-        blocks = [cast(w, target.device, torch.float32) for w in following]
+        blocks = [moved(w, target.device, torch.float32) for w in following]
         norm = torch.ones(target.shape.hidden, device=target.device)
         lens = torch.eye(target.shape.hidden, device=target.device)
         return cls(target.shape, config, [_cloned(b) for b in blocks], norm, lens)
@@ -77,13 +78,13 @@ class Adapter(nn.Module):
 
         state = load_file(folder / "adapter.safetensors", device=str(target.device))
         config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
-        moved = {k: v.to(target.dtype) for k, v in state.items()}
+        parameters = {k: v.to(target.dtype) for k, v in state.items()}
         blocks = []
         for index in range(config.blocks):
             at = f"blocks.{index}."
-            parts = {k.removeprefix(at): v for k, v in moved.items() if k.startswith(at)}
-            blocks.append(LayerWeights(**{"qkv_bias": None, **parts}))  # type: ignore[arg-type]
-        adapter = cls(target.shape, config, blocks, moved["norm"], moved["lens"])
+            parts = {k.removeprefix(at): v for k, v in parameters.items() if k.startswith(at)}
+            blocks.append(LayerWeights(**parts))
+        adapter = cls(target.shape, config, blocks, parameters["norm"], parameters["lens"])
         return adapter.requires_grad_(False)
 
     def save(self, folder: Path) -> None:
@@ -94,7 +95,7 @@ class Adapter(nn.Module):
         (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1))
 
     def weights(self) -> list[LayerWeights]:
-        return [LayerWeights(**{"qkv_bias": None, **dict(b.items())}) for b in self.blocks]
+        return [LayerWeights(**dict(cast(nn.ParameterDict, b).items())) for b in self.blocks]
 
     def forward(self, states: Tensor) -> Tensor:
         """[B, T, d] states at the exit -> [B, T, d] ready for the head; causal, no cache."""
@@ -111,4 +112,4 @@ class Adapter(nn.Module):
 
 
 def _cloned(block: LayerWeights) -> LayerWeights:
-    return LayerWeights(**{k: None if v is None else v.clone() for k, v in vars(block).items()})
+    return LayerWeights(**{k: t.clone() for k, t in block.tensors().items()})

@@ -73,7 +73,7 @@ class LlamaBackend:
             raise ContextTooLong(len(prompt_ids), 0, self.context)
         self.truncate(0)
         ids = torch.tensor(prompt_ids, device=self.device)
-        for chunk in ids.split(PREFILL_CHUNK):
+        for chunk in torch.split(ids, PREFILL_CHUNK):
             hidden = self._hidden(chunk)
         last = self.final_norm(hidden[-1])
         logits = F.linear(last, self.weights.head)

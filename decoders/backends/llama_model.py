@@ -8,7 +8,7 @@ sizes and in whether the q, k, v projections have biases.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,15 @@ class LayerWeights:
 
     attention_norm: Tensor  # [d]
     qkv: Tensor  # [(H + 2 * KV) * D, d]
-    qkv_bias: Tensor | None  # [(H + 2 * KV) * D]
     out: Tensor  # [d, H * D]
     mlp_norm: Tensor  # [d]
     gate_up: Tensor  # [2 * f, d]
     down: Tensor  # [d, f]
+    qkv_bias: Tensor | None = None  # [(H + 2 * KV) * D]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Field name -> tensor, an absent bias left out."""
+        return {name: t for name, t in vars(self).items() if t is not None}
 
 
 @dataclass(frozen=True)
@@ -186,11 +190,10 @@ def count(weights: Weights) -> int:
     if weights.head is not weights.embedding:
         total += weights.head.numel()
     for one in weights.layers:
-        total += sum(t.numel() for t in vars(one).values() if t is not None)
+        total += sum(t.numel() for t in one.tensors().values())
     return total
 
 
-def cast(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:
+def moved(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:
     """The same layer elsewhere or in another dtype."""
-    moved = {k: None if v is None else v.to(device, dtype) for k, v in vars(weights).items()}
-    return replace(weights, **moved)
+    return LayerWeights(**{k: t.to(device, dtype) for k, t in weights.tensors().items()})

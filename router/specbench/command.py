@@ -49,7 +49,7 @@ def specbench(
     summary = summarise(
         [by_id[question.id] for question in questions],
         greedy=request.sampling.greedy,
-        eos_ids=_eos_ids(router),
+        eos_ids=router.engine.eos_ids,
         seed=seed,
         about={
             "target": router.engine.target_name,
@@ -132,8 +132,3 @@ def _with_progress(
         return run(
             router, questions, methods, request, seed, journal, lambda row: progress.advance(bar)
         )
-
-
-def _eos_ids(router: Router) -> tuple[int, ...]:
-    eos = getattr(router.engine.tokenizer, "eos_token_id", None)
-    return () if eos is None else (int(eos),)

@@ -55,7 +55,7 @@ def routed_against(summary: dict[str, Any]) -> Figure:
 
 
 def choices(summary: dict[str, Any]) -> Figure:
-    """Heat map: the share of each task's questions that the policy gave to each arm."""
+    """Heat map: the share of each task's answers that the policy gave to each arm."""
     counts = summary["policy_choices"] or {}
     arms, tasks = list(summary["arms"]), list(counts)
     table = np.array([[counts[task].get(arm, 0) for arm in arms] for task in tasks], dtype=float)

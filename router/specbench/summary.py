@@ -69,7 +69,7 @@ def summarise(
         "routed": None if routed is None else cells(routed),
         "oracle": {
             **cells(oracle),
-            "choices": _choices(rows, oracle_arms, tasks),
+            "choices": _choices(rows, [[arm] if arm else [] for arm in oracle_arms], tasks),
             "note": ORACLE_NOTE,
         },
         "best_fixed": best,
@@ -80,7 +80,7 @@ def summarise(
         "policy_overhead_share": overhead.get("share"),
         "policy_choices": None
         if routed is None
-        else _choices(rows, [a.turns[0].arm if a.turns else None for a in routed], tasks),
+        else _choices(rows, [[turn.arm for turn in a.turns] for a in routed], tasks),
         "errors": [
             {"question_id": row.question_id, "method": method, "error": answer.error}
             for row in rows
@@ -156,16 +156,13 @@ def _against(
 
 
 def _choices(
-    rows: Sequence[Row], arms: Sequence[str | None], tasks: Sequence[str]
+    rows: Sequence[Row], arms: Sequence[Sequence[str]], tasks: Sequence[str]
 ) -> dict[str, dict[str, int]]:
-    return {
-        task: dict(
-            Counter(
-                arm for row, arm in zip(rows, arms, strict=True) if row.task == task and arm
-            ).most_common()
-        )
-        for task in tasks
-    }
+    """task -> arm -> how often. arms: those chosen for each row."""
+    counts: dict[str, Counter[str]] = {task: Counter() for task in tasks}
+    for row, chosen in zip(rows, arms, strict=True):
+        counts[row.task].update(chosen)
+    return {task: dict(counted.most_common()) for task, counted in counts.items()}
 
 
 def _answers(rows: Sequence[Row], method: str) -> list[Answer]:

@@ -154,7 +154,6 @@ class FakeEngine:
         return {
             "verify_s": [0.010 + 0.001 * i for i in range(k_max + 1)],
             "draft_s": {"small": 0.002, "ngram": 0.0001, "other": 1.0},
-            "round_s": {"small": 0.001, "ngram": 0.0},
         }
 
 

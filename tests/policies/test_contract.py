@@ -138,7 +138,7 @@ def test_compatibility_names_both_sides() -> None:
         policies.check_compatible(policy, ["a", "b"], "toy/5")
     with pytest.raises(PolicyError, match="toy/5, but the embedder here is other/5"):
         policies.check_compatible(policy, ARMS, "other/5")
-    with pytest.raises(PolicyError, match="fingerprint arms-1.*arms-2"):
+    with pytest.raises(PolicyError, match=r"fingerprint arms-1.*arms-2"):
         policies.check_compatible(policy, ARMS, "toy/5", "arms-2")
     policies.check_compatible(policies.uniform_policy(ARMS), ARMS, "whatever")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 from policy_tables import OPTIONS, tiny
 
 import policies
-from policies import PolicyError, storage
+from policies import PolicyError
 from policies.storage import MANIFEST
 
 
@@ -77,14 +76,14 @@ def test_a_kill_while_saving_leaves_the_old_policy(
     new = policies.fit("exact", tiny(), None, 1, **OPTIONS["exact"]).policy
     done = 0
 
-    def replace(source: str, target: Path) -> None:
+    def replace(source: Path, target: Path) -> None:
         nonlocal done
         if done == writes:
             raise KeyboardInterrupt
         done += 1
-        os.rename(source, target)
+        source.rename(target)
 
-    monkeypatch.setattr(storage.os, "replace", replace)
+    monkeypatch.setattr(Path, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
         new.save(folder)
     monkeypatch.undo()

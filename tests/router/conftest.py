@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from router_fakes import FakeEngine, FakePolicy
 
 from router.route import Router
+
+sys.path.insert(0, str(Path(__file__).parent))  # the fakes lie beside the tests
+
+from router_fakes import FakeEngine, FakePolicy
 
 
 @pytest.fixture

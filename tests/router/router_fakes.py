@@ -44,6 +44,7 @@ class FakeEngine:
     target_fingerprint = "fake-target@sha256:0/float32"
     embedder = "target:fake/4"
     context = 2000
+    eos_ids: tuple[int, ...] = (EOS,)
 
     def __init__(self, fails: str | None = None) -> None:
         self.tokenizer = FakeTokenizer()

@@ -43,7 +43,7 @@ def test_everything_is_written(router: Router, question_file: Path, tmp_path: Pa
     assert 0 < summary["arms"]["wide"]["translation"]["quality"] < 1  # it was cut at 16 tokens
     assert summary["best_fixed"]["arm"] in summary["arms"]
     assert summary["policy_overhead_s"] > 0
-    assert sum(summary["policy_choices"]["mt_bench"].values()) == 3
+    assert sum(summary["policy_choices"]["mt_bench"].values()) == 5  # turns
     assert summary["arms"]["wide"]["overall"]["differs_from_ar"] == 0
     assert "| wide |" in (out / "summary.md").read_text()
     assert sorted(p.name for p in (out / "plots").iterdir()) == [

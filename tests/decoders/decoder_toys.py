@@ -1,0 +1,287 @@
+"""Helpers of the decoder tests: tiny models, small drafters, and chance that walks every outcome."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LogitsProcessorList,
+    MistralConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    RepetitionPenaltyLogitsProcessor,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
+
+from decoders.backends.base import Backend
+from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance, Generator
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import (
+    Drafter,
+    EarlyExitDrafter,
+    MaxGramDrafter,
+    NeuralDrafter,
+    NullDrafter,
+)
+from decoders.lengths import DraftLength, FixedLength
+from decoders.loop import Method, decode
+from decoders.records import DecodeResult, Request, Sampling, StepStats
+from decoders.stopping import Stopper
+from decoders.verify import Lossless, Verifier
+
+CPU = torch.device("cpu")
+
+# -- tiny transformers models ---------------------------------------------------------------------
+
+CONFIGS: dict[str, type] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
+SIZES: dict[str, Any] = {
+    "vocab_size": 16,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "tie_word_embeddings": True,
+    "initializer_range": 0.3,
+    "bos_token_id": None,
+    "eos_token_id": None,
+    "pad_token_id": None,
+}
+
+
+def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:
+    """A random model, sharp enough that no two logits are nearly equal."""
+    extra = {"sliding_window": None} if kind == "mistral" else {}
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(CONFIGS[kind](**{**SIZES, **extra, **config}))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.normal_(0, 0.3)  # transformers starts them at zero
+            elif "norm" in name:
+                parameter.uniform_(0.5, 1.5)
+    model.save_pretrained(folder)
+
+
+def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def native(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:
+    return LlamaBackend.load(folder, CPU, dtype)
+
+
+def generate(model: PreTrainedModel, prompt: list[int], most: int, **options: Any) -> list[int]:
+    """transformers' own greedy answer, the prompt left out."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=most,
+        do_sample=False,
+        pad_token_id=0,
+        **options,
+    )
+    return out[0, len(prompt) :].tolist()
+
+
+def random_exit(
+    target: LlamaBackend, layer: int, seed: int, vocab: DraftVocab | None = None, noise: float = 0.3
+) -> EarlyExitDrafter:
+    """The target's next layer as adapter, its lens pushed off the identity."""
+    adapter = Adapter.begin(target, AdapterConfig(layer)).to(target.dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    push = torch.randn(adapter.lens.shape, generator=generator, dtype=torch.float64)
+    adapter.lens += noise * push.to(target.dtype)
+    return EarlyExitDrafter(target, adapter, vocab)
+
+
+# -- running the shipped loop ---------------------------------------------------------------------
+
+
+def method(
+    drafter: Drafter, length: DraftLength | int = 2, verifier: Verifier | None = None
+) -> Method:
+    rule = FixedLength(length) if isinstance(length, int) else length
+    return Method("test", drafter, verifier or Lossless(), rule)
+
+
+def autoregressive() -> Method:
+    return method(NullDrafter(CPU), 0)
+
+
+def run(
+    target: Backend,
+    how: Method,
+    prompt: list[int],
+    request: Request,
+    *,
+    eos_ids: tuple[int, ...] = (),
+    tokenizer: Any = None,
+    chance: Chance | None = None,
+    emit: Callable[[list[int]], None] = lambda ids: None,
+) -> DecodeResult:
+    prefilled = target.prefill(prompt)
+    stopper = Stopper(request, eos_ids, tokenizer)
+    chance = chance or Generator(CPU, request.seed)
+    return decode(target, how, prompt, prefilled, request, stopper, chance, emit)
+
+
+class ListedLengths:
+    """Lengths from a list, over and over: a rule that sits out rounds and comes back."""
+
+    min_confidence = 0.0
+
+    def __init__(self, lengths: Sequence[int]) -> None:
+        self._lengths = list(lengths)
+        self.reset()
+
+    def next(self) -> int:
+        self._round += 1
+        return self._lengths[(self._round - 1) % len(self._lengths)]
+
+    def observe(self, stats: StepStats) -> None:
+        pass
+
+    def reset(self) -> None:
+        self._round = 0
+
+
+def neural(vocab: int, seed: int, sharpness: float = 1.0) -> NeuralDrafter:
+    return NeuralDrafter(ToyBackend.random(vocab, seed, sharpness))
+
+
+def reduced(kept: list[int], target_vocab: int, seed: int) -> NeuralDrafter:
+    """A drafter over a part of the target's vocabulary."""
+    vocab = DraftVocab(kept, target_vocab)
+    return NeuralDrafter(ToyBackend.random(vocab.size, seed, 1.0), vocab)
+
+
+def max_gram(table: list[int] | None = None, **options: Any) -> MaxGramDrafter:
+    return MaxGramDrafter(CPU, table, **options)
+
+
+# -- every outcome of chance ----------------------------------------------------------------------
+
+
+@dataclass
+class _Choice:
+    weights: list[float]
+    taken: int = 0
+
+
+class Walk:
+    """Chance that follows a script and remembers the roads not taken.
+
+    Both questions become a choice among weighted outcomes; impossible outcomes are left out.
+    """
+
+    def __init__(self, script: list[_Choice]) -> None:
+        self._script, self._at = script, 0
+        self.weight = 1.0
+
+    def _choose(self, weights: list[float]) -> int:
+        if self._at == len(self._script):
+            self._script.append(_Choice(weights, next(i for i, w in enumerate(weights) if w > 0)))
+        choice = self._script[self._at]
+        self._at += 1
+        self.weight *= choice.weights[choice.taken]
+        return choice.taken
+
+    def draw(self, probs: Tensor) -> Tensor:
+        return torch.tensor(self._choose((probs / probs.sum()).tolist()))
+
+    def accept(self, probability: Tensor) -> Tensor:
+        """One choice a token, the later ones too: the loop may not look at them after a fall."""
+        stands = [self._choose([1 - p, p]) == 1 for p in probability.clamp(max=1).tolist()]
+        return torch.tensor(stands, dtype=torch.bool)
+
+
+def every_outcome(once: Callable[[Chance], Any]) -> Iterator[tuple[float, Any]]:
+    """(weight, result) of `once` under every way that its chance may fall; depth first."""
+    script: list[_Choice] = []
+    while True:
+        walk = Walk(script)
+        yield_result = once(walk)
+        yield walk.weight, yield_result
+        while script:  # the deepest choice that has another possible outcome takes it
+            last = script[-1]
+            after = [i for i in range(last.taken + 1, len(last.weights)) if last.weights[i] > 0]
+            if after:
+                last.taken = after[0]
+                break
+            script.pop()
+        if not script:
+            return
+
+
+Law = dict[tuple[int, ...], float]
+
+
+def loop_law(
+    target: Backend, how: Method, prompt: list[int], request: Request, eos: tuple[int, ...] = ()
+) -> Law:
+    """The exact law of the shipped loop's answers."""
+    law: Law = defaultdict(float)
+    outcomes = every_outcome(
+        lambda chance: run(target, how, prompt, request, eos_ids=eos, chance=chance).ids
+    )
+    for weight, ids in outcomes:
+        law[tuple(ids)] += weight
+    return law
+
+
+def transformers_filters(sampling: Sampling) -> LogitsProcessorList:
+    """What `generate` would build, in its order."""
+    made = LogitsProcessorList()
+    if sampling.repetition_penalty != 1:
+        made.append(RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty))
+    made.append(TemperatureLogitsWarper(sampling.temperature))
+    if sampling.top_k:
+        made.append(TopKLogitsWarper(sampling.top_k))
+    if sampling.top_p < 1:
+        made.append(TopPLogitsWarper(sampling.top_p))
+    return made
+
+
+def reference_law(
+    next_logits: Callable[[list[int]], Tensor],
+    prompt: list[int],
+    request: Request,
+    eos: tuple[int, ...] = (),
+) -> Law:
+    """The target's own law, from its next-token logits and transformers' filters alone."""
+    filters = transformers_filters(request.sampling)
+    law: Law = {}
+
+    def go_on(made: tuple[int, ...], weight: float) -> None:
+        if len(made) == request.max_new_tokens or (made and made[-1] in eos):
+            law[made] = weight
+            return
+        context = [*prompt, *made]
+        scores = filters(torch.tensor([context]), next_logits(context).unsqueeze(0))
+        for token, p in enumerate(scores.softmax(-1)[0].tolist()):
+            if p > 0:
+                go_on((*made, token), weight * p)
+
+    go_on((), 1.0)
+    return law
+
+
+def distance(one: Law, other: Law) -> float:
+    """The greatest difference in any answer's probability."""
+    return max(abs(one.get(ids, 0.0) - other.get(ids, 0.0)) for ids in {*one, *other})

@@ -1,0 +1,345 @@
+"""What every backend promises, asked of all of them; and native passes beside transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import CPU, native, random_exit, transformers_model
+
+from decoders.backends import llama as llama_module
+from decoders.backends.base import Backend
+from decoders.backends.hf import HFBackend
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import unsupported
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Generator
+from decoders.errors import ContextTooLong, DraftpickError
+from decoders.records import Sampling
+
+Tiny = Callable[..., Path]
+MADE = ("toy", "native-float64", "native-float32", "native-with-exit", "hf")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+def make(kind: str, tiny: Tiny) -> Backend:
+    if kind == "toy":
+        toy = ToyBackend.random(16, seed=0)
+        toy.context = 96
+        return toy
+    if kind == "hf":
+        return HFBackend.load(tiny(), CPU, torch.float32)
+    dtype = torch.float64 if kind == "native-float64" else torch.float32
+    backend = native(tiny(), dtype)
+    if kind == "native-with-exit":
+        backend.open_exit(1)
+    return backend
+
+
+@pytest.fixture(params=MADE)
+def backend(request: pytest.FixtureRequest, tiny: Tiny) -> Backend:
+    return make(request.param, tiny)
+
+
+def ids(*tokens: int) -> torch.Tensor:
+    return torch.tensor(tokens)
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one.double(), other.double(), atol=1e-5, rtol=1e-5)
+
+
+# -- the contract ---------------------------------------------------------------------------------
+
+
+def test_is_a_backend(backend: Backend) -> None:
+    assert isinstance(backend, Backend)
+    assert (backend.vocab_size, backend.context, backend.device) == (16, 96, CPU)
+    assert backend.parameters > 0
+    assert backend.dtype in (torch.float32, torch.float64)
+
+
+def test_prefill_reads_the_prompt(backend: Backend) -> None:
+    read = backend.prefill(PROMPT)
+    assert backend.length == len(PROMPT)
+    assert read.logits.shape == (16,)
+    assert read.embedding.ndim == 1 and read.embedding.dtype == torch.float32
+    assert read.prefill_s >= 0
+
+
+def test_prefill_forgets_what_came_before(backend: Backend) -> None:
+    first = backend.prefill(PROMPT)
+    backend.prefill([7, 7, 7])
+    backend.extend(ids(2))
+    again = backend.prefill(PROMPT)
+    assert backend.length == len(PROMPT)
+    close(again.logits, first.logits)
+    close(again.embedding, first.embedding)
+
+
+def test_a_prompt_of_one_token(backend: Backend) -> None:
+    one = backend.prefill([5]).logits
+    assert backend.length == 1
+    backend.prefill([5, 8])
+    backend.truncate(0)
+    assert backend.length == 0
+    close(backend.extend(ids(5))[-1], one)
+
+
+def test_an_empty_prompt_is_refused(backend: Backend) -> None:
+    with pytest.raises(DraftpickError, match="empty"):
+        backend.prefill([])
+
+
+def test_prefill_equals_extending_from_nothing(backend: Backend) -> None:
+    logits = backend.prefill(PROMPT).logits
+    backend.truncate(0)
+    close(backend.extend(ids(*PROMPT))[-1], logits)
+
+
+def test_at_once_equals_one_by_one(backend: Backend) -> None:
+    more = [0, 15, 8, 8, 3]
+    backend.prefill(PROMPT)
+    at_once = backend.extend(ids(*more))
+    assert at_once.shape == (5, 16) and backend.length == len(PROMPT) + 5
+    backend.prefill(PROMPT)
+    one_by_one = torch.cat([backend.extend(ids(token)) for token in more])
+    close(at_once, one_by_one)
+
+
+def test_rolling_back_leaves_no_trace(backend: Backend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(9, 9, 9))
+    backend.truncate(len(PROMPT) + 1)
+    assert backend.length == len(PROMPT) + 1
+    rolled = backend.extend(ids(4, 2))
+    backend.prefill([*PROMPT, 9])
+    close(rolled, backend.extend(ids(4, 2)))
+
+
+def test_rolling_back_into_the_prompt(backend: Backend) -> None:
+    backend.prefill(PROMPT)
+    backend.truncate(3)
+    rolled = backend.extend(ids(11))[-1]
+    close(rolled, backend.prefill([*PROMPT[:3], 11]).logits)
+
+
+def test_truncation_goes_backwards_only(backend: Backend) -> None:
+    backend.prefill(PROMPT)
+    for length in (len(PROMPT) + 1, -1):
+        with pytest.raises(ValueError, match="truncate"):
+            backend.truncate(length)
+    backend.truncate(len(PROMPT))
+    assert backend.length == len(PROMPT)
+
+
+def test_the_context_is_filled_and_not_overrun(backend: Backend) -> None:
+    backend.prefill([1] * (backend.context - 2))
+    backend.extend(ids(1, 2))
+    assert backend.length == backend.context
+    with pytest.raises(ContextTooLong, match="96"):
+        backend.extend(ids(1))
+    with pytest.raises(ContextTooLong):
+        backend.prefill([1] * (backend.context + 1))
+
+
+# -- the same numbers as transformers -------------------------------------------------------------
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("llama", {}),
+    "llama-untied": ("llama", {"tie_word_embeddings": False}),
+    "llama-one-kv-head": ("llama", {"num_key_value_heads": 1}),
+    "llama-all-kv-heads": ("llama", {"num_key_value_heads": 4}),
+    "llama-rope-theta": (
+        "llama",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e5}},
+    ),
+    "qwen2-tied": ("qwen2", {}),
+    "qwen2-untied": ("qwen2", {"tie_word_embeddings": False}),
+    "mistral": ("mistral", {"tie_word_embeddings": False}),
+    "mistral-head-dim": ("mistral", {"head_dim": 16}),
+}
+
+
+def folder_of(shape: str, tiny: Tiny) -> Path:
+    kind, config = SHAPES[shape]
+    frozen = {k: v for k, v in config.items() if k != "rope_parameters"}
+    if len(frozen) == len(config):
+        return tiny(kind, **frozen)
+    from decoder_toys import save_tiny
+
+    folder = tiny(kind, seed=99).parent / shape
+    save_tiny(folder, kind, 99, config)
+    return folder
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_native_equals_transformers(shape: str, tiny: Tiny) -> None:
+    folder = folder_of(shape, tiny)
+    model, mine = transformers_model(folder), native(folder)
+    with torch.no_grad():
+        theirs = model(torch.tensor([[*PROMPT, 7, 7, 0]]), output_hidden_states=True)
+    read = mine.prefill(PROMPT)
+    close(read.logits, theirs.logits[0, len(PROMPT) - 1])
+    close(mine.extend(ids(7, 7, 0)), theirs.logits[0, -3:])
+    assert mine.parameters == model.num_parameters()
+    # the embedding is the last hidden state, which transformers gives after the final norm
+    close(read.embedding, theirs.hidden_states[-1][0, len(PROMPT) - 1])
+    assert theirs.logits.std() > 0.3  # a model that says nothing would prove nothing
+
+
+def test_the_hf_backend_equals_transformers(tiny: Tiny) -> None:
+    model, mine = transformers_model(tiny()), HFBackend.load(tiny(), CPU, torch.float32)
+    with torch.no_grad():
+        theirs = model(torch.tensor([[*PROMPT, 7, 7, 0]]), output_hidden_states=True)
+    read = mine.prefill(PROMPT)
+    close(read.logits, theirs.logits[0, len(PROMPT) - 1])
+    close(read.embedding, theirs.hidden_states[-1][0, len(PROMPT) - 1])
+    close(mine.extend(ids(7, 7, 0)), theirs.logits[0, -3:])
+    assert mine.parameters == model.num_parameters()
+
+
+def test_a_long_prompt_is_read_in_chunks(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = native(tiny()).prefill(PROMPT)
+    monkeypatch.setattr(llama_module, "PREFILL_CHUNK", 3)
+    pieces = native(tiny()).prefill(PROMPT)
+    close(pieces.logits, whole.logits)
+    close(pieces.embedding, whole.embedding)
+
+
+def test_bfloat16_is_near(tiny: Tiny) -> None:
+    exact, rough = native(tiny()).prefill(PROMPT), native(tiny(), torch.bfloat16).prefill(PROMPT)
+    assert rough.logits.dtype == torch.bfloat16 and rough.embedding.dtype == torch.float32
+    assert (rough.logits.float() - exact.logits).abs().max() < 0.15 * exact.logits.abs().max()
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
+        ({"architectures": None}, "none named"),
+        ({"rope_scaling": {"rope_type": "llama3"}}, "llama3"),
+        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+        ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, "sliding"),
+        (
+            {
+                "architectures": ["Qwen2ForCausalLM"],
+                "sliding_window": 64,
+                "use_sliding_window": True,
+            },
+            "sliding",
+        ),
+        ({"hidden_act": "gelu"}, "gelu"),
+        ({"mlp_bias": True}, "MLP"),
+        ({"attention_bias": True}, "bias"),
+        ({"quantization_config": {"bits": 4}}, "quantised"),
+    ],
+)
+def test_what_native_cannot_run_is_named(config: dict[str, Any], reason: str) -> None:
+    said = unsupported({"architectures": ["LlamaForCausalLM"], **config})
+    assert said is not None and reason in said
+
+
+def test_native_takes_what_it_can_run() -> None:
+    assert unsupported({"architectures": ["LlamaForCausalLM"], "attention_bias": False}) is None
+    unused_window = {"sliding_window": 64, "use_sliding_window": False}
+    assert unsupported({"architectures": ["Qwen2ForCausalLM"], **unused_window}) is None
+
+
+# -- early exit -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def opened(tiny: Tiny) -> LlamaBackend:
+    backend = native(tiny(), torch.float64)
+    backend.open_exit(1)
+    return backend
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_running_ahead_changes_nothing(opened: LlamaBackend, tiny: Tiny, ahead: int) -> None:
+    plain = native(tiny(), torch.float64)
+    plain.prefill(PROMPT)
+    opened.prefill(PROMPT)
+    more = ids(9, 2, 6)
+    for token in more[:ahead]:
+        opened.lower(token.view(1))
+    assert (opened.ahead, opened.length) == (len(PROMPT) + ahead, len(PROMPT))
+    torch.testing.assert_close(opened.extend(more), plain.extend(more), atol=1e-12, rtol=0)
+    assert opened.ahead == opened.length == len(PROMPT) + 3
+
+
+def test_a_draft_that_ran_ahead_is_rolled_back(opened: LlamaBackend, tiny: Tiny) -> None:
+    plain = native(tiny(), torch.float64)
+    plain.prefill(PROMPT)
+    opened.prefill(PROMPT)
+    opened.lower(ids(15, 15))
+    opened.truncate(len(PROMPT))
+    torch.testing.assert_close(
+        opened.extend(ids(3, 4)), plain.extend(ids(3, 4)), atol=1e-12, rtol=0
+    )
+
+
+def test_the_exit_s_states_are_the_lower_layers_own(opened: LlamaBackend, tiny: Tiny) -> None:
+    with torch.no_grad():
+        states = transformers_model(tiny())(
+            torch.tensor([[*PROMPT, 9]]), output_hidden_states=True
+        ).hidden_states[1]
+    opened.prefill(PROMPT)
+    opened.lower(ids(9))
+    close(opened.exit_hidden(0, len(PROMPT) + 1), states[0])
+    close(opened.lower_batch(torch.tensor([PROMPT, PROMPT]), 1)[1], states[0, :-1])
+
+
+def test_opening_the_same_exit_again_keeps_what_was_read(opened: LlamaBackend) -> None:
+    """A drafter that loads only after the prompt was read must find the prompt's states."""
+    opened.prefill(PROMPT)
+    before = opened.exit_hidden(0, len(PROMPT)).clone()
+    opened.open_exit(1)
+    assert torch.equal(opened.exit_hidden(0, len(PROMPT)), before)
+
+
+def test_one_exit_a_target(opened: LlamaBackend) -> None:
+    with pytest.raises(DraftpickError, match="after layer 1"):
+        opened.open_exit(2)
+
+
+@pytest.mark.parametrize("layer", [0, 3, 7])
+def test_an_exit_lies_inside(tiny: Tiny, layer: int) -> None:
+    with pytest.raises(DraftpickError, match="1 to 2"):
+        native(tiny()).open_exit(layer)
+
+
+def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drafting owns the adapter's cache only, and what it runs ahead the target does not run."""
+    target = native(tiny(), torch.float64)
+    own = [t.data_ptr() for pair in target._cache for t in pair]
+    drafter = random_exit(target, 1, seed=0)
+    theirs = [t for pair in drafter._cache for t in pair]
+    assert len(theirs) == 2 * len(drafter.adapter.blocks) == 2
+    assert not {t.data_ptr() for t in theirs} & set(own)
+    kept = target.shape.layers * 2 * target.shape.kv_heads * target.shape.head_dim
+    assert sum(t.numel() for pair in target._cache for t in pair) == kept * target.context
+
+    runs: list[tuple[int, int, int]] = []  # (target layer, first position, positions)
+    names = {id(w): index for index, w in enumerate(target.weights.layers)}
+    real = llama_module.layer
+
+    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, cache: Any, start: int) -> Any:
+        runs.append((names[id(w)], start, h.shape[1]))
+        assert cache[0].data_ptr() in own and cache[1].data_ptr() in own
+        return real(h, w, shape, rope, mask, cache, start)
+
+    monkeypatch.setattr(llama_module, "layer", noted)
+    target.prefill(PROMPT)
+    drafter.reset(PROMPT)
+    proposal = drafter.propose([*PROMPT, 9], 3, Sampling(), Generator(CPU, 0))
+    target.extend(torch.cat([ids(9), proposal.ids]))
+    n = len(PROMPT)
+    for index, first in enumerate([0, 1, 2]):
+        seen = sorted(p for i, s, t in runs if i == first for p in range(s, s + t))
+        assert seen == list(range(n + 4)), f"layer {index} ran a position twice or not at all"
+    assert [t.data_ptr() for pair in target._cache for t in pair] == own

@@ -1,0 +1,219 @@
+"""D2 to the last digit: every draw and every acceptance walked, through the shipped loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import (
+    Law,
+    ListedLengths,
+    distance,
+    loop_law,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    reference_law,
+    run,
+)
+from torch import Tensor
+
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance, Generator
+from decoders.drafters import Drafter
+from decoders.lengths import DraftLength, FixedLength
+from decoders.records import Proposal, Request, Sampling, Verdict
+from decoders.sampling import probabilities
+from decoders.verify.lossless import Lossless, acceptance, draft_distribution, leading
+
+# four new tokens: the first is the prompt's own, then there is room to draft two
+MOST = 4
+EXACT = 1e-6
+
+SAMPLINGS = {
+    "plain": Sampling(1.0),
+    "cold": Sampling(0.6),
+    "top_k": Sampling(1.2, top_k=2),
+    "top_p": Sampling(1.0, top_p=0.7),
+    "penalty": Sampling(1.0, repetition_penalty=1.7),
+    "all": Sampling(1.3, top_k=3, top_p=0.9, repetition_penalty=0.8),
+}
+LENGTHS: dict[str, Callable[[], DraftLength]] = {
+    "fixed": lambda: FixedLength(2),
+    "confident": lambda: FixedLength(2, min_confidence=0.45),
+    "sits-out": lambda: ListedLengths([0, 2, 1]),
+}
+DRAFTERS: dict[str, Callable[[], Drafter]] = {
+    "neural": lambda: neural(3, seed=7),
+    "reduced": lambda: reduced([0, 2], 3, seed=8),
+    "max-gram": lambda: max_gram(shortest=1),
+    "bigram": lambda: max_gram([1, 2, -1], shortest=2),
+}
+PROMPT = [0, 1, 0]
+
+
+def toy_logits(target: ToyBackend) -> Callable[[list[int]], Tensor]:
+    def logits(context: list[int]) -> Tensor:
+        return target.table[context[-2] if len(context) > 1 else context[-1], context[-1]]
+
+    return logits
+
+
+def check(law: Law, truth: Law) -> None:
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(law, truth) < EXACT
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_law_is_the_target_s(drafter: str, sampling: str) -> None:
+    target = ToyBackend.random(3, seed=3, sharpness=1.0)
+    request = Request(MOST, SAMPLINGS[sampling])
+    law = loop_law(target, method(DRAFTERS[drafter](), 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("length", ["confident", "sits-out"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_draft_s_length_does_not_change_the_law(drafter: str, length: str) -> None:
+    target = ToyBackend.random(3, seed=4, sharpness=1.0)
+    request = Request(MOST, SAMPLINGS["all"])
+    law = loop_law(target, method(DRAFTERS[drafter](), LENGTHS[length]()), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
+def test_the_law_of_answers_that_end_early(drafter: str) -> None:
+    target = ToyBackend.random(3, seed=5, sharpness=1.0)
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(DRAFTERS[drafter](), 2), PROMPT, request, eos=(1,))
+    check(law, reference_law(toy_logits(target), PROMPT, request, eos=(1,)))
+
+
+def test_a_prompt_of_one_token() -> None:
+    target = ToyBackend.random(3, seed=6, sharpness=1.0)
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(DRAFTERS["neural"](), 2), [2], request)
+    check(law, reference_law(toy_logits(target), [2], request))
+
+
+def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
+    folder = tiny("llama", seed=1, vocab_size=vocab, num_hidden_layers=2, initializer_range=0.15)
+    return native(folder, torch.float64)
+
+
+@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("length", ["fixed", "confident", "sits-out"])
+def test_an_early_exit_keeps_the_law(tiny: Callable[..., Path], sampling: str, length: str) -> None:
+    target = small_llama(tiny)
+    fresh = small_llama(tiny)  # never opened for an exit, reads each context from its start
+    request = Request(MOST, SAMPLINGS[sampling])
+    how = method(random_exit(target, 1, seed=2), LENGTHS[length]())
+    law = loop_law(target, how, PROMPT, request)
+    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+
+
+def test_an_early_exit_over_a_reduced_vocabulary_keeps_the_law(tiny: Callable[..., Path]) -> None:
+    from decoders.draft_vocab import DraftVocab
+
+    target, fresh = small_llama(tiny, 4), small_llama(tiny, 4)
+    request = Request(MOST, Sampling(1.0, top_k=3))
+    how = method(random_exit(target, 1, seed=2, vocab=DraftVocab([0, 3], 4)), 2)
+    law = loop_law(target, how, PROMPT, request)
+    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+
+
+# -- the check itself can fail --------------------------------------------------------------------
+
+
+class Shortcut(Lossless):
+    """Wrong on purpose: after a rejection draws from the target instead of the residual."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        p = probabilities(target_logits, sampling)
+        stands = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
+        accepted = int(leading(stands))
+        return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
+
+
+class Credulous(Lossless):
+    """Wrong on purpose: takes a likely enough draft as it is."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        p = probabilities(target_logits, sampling)
+        at = p[:-1].gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
+        accepted = int(leading(at > 0.2))
+        return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
+
+
+@pytest.mark.parametrize("wrong", [Shortcut, Credulous])
+@pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
+def test_a_wrong_rule_is_caught(drafter: str, wrong: type[Lossless]) -> None:
+    target = ToyBackend.random(3, seed=3, sharpness=1.0)
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(DRAFTERS[drafter](), 2, wrong()), PROMPT, request)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)  # a law, but not the target's
+    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+
+
+def test_a_draft_that_lies_about_its_law_is_caught() -> None:
+    target, drafter = ToyBackend.random(3, seed=3, sharpness=1.0), neural(3, seed=7)
+    propose = drafter.propose
+
+    def flattered(*args: object, **kwargs: object) -> Proposal:
+        honest = propose(*args, **kwargs)  # type: ignore[arg-type]
+        assert honest.probs is not None
+        return Proposal(honest.ids, honest.probs.sqrt() / honest.probs.sqrt().sum(-1, True))
+
+    drafter.propose = flattered  # type: ignore[method-assign]
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(drafter, 2), PROMPT, request)
+    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+
+
+# -- and with real randomness ---------------------------------------------------------------------
+
+
+def test_samples_fit_the_law() -> None:
+    """The shipped generator, 3000 answers; the seed is fixed, so this passes always or never."""
+    from scipy.stats import chisquare
+
+    target = ToyBackend.random(3, seed=3, sharpness=1.0)
+    request, chance, n = Request(3, Sampling(0.9)), Generator(torch.device("cpu"), 11), 3000
+    how = method(DRAFTERS["neural"](), 2)
+    counts = Counter(tuple(run(target, how, PROMPT, request, chance=chance).ids) for _ in range(n))
+    truth = reference_law(toy_logits(target), PROMPT, request)
+    likely = [ids for ids, p in truth.items() if p * n >= 5]
+    rest = 1 - sum(truth[ids] for ids in likely)
+    observed = [counts[ids] for ids in likely]
+    expected = [truth[ids] * n for ids in likely]
+    if rest > 1e-12:
+        observed.append(n - sum(observed))
+        expected.append(rest * n)
+    assert chisquare(observed, expected).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("probs", [[0.2, 0.0, 0.8], [3.0, 1.0, 0.0]])
+def test_the_generator_never_draws_the_impossible(probs: list[float]) -> None:
+    chance, p = Generator(torch.device("cpu"), 0), torch.tensor(probs)
+    drawn = Counter(int(chance.draw(p)) for _ in range(2000))
+    assert set(drawn) == {i for i, weight in enumerate(probs) if weight > 0}
+    for token, count in drawn.items():
+        assert count / 2000 == pytest.approx(probs[token] / sum(probs), abs=0.04)
+
+
+def test_acceptance_is_certain_above_one_and_never_at_zero() -> None:
+    stands = Generator(torch.device("cpu"), 0).accept(torch.tensor([0.0, 1.0, 7.0]).repeat(1000))
+    assert stands.view(1000, 3).all(0).tolist() == [False, True, True]
+    assert not stands.view(1000, 3)[:, 0].any()

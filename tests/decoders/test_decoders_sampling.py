@@ -1,0 +1,104 @@
+"""Filters, seeds and wishes: each means what it means in transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import transformers_filters
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.errors import DraftpickError
+from decoders.records import Request, Sampling
+from decoders.sampling import penalise, probabilities, seen_mask
+
+samplings = st.builds(
+    Sampling,
+    temperature=st.floats(0.2, 3.0),
+    top_k=st.integers(0, 12),
+    top_p=st.one_of(st.just(1.0), st.floats(0.05, 0.99)),
+    repetition_penalty=st.one_of(st.just(1.0), st.floats(0.5, 2.0)),
+)
+
+
+@given(samplings, st.integers(0, 10_000), st.lists(st.integers(0, 9), min_size=1, max_size=6))
+@settings(max_examples=120, deadline=None)
+def test_filters_equal_transformers(sampling: Sampling, seed: int, context: list[int]) -> None:
+    logits = 3 * torch.randn(10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    theirs = transformers_filters(sampling)(torch.tensor([context]), logits.unsqueeze(0).clone())
+    nothing = torch.empty(0, dtype=torch.int64)
+    seen = seen_mask(context, nothing, 1, 10)
+    mine = probabilities(penalise(logits.unsqueeze(0), sampling, seen), sampling)
+    torch.testing.assert_close(mine, theirs.softmax(-1), atol=1e-12, rtol=1e-9)
+    assert torch.equal(mine == 0, theirs == -torch.inf)
+
+
+@given(samplings, st.integers(0, 1000))
+@settings(max_examples=30, deadline=None)
+def test_rows_are_filtered_each_by_itself(sampling: Sampling, seed: int) -> None:
+    logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(seed))
+    together = probabilities(logits, sampling)
+    alone = torch.cat([probabilities(row.unsqueeze(0), sampling) for row in logits])
+    assert torch.equal(together, alone)
+    torch.testing.assert_close(together.sum(-1), torch.ones(4))
+
+
+def test_ties_at_the_top_k_boundary_stay_as_in_transformers() -> None:
+    logits = torch.tensor([[1.0, 2.0, 2.0, 0.0, 2.0]])
+    sampling = Sampling(1.0, top_k=2)
+    theirs = transformers_filters(sampling)(torch.tensor([[0]]), logits)
+    torch.testing.assert_close(probabilities(logits, sampling), theirs.softmax(-1))
+
+
+def test_half_precision_logits_are_sampled_in_single() -> None:
+    assert probabilities(torch.randn(1, 5, dtype=torch.bfloat16), Sampling(1.0)).dtype is (
+        torch.float32
+    )
+
+
+def test_the_likeliest_token_survives_any_top_p() -> None:
+    p = probabilities(torch.zeros(1, 6), Sampling(1.0, top_p=1e-6))
+    assert (p > 0).sum() == 1
+
+
+def test_seen_mask_grows_with_the_draft() -> None:
+    mask = seen_mask([1, 1, 4], torch.tensor([0, 4, 3]), rows=4, vocab=6)
+    assert [row.nonzero().flatten().tolist() for row in mask] == [
+        [1, 4],
+        [0, 1, 4],
+        [0, 1, 4],
+        [0, 1, 3, 4],
+    ]
+
+
+def test_no_penalty_costs_nothing() -> None:
+    logits = torch.randn(2, 4)
+    seen = torch.ones(2, 4, dtype=torch.bool)
+    assert penalise(logits, Sampling(), seen) is logits
+    assert penalise(logits, Sampling(repetition_penalty=2.0), None) is logits
+
+
+@pytest.mark.parametrize(
+    ("wish", "word"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"top_k": -1}, "top_k"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+    ],
+)
+def test_a_wrong_wish_is_named(wish: dict[str, Any], word: str) -> None:
+    with pytest.raises(DraftpickError, match=word):
+        Sampling(**wish)
+
+
+@pytest.mark.parametrize(
+    ("wish", "word"),
+    [({"max_new_tokens": 0}, "max_new_tokens"), ({"stop": ("a", "")}, "stop string")],
+)
+def test_a_wrong_request_is_named(wish: dict[str, Any], word: str) -> None:
+    with pytest.raises(DraftpickError, match=word):
+        Request(**wish)
