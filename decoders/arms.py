@@ -72,6 +72,8 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise DraftpickError(f"cannot read the arms file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
     try:
         document = yaml.safe_load(text)
     except yaml.YAMLError as error:

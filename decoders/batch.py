@@ -85,7 +85,8 @@ class Batch:
 
     def _forced(self, name: str, answer: Sequence[int], guesses: list[Guess]) -> Replay:
         """Guesses are made on the true prefix, which is what a draft stands on as long as it is
-        accepted; after its first wrong token the rest only counts as drafted."""
+        accepted; after its first wrong token the rest only counts as drafted. How much that is, the
+        live loop may answer otherwise where `min_confidence` stops a draft."""
         length, costs = self._engine.method(name).length, self._engine.cost_table
 
         def draft(at: int, k: int) -> list[int]:

@@ -9,11 +9,11 @@ from typing import Any
 from . import targets
 from .arms import ArmRecipe, LengthRecipe
 from .backends.base import Backend
-from .backends.early_exit import Adapter
+from .backends.early_exit import ADAPTER, Adapter
 from .backends.llama import LlamaBackend
 from .draft_vocab import DraftVocab
 from .drafters import Drafter, EarlyExitDrafter, MaxGramDrafter, NeuralDrafter, NullDrafter
-from .drafters.max_gram import load_table
+from .drafters.max_gram import TABLE, load_table
 from .errors import DraftpickError
 from .lengths import AdaptiveLength, DraftLength, FixedLength
 from .loop import Method
@@ -68,6 +68,7 @@ def _drafter(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Drafter:
         if backend.vocab_size != target.vocab_size:  # one tokenizer, heads padded differently
             common = list(range(min(backend.vocab_size, target.vocab_size)))
             vocab = DraftVocab(common, target.vocab_size).to(target.device)
+            vocab.from_target.clamp_(max=backend.vocab_size - 1)  # no row of its own for "other"
     return NeuralDrafter(backend, vocab)
 
 
@@ -77,6 +78,15 @@ def _folder(recipe: ArmRecipe) -> Path:
     if recipe.drafter in shipped:
         verify_shipped(shipped[recipe.drafter])
         return shipped[recipe.drafter]
+    local = Path(recipe.drafter).expanduser()
+    needed = {"max_gram": TABLE, "early_exit": ADAPTER, "neural": "config.json"}[recipe.kind]
+    if local.is_dir():
+        if not (local / needed).is_file():
+            raise DraftpickError(
+                f"arm {recipe.name!r}: {local} holds no {needed}; a {recipe.kind} arm wants the "
+                "model/ folder that `draftpick align` wrote for that kind"
+            )
+        return local
     try:
         return targets.resolve(recipe.drafter)
     except DraftpickError as error:

@@ -19,7 +19,7 @@ FILE = "draft_vocab.json"
 
 
 class DraftVocab:
-    """Maps between target ids and draft ids. to_target: [N-1] target ids; draft id N-1 is "other"."""
+    """Between target ids and draft ids. to_target: [N-1] target ids; draft id N-1 is "other"."""
 
     def __init__(self, to_target: list[int], target_vocab: int) -> None:
         self.target_vocab = target_vocab

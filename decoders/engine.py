@@ -61,8 +61,8 @@ class Engine:
         device: str = "auto",
         backend: str = "auto",
     ) -> Engine:
-        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, None for
-        those that ship. only: these arms of it. Raises DraftpickError before anything is loaded
+        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, None
+        for those that ship. only: these arms of it. Raises DraftpickError before anything is loaded
         where the arms file or a name is wrong."""
         recipes = choose(load_arms(arms), list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)

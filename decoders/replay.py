@@ -33,7 +33,8 @@ def replay(
     draft_s: float = 0.0,
     verify_s: Callable[[int], float] = lambda width: 0.0,
 ) -> Replay:
-    """draft(at, k): at most k tokens proposed to follow answer[:at]. Times feed an adaptive length."""
+    """draft(at, k): at most k tokens proposed to follow answer[:at]. Times feed an adaptive
+    length. Tokens that the loop would have drafted beyond the answer's end are not counted."""
     length.reset()
     at, rounds, drafted, accepted = 1, 0, 0, 0
     while at < len(answer):

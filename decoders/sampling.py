@@ -1,4 +1,4 @@
-"""From logits to the distribution that is sampled; each filter means what it does in transformers."""
+"""From logits to the distribution that is sampled; filters mean what they do in transformers."""
 
 from __future__ import annotations
 

@@ -71,7 +71,8 @@ def build(
     """Join outputs with their queries (first turn) and tokenise both.
 
     encode_chat: messages -> prompt ids. A prompt keeps its last `max_prompt` tokens. Outputs whose
-    query is not among `queries` are an error: they would be trained on without their prompt.
+    query is not among `queries` are an error: they would be trained on without their prompt. tasks:
+    train on these alone; what is held out stays whole, so that a specialist shows its weak sides.
     """
     by_id = {query.id: query for query in queries}
     examples = []
@@ -82,8 +83,6 @@ def build(
                 raise DraftpickError(
                     f"{path}: no query has the id {row['id']!r}; name its file too"
                 )
-            if tasks and query.task not in tasks:
-                continue
             prompt = encode_chat([{"role": "user", "content": query.turns[0]}])  # type: ignore[operator]
             if "ids" in row:
                 answer = list(row["ids"])  # type: ignore[call-overload]
@@ -93,9 +92,13 @@ def build(
                     answer.append(eos_id)
             prompt = prompt[-max_prompt:]
             ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
-            examples.append(Example(query.id, query.task, ids, len(prompt)))
-    if not examples:
-        raise DraftpickError("no examples are left; check --outputs, --queries and --tasks")
+            example = Example(query.id, query.task, ids, len(prompt))
+            if example.held_out or not tasks or query.task in tasks:
+                examples.append(example)
+    if all(example.held_out for example in examples):
+        raise DraftpickError(
+            "no examples are left to train on; check --outputs, --queries and --tasks"
+        )
     return examples
 
 

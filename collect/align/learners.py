@@ -71,7 +71,7 @@ class DraftLearner:
         table = self.module.get_input_embeddings().weight
         rows = target_embedding[self.vocab.to_target].float()
         centred = rows - rows.mean(0)
-        width = min(table.shape[1], rows.shape[1])
+        width = min(table.shape[1], *rows.shape)
         _, _, basis = torch.linalg.svd(centred, full_matrices=False)
         cut = centred @ basis[:width].T
         cut = cut / cut.std() * 0.02

@@ -22,6 +22,7 @@ from .calibration import Batch, Example, batches
 from .learners import Learner, agreement, loss
 
 CHECKPOINT = "training.pt"
+SAVE_EVERY_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -68,12 +69,11 @@ def train(
     folder: Path,
     device: torch.device,
     report: Callable[[dict[str, float]], None],
-    every_s: float = 120.0,
 ) -> dict[str, float]:
     """Train until the recipe is done; held-out agreement per task.
 
-    report: called each 20 steps with step, progress (0 to 1), loss and tokens_per_s. Every `every_s`
-    seconds the state is written to `folder/training.pt`, from which the same call goes on.
+    report: called each 20 steps with step, progress (0 to 1), loss and tokens_per_s. Every two
+    minutes the state is written to `folder/training.pt`, from which the same call goes on.
     """
     kept = [e for e in examples if not e.held_out]
     held_out = [e for e in examples if e.held_out]
@@ -112,7 +112,7 @@ def train(
                     }
                 )
                 seen, mark = 0, now
-            if time.monotonic() - saved > every_s:
+            if time.monotonic() - saved > SAVE_EVERY_S:
                 spent += time.monotonic() - saved
                 saved = time.monotonic()
                 _save(folder, recipe, learner.module, rules, step, spent)

@@ -33,8 +33,8 @@ class Backend(Protocol):
         ...
 
     def extend(self, ids: Tensor) -> Tensor:
-        """Append `ids` [T] int64; logits [T, V] float32 or the model's dtype, row i for what follows
-        ids[i]. T >= 1 and length + T <= context."""
+        """Append `ids` [T] int64; logits [T, V] float32 or the model's dtype, row i for what
+        follows ids[i]. T >= 1 and length + T <= context."""
         ...
 
     def truncate(self, length: int) -> None:

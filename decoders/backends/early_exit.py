@@ -1,4 +1,4 @@
-"""Early exit: the target's first layers, a small adapter and the target's own head, as a draft model.
+"""Early exit: the target's first layers, a small adapter and the target's own head, as drafter.
 
 The lower layers' KV belongs to the target and is never computed twice: what the exit runs while it
 drafts, the target's own pass finds done (`LlamaBackend.lower`). Only the adapter has a cache of its
@@ -21,6 +21,9 @@ from .llama import LlamaBackend
 from .llama_model import LayerWeights, Shape, layer, moved, rope_table
 
 
+ADAPTER = "adapter.safetensors"
+
+
 @dataclass(frozen=True)
 class AdapterConfig:
     """exit_layer: target layers below the exit. blocks: trained layers above it."""
@@ -30,7 +33,7 @@ class AdapterConfig:
 
 
 class Adapter(nn.Module):
-    """`blocks` decoder layers of the target's shape, a norm and a linear lens, over states [B, T, d].
+    """`blocks` layers of the target's shape, a norm and a linear lens, over states [B, T, d].
 
     The lens maps the exit's states to the space of the target's final ones, where its head reads.
     """
@@ -76,7 +79,7 @@ class Adapter(nn.Module):
     def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
         from safetensors.torch import load_file
 
-        state = load_file(folder / "adapter.safetensors", device=str(target.device))
+        state = load_file(folder / ADAPTER, device=str(target.device))
         config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
         parameters = {k: v.to(target.dtype) for k, v in state.items()}
         blocks = []
@@ -91,7 +94,7 @@ class Adapter(nn.Module):
         from safetensors.torch import save_file
 
         state = {k: v.detach().to(torch.bfloat16) for k, v in self.named_parameters()}
-        save_file(state, folder / "adapter.safetensors", metadata={"format": "pt"})
+        save_file(state, folder / ADAPTER, metadata={"format": "pt"})
         (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1))
 
     def weights(self) -> list[LayerWeights]:

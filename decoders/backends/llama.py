@@ -104,8 +104,9 @@ class LlamaBackend:
                 f"this target already has an exit after layer {self._exit_layer}; arms that exit "
                 "after different layers need a target each"
             )
-        self._exit_layer = exit_layer
-        self._exit_hidden = self._empty(self.context, self.shape.hidden)
+        if self._exit_hidden is None:  # else a prompt may have been read since
+            self._exit_layer = exit_layer
+            self._exit_hidden = self._empty(self.context, self.shape.hidden)
 
     def exit_hidden(self, start: int, end: int) -> Tensor:
         """Hidden states [end - start, d] after the exit layer, for positions already run."""

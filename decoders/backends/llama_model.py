@@ -122,11 +122,13 @@ def unsupported(config: dict[str, Any]) -> str | None:
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if rope.get("rope_type", rope.get("type", "default")) != "default":
         return f"rope type {rope.get('rope_type', rope.get('type'))} is not supported"
-    if config.get("sliding_window") and config.get("use_sliding_window", True):
-        if architecture != "Qwen2ForCausalLM" or config.get("use_sliding_window"):
-            return "sliding-window attention is not supported"
+    slides = config.get("use_sliding_window", architecture != "Qwen2ForCausalLM")
+    if config.get("sliding_window") and slides:
+        return "sliding-window attention is not supported"
     if config.get("hidden_act", "silu") != "silu":
         return f"activation {config['hidden_act']} is not supported"
+    if config.get("attention_bias") and architecture != "Qwen2ForCausalLM":
+        return "biases in the attention's output projection are not supported"
     if config.get("mlp_bias"):
         return "MLP biases are not supported"
     if config.get("quantization_config"):

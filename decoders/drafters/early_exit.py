@@ -64,7 +64,7 @@ class EarlyExitDrafter:
 
     @torch.inference_mode()
     def _catch_up(self, end: int) -> Tensor:
-        """Adapter over the positions it has not read, up to `end`; [d] at the last, for the head."""
+        """Adapter over the positions not yet read, up to `end`; [d] at the last, for the head."""
         start = self._read
         h = self.target.exit_hidden(start, end).unsqueeze(0)
         rope, mask = self.target.positions(start, end - start)

@@ -63,7 +63,7 @@ class MaxGramDrafter:
         self._indexed = max(self._indexed, len(context))
 
     def match(self, context: list[int]) -> int | None:
-        """Where the longest known suffix of `context` was followed by something; None for nowhere."""
+        """Where the longest known suffix of `context` was followed by a token; None for nowhere."""
         for n in range(min(self._longest, len(context)), self._shortest - 1, -1):
             found = self._ends.get(tuple(context[-n:]))
             if found is not None:
@@ -99,6 +99,7 @@ class MaxGramDrafter:
         min_confidence: float = 0.0,
     ) -> Proposal:
         self.calls += 1
+        self._index(context)  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
 

@@ -8,7 +8,7 @@ from ..records import StepStats
 
 
 class DraftLength(Protocol):
-    """min_confidence: a drafter stops before a token whose probability is below it; 0 never does."""
+    """min_confidence: a drafter stops before a token less probable than this; 0 never does."""
 
     min_confidence: float
 

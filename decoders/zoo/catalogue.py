@@ -95,7 +95,7 @@ def shipped_folders() -> dict[str, Path]:
 
 
 def verify_shipped(folder: Path) -> None:
-    """Compare every file with the hash in `card.json`; raise Damaged naming the first that differs."""
+    """Compare every file with the hash in `card.json`; raise Damaged at the first that differs."""
     card = json.loads((folder / "card.json").read_text())
     for name, expected in card["files"].items():
         path = folder / name

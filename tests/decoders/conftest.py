@@ -22,7 +22,7 @@ def one_thread() -> None:
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """tiny(kind, seed=0, **config) -> the folder of a random model, the same one for the same call."""
+    """tiny(kind, seed=0, **config) -> folder of a random model, the same for the same call."""
     made: dict[tuple[Any, ...], Path] = {}
 
     def folder(kind: str = "llama", seed: int = 0, **config: Any) -> Path:

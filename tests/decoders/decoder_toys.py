@@ -1,4 +1,4 @@
-"""Helpers of the decoder tests: tiny models, small drafters, and chance that walks every outcome."""
+"""Helpers of the decoder tests: tiny models, small drafters, chance that walks every outcome."""
 
 from __future__ import annotations
 
@@ -216,8 +216,8 @@ def every_outcome(once: Callable[[Chance], Any]) -> Iterator[tuple[float, Any]]:
     script: list[_Choice] = []
     while True:
         walk = Walk(script)
-        yield_result = once(walk)
-        yield walk.weight, yield_result
+        result = once(walk)
+        yield walk.weight, result
         while script:  # the deepest choice that has another possible outcome takes it
             last = script[-1]
             after = [i for i in range(last.taken + 1, len(last.weights)) if last.weights[i] > 0]

@@ -1,0 +1,130 @@
+"""Tokens a second of every arm beside what transformers offers, same model, same prompts, one run.
+
+    python benchmarks/decode.py --limit 2 --max-new-tokens 128 --out decode.json
+
+Methods are interleaved prompt by prompt in seeded random order, each prompt `--repeats` times; the
+figures are medians over repeats, summed over prompts, the prefill included. Tokens are counted from
+ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
+first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
+it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
+target itself (`assistant_early_exit`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from transformers import AutoModelForCausalLM
+
+from collect.provenance import hardware, versions
+from collect.queries import first_per_task, shipped
+from decoders import Engine, Request, read_queries, targets
+
+Run = Callable[[list[int]], int]  # prompt ids -> new tokens
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
+    parser.add_argument("--limit", type=int, default=2, help="queries a task")
+    parser.add_argument("--max-new-tokens", type=int, default=128)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument(
+        "--assistant", help="draft model folder for transformers' assisted decoding"
+    )
+    parser.add_argument("--exit-layer", type=int, default=6, help="of transformers' early exit")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=Path("decode.json"))
+    given = parser.parse_args()
+
+    engine = Engine.load(given.target, dtype=given.dtype, device=given.device)
+    request = Request(given.max_new_tokens)
+    methods: dict[str, Run] = {}
+    for name in engine.arm_names:
+        methods[name] = lambda ids, name=name: len(engine.decode(name, ids, request).ids)
+    methods |= _transformers(given, engine)
+
+    queries = read_queries(given.queries) if given.queries else shipped("test")
+    prompts = [
+        engine.encode_chat([{"role": "user", "content": q.turns[0]}])
+        for q in first_per_task(queries, given.limit)
+    ]
+    for run in methods.values():
+        run(prompts[0])  # warm-up
+    order = random.Random(given.seed)
+    seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in methods}
+    tokens: dict[str, list[int]] = {name: [0] * len(prompts) for name in methods}
+    jobs = [(at, turn) for turn in range(given.repeats) for at in range(len(prompts))]
+    for at, _ in track(jobs, description="decoding"):
+        for name in order.sample(list(methods), len(methods)):
+            started = time.perf_counter()
+            tokens[name][at] = methods[name](prompts[at])
+            seconds[name][at].append(time.perf_counter() - started)
+    speed = {
+        name: sum(tokens[name]) / sum(statistics.median(times) for times in seconds[name])
+        for name in methods
+    }
+    base = speed["transformers"]
+    table = Table(title=f"{len(prompts)} prompts, {given.max_new_tokens} new tokens, {given.dtype}")
+    for column in ("method", "tokens/s", "x transformers", "x our autoregressive"):
+        table.add_column(column, justify="left" if column == "method" else "right")
+    for name in sorted(speed, key=lambda n: -speed[n]):
+        own = speed[name] / speed["autoregressive"]
+        table.add_row(name, f"{speed[name]:.1f}", f"{speed[name] / base:.2f}", f"{own:.2f}")
+    Console().print(table)
+    record = {
+        "tokens_per_s": speed,
+        "prompts": len(prompts),
+        "max_new_tokens": given.max_new_tokens,
+        "repeats": given.repeats,
+        "dtype": given.dtype,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+    given.out.write_text(json.dumps(record, indent=1))
+
+
+def _transformers(given: argparse.Namespace, engine: Engine) -> dict[str, Run]:
+    """generate, prompt lookup, and assisted decoding, each with transformers' defaults."""
+    model = AutoModelForCausalLM.from_pretrained(
+        targets.resolve(given.target), dtype=engine.target.dtype
+    )
+    model = model.to(engine.target.device).eval()
+
+    def with_options(**options: object) -> Run:
+        def run(ids: list[int]) -> int:
+            prompt = torch.tensor([ids], device=model.device)
+            out = model.generate(
+                prompt, max_new_tokens=given.max_new_tokens, do_sample=False, **options
+            )
+            return int(out.shape[1]) - len(ids)
+
+        return run
+
+    runs = {
+        "transformers": with_options(),
+        "transformers prompt lookup": with_options(prompt_lookup_num_tokens=10),
+    }
+    if given.assistant:
+        assistant = AutoModelForCausalLM.from_pretrained(given.assistant, dtype=model.dtype)
+        runs["transformers assisted"] = with_options(assistant_model=assistant.to(model.device))
+    else:
+        runs["transformers early exit"] = with_options(assistant_early_exit=given.exit_layer)
+    return runs
+
+
+if __name__ == "__main__":
+    main()

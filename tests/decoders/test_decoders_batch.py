@@ -1,0 +1,273 @@
+"""Collection's fast path beside the loop: batches, scores and replays of whole answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoder_toys import CPU, max_gram, method, native, neural, random_exit, reduced, run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.arms import ArmRecipe, LengthRecipe
+from decoders.backends.base import Backend
+from decoders.backends.hf import HFBackend
+from decoders.backends.toy import ToyBackend
+from decoders.costs import Costs
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
+from decoders.engine import Engine
+from decoders.errors import ContextTooLong, DraftpickError
+from decoders.lengths import FixedLength
+from decoders.loop import Method
+from decoders.records import Request
+from decoders.replay import replay
+from decoders.verify import Lossless
+
+Tiny = Callable[..., Path]
+
+# -- replay ---------------------------------------------------------------------------------------
+
+TOYS: dict[str, Callable[[], Drafter]] = {
+    "neural": lambda: neural(4, 3),
+    "reduced": lambda: reduced([0, 2, 3], 4, 5),
+    "max-gram": lambda: max_gram([1, -1, 3, 0], shortest=1),
+}
+
+
+@given(
+    st.sampled_from(sorted(TOYS)),
+    st.integers(0, 999),
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.integers(0, 6),
+    st.integers(1, 25),
+    st.sampled_from([(), (), (1,)]),
+)
+@settings(max_examples=120, deadline=None)
+def test_a_replay_equals_the_loop(
+    name: str, seed: int, prompt: list[int], k: int, most: int, eos: tuple[int, ...]
+) -> None:
+    from decoders.chance import Generator
+    from decoders.records import Sampling
+
+    target, drafter = ToyBackend.random(4, seed), TOYS[name]()
+    result = run(target, method(drafter, k), prompt, Request(most), eos_ids=eos)
+
+    def draft(at: int, count: int) -> list[int]:
+        read = prompt + result.ids[:at]
+        drafter.reset(read[:-1])
+        drafter.commit(read)
+        return drafter.propose(read, count, Sampling(), Generator(CPU, 0)).ids.tolist()
+
+    again = replay(result.ids, draft, FixedLength(k), [])
+    assert again.rounds == result.rounds
+    if result.finish_reason == "length":
+        assert (again.drafted, again.accepted) == (result.drafted, result.accepted)
+    else:  # what the loop drafted beyond the end cannot be known from the answer
+        assert again.drafted <= result.drafted
+        assert result.accepted - 1 <= again.accepted <= result.accepted
+
+
+def test_a_replay_tells_the_length_rule() -> None:
+    seen: list[tuple[int, int, float, float]] = []
+
+    class Noting(FixedLength):
+        def observe(self, stats: Any) -> None:
+            seen.append((stats.drafted, stats.accepted, stats.draft_s, stats.verify_s))
+
+    answer = [5, 1, 2, 3, 4, 9]
+    guesses = {1: [1, 2], 4: [7]}
+    made = replay(answer, lambda at, k: guesses[at][:k], Noting(2), [], 0.5, lambda w: 10.0 * w)
+    assert (made.rounds, made.drafted, made.accepted) == (3, 3, 2)
+    assert seen == [(2, 2, 1.0, 30.0), (1, 0, 0.5, 20.0), (0, 0, 0.0, 10.0)]
+
+
+@pytest.mark.parametrize("answer", [[], [7]])
+def test_a_replay_of_hardly_anything(answer: list[int]) -> None:
+    made = replay(answer, lambda at, k: [], FixedLength(3), [True] * len(answer))
+    assert (made.rounds, made.drafted, made.accepted) == (0, 0, 0)
+
+
+# -- engines over tiny models ---------------------------------------------------------------------
+
+PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [2] * 15, [7, 11, 7, 11, 7], [1, 2, 3]]
+EOS = (6, 13)
+K = LengthRecipe(k=3)
+SURE = LengthRecipe(k=4, min_confidence=0.4)
+RECIPES = [
+    ArmRecipe(name="autoregressive", kind="autoregressive"),
+    ArmRecipe(name="small", kind="neural", drafter="x", length=K),
+    ArmRecipe(name="small-sure", kind="neural", drafter="x", length=SURE),
+    ArmRecipe(name="few-words", kind="neural", drafter="x", length=K),
+    ArmRecipe(name="exit", kind="max_gram", length=K),  # kind is checked when the exit is opened
+    ArmRecipe(name="exit-few-words", kind="max_gram", length=SURE),
+    ArmRecipe(name="copy", kind="max_gram", length=K),
+]
+WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words"]
+
+
+def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
+    folder = tiny()
+    target: Backend = HFBackend.load(folder, CPU, torch.float32) if hf else native(folder)
+
+    def build(recipe: ArmRecipe, target: Any, tokenizer: Any) -> Method:
+        small = tiny(seed=0, num_hidden_layers=2)
+        few = DraftVocab([1, 2, 3, 5, 6, 8, 9, 13], 16)
+        drafters: dict[str, Callable[[], Drafter]] = {
+            "autoregressive": lambda: NullDrafter(CPU),
+            "small": lambda: NeuralDrafter(native(small)),
+            "small-sure": lambda: NeuralDrafter(native(small)),
+            "few-words": lambda: NeuralDrafter(
+                native(tiny(seed=6, num_hidden_layers=2, vocab_size=few.size)), few
+            ),
+            "exit": lambda: random_exit(target, 2, seed=1, noise=0.05),
+            "exit-few-words": lambda: random_exit(target, 2, seed=2, vocab=few, noise=0.05),
+            "copy": lambda: max_gram([*range(1, 16), -1], shortest=1),
+        }
+        length = FixedLength(recipe.length.k, recipe.length.min_confidence)
+        return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
+
+    engine = Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
+    # measured costs would want a longer context; lengths here are fixed, so any will do
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, {r.name: 0.001 for r in RECIPES})
+    return engine
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Tiny) -> Engine:
+    return make_engine(tiny)
+
+
+def one_by_one(engine: Engine, most: int) -> list[list[int]]:
+    return [engine.decode("autoregressive", p, Request(most)).ids for p in PROMPTS]
+
+
+@pytest.mark.parametrize("most", [1, 2, 20])
+def test_a_batch_equals_one_by_one(engine: Engine, most: int) -> None:
+    out = engine.batch.target(PROMPTS, most)
+    assert out.ids == one_by_one(engine, most)
+    alone = np.stack([engine.prefill(p).embedding.numpy() for p in PROMPTS])
+    assert out.embeddings.dtype == np.float32 and out.embeddings.shape == (5, 32)
+    np.testing.assert_allclose(out.embeddings, alone, atol=1e-5)
+    assert out.prefill_s > 0 and out.decode_s > 0
+
+
+def test_some_answers_end_early_and_some_do_not(engine: Engine) -> None:
+    ends = [ids[-1] in EOS for ids in one_by_one(engine, 20)]
+    assert any(ends) and not all(ends)  # else the tests here would prove less than they say
+
+
+def test_a_batch_without_ends(tiny: Tiny) -> None:
+    engine = make_engine(tiny)
+    engine.eos_ids = ()
+    assert engine.batch.target(PROMPTS, 9).ids == one_by_one(engine, 9)
+
+
+def test_a_transformers_target_is_decoded_one_by_one(tiny: Tiny, engine: Engine) -> None:
+    hf = make_engine(tiny, hf=True)
+    out = hf.batch.target(PROMPTS, 12)
+    same = engine.batch.target(PROMPTS, 12)
+    assert out.ids == same.ids
+    np.testing.assert_allclose(out.embeddings, same.embeddings, atol=1e-4)
+
+
+def test_sampling_in_a_batch_follows_its_seed(engine: Engine) -> None:
+    one, two, other = (engine.batch.target(PROMPTS, 10, 1.0, seed).ids for seed in (1, 1, 2))
+    assert one == two != other
+    assert all(not set(ids[:-1]) & set(EOS) for ids in one)
+
+
+def test_a_sampled_batch_has_the_target_s_law(engine: Engine) -> None:
+    prompt = PROMPTS[1]
+    out = engine.batch.target([prompt] * 4000, 1, 1.5, 3).ids
+    counts = np.bincount([ids[0] for ids in out], minlength=16) / 4000
+    law = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
+    np.testing.assert_allclose(counts, law, atol=0.03)
+
+
+def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
+    with pytest.raises(DraftpickError, match="empty"):
+        engine.batch.target([[1], []], 4)
+    with pytest.raises(ContextTooLong, match="90 tokens and asks for 10"):
+        engine.batch.target([[1] * 90], 10)
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine) -> None:
+    """A batch of the drafter's answers equals drafting one token at a time, each accepted."""
+    from decoders.chance import Generator
+    from decoders.records import Sampling
+
+    drafter = engine.method(name).drafter
+    for prompt, ids in zip(PROMPTS, engine.batch.arm(name, PROMPTS, 8).ids, strict=True):
+        context = list(prompt)
+        for _ in ids:
+            engine.target.prefill(context)
+            engine.target.truncate(len(context) - 1)
+            if isinstance(drafter, NeuralDrafter):
+                drafter.reset(context)
+                drafter.backend.truncate(len(context) - 1)
+            else:
+                drafter.reset(context[:-1]) if len(context) > 1 else setattr(drafter, "_read", 0)
+            context += drafter.propose(context, 1, Sampling(), Generator(CPU, 0)).ids.tolist()
+        assert ids == context[len(prompt) :]
+        assert len(ids) == 8 or ids[-1] in EOS
+
+
+def test_max_gram_alone_copies(engine: Engine) -> None:
+    out = engine.batch.arm("copy", [[9, 4, 8, 9, 4], [3], [15]], 4)
+    assert out.ids == [[8, 9, 4, 8], [4, 5, 6], []]  # 6 ends it; nothing follows 15
+    assert out.embeddings.shape == (3, 0)
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "copy"])
+def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
+    results = [engine.decode(name, p, Request(20)) for p in PROMPTS]
+    answers = [r.ids for r in results]
+    forced = engine.batch.teacher_forced(name, PROMPTS, answers)
+    accepted = 0
+    for made, result in zip(forced, results, strict=True):
+        assert made.rounds == result.rounds
+        assert len(made.agree) == len(result.ids) and made.agree[0]
+        if result.finish_reason == "length":
+            assert made.accepted == result.accepted
+            if engine.arms[name].length.min_confidence == 0:
+                assert made.drafted == result.drafted
+        accepted += made.accepted
+    assert accepted > 0
+
+
+@pytest.mark.parametrize("name", [*WRITERS, "copy"])
+def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: Engine) -> None:
+    """A draft of one token every round: accepted exactly where the drafter agrees."""
+    how = engine.method(name)
+    single = Method(name, how.drafter, how.verifier, FixedLength(1))
+    for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
+        agree = engine.batch.teacher_forced(name, [prompt], [answer])[0].agree
+        result = run(engine.target, single, prompt, Request(len(answer), eos_ids=()))
+        assert result.ids == answer
+        at, accepted = 1, 0
+        for _ in range(result.rounds):
+            if at < len(answer) - 1:
+                accepted += agree[at]
+                at += 1 + agree[at]
+        assert accepted == result.accepted
+
+
+def test_arms_that_cannot_be_batched_say_so(engine: Engine) -> None:
+    for call in (
+        lambda: engine.batch.arm("autoregressive", PROMPTS, 4),
+        lambda: engine.batch.teacher_forced("autoregressive", PROMPTS, [[1]] * 5),
+    ):
+        with pytest.raises(DraftpickError, match="autoregressive"):
+            call()
+
+
+def test_lists_of_different_length_are_refused(engine: Engine) -> None:
+    for name in ("small", "copy"):
+        with pytest.raises(ValueError):
+            engine.batch.teacher_forced(name, PROMPTS, [[1]])

@@ -1,0 +1,353 @@
+"""The engine: arms built on demand, prompts checked and reused, answers streamed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import CPU, generate, native, transformers_model
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from decoders import Engine
+from decoders.arms import ArmRecipe, LengthRecipe
+from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.hf import HFBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
+from decoders.records import Request, Sampling
+from decoders.stack import Stack
+
+Tiny = Callable[..., Path]
+PROMPT = [7, 11, 7, 11, 7]
+ENDS_SOON = [3, 1, 4, 1, 5, 9, 2]
+K = LengthRecipe(k=3)
+WORDS = [f"w{i}" for i in range(15)]
+
+
+def tokenizer(words: list[str]) -> Any:
+    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate([*words, "<end>"])}, "<end>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
+
+
+@pytest.fixture(scope="module")
+def target_folder(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_tokenizer(tiny(), tmp_path_factory.mktemp("target"), WORDS)
+
+
+def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
+    """A copy of a model folder, with a tokenizer of its own."""
+    for file in model.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    if words is not None:
+        tokenizer(words).save_pretrained(place)
+    return place
+
+
+def arms(*recipes: ArmRecipe) -> dict[str, ArmRecipe]:
+    plain = ArmRecipe(name="autoregressive", kind="autoregressive")
+    return {recipe.name: recipe for recipe in (plain, *recipes)}
+
+
+def neural_arm(folder: Path) -> ArmRecipe:
+    return ArmRecipe(name="small", kind="neural", drafter=str(folder), length=K)
+
+
+def adapter_folder(tiny: Tiny, place: Path, layer: int = 1) -> Path:
+    target = native(tiny())
+    Adapter.begin(target, AdapterConfig(layer)).save(place)
+    return place
+
+
+def exit_arm(folder: Path, name: str = "exit") -> ArmRecipe:
+    return ArmRecipe(name=name, kind="early_exit", drafter=str(folder), length=K)
+
+
+@pytest.fixture
+def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
+    return Engine(
+        native(target_folder),
+        arms(
+            neural_arm(tiny(seed=5, num_hidden_layers=2)),
+            exit_arm(adapter_folder(tiny, tmp_path)),
+            ArmRecipe(name="copy", kind="max_gram", length=K, shortest=1),
+        ),
+        name="tiny",
+        fingerprint="abc",
+        tokenizer=tokenizer(WORDS),
+        eos_ids=(15,),
+    )
+
+
+# -- decoding -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("prompt", "reason"), [(PROMPT, "length"), (ENDS_SOON, "eos")])
+def test_every_arm_answers_as_transformers(
+    engine: Engine, tiny: Tiny, prompt: list[int], reason: str
+) -> None:
+    theirs = generate(transformers_model(tiny()), prompt, 20, eos_token_id=[15])
+    for name in engine.arm_names:
+        result = engine.decode(name, prompt, Request(20))
+        assert (result.ids, result.arm, result.prompt_ids) == (theirs, name, prompt)
+        assert result.text == engine.tokenizer.decode(theirs, skip_special_tokens=True)
+        assert result.finish_reason == reason
+
+
+def test_a_prefill_serves_every_arm(engine: Engine) -> None:
+    """Read once, answered by each arm in turn: what an answer leaves behind is rolled back."""
+    prefilled = engine.prefill(PROMPT)
+    alone = {name: engine.decode(name, PROMPT, Request(12)) for name in engine.arm_names}
+    prefilled = engine.prefill(PROMPT)
+    for name in [*engine.arm_names, *reversed(engine.arm_names)]:
+        result = engine.decode(name, PROMPT, Request(12), prefilled)
+        assert result.ids == alone[name].ids
+        assert result.accepted_per_position == alone[name].accepted_per_position
+
+
+def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    """A routed query reads its prompt first and learns its arm after."""
+    folder = adapter_folder(tiny, tmp_path)
+    early, late = (Engine(native(target_folder), arms(exit_arm(folder))) for _ in range(2))
+    early.method("exit")
+    first = early.decode("exit", PROMPT, Request(20))
+    second = late.decode("exit", PROMPT, Request(20), late.prefill(PROMPT))
+    assert second.accepted_per_position == first.accepted_per_position
+    assert sum(first.accepted_per_position) > 0
+
+
+def test_a_request_s_own_ends(engine: Engine) -> None:
+    free = engine.decode("copy", PROMPT, Request(10, eos_ids=())).ids
+    cut = engine.decode("copy", PROMPT, Request(10, eos_ids=(free[3],)))
+    assert cut.ids == free[: free.index(free[3]) + 1]
+
+
+def test_seeds_reproduce_and_differ(engine: Engine) -> None:
+    request = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+    for name in engine.arm_names:
+        one, two, other = (engine.decode(name, PROMPT, r).ids for r in request)
+        assert one == two != other
+
+
+def test_stop_strings(engine: Engine) -> None:
+    free = engine.decode("autoregressive", PROMPT, Request(10))
+    word = free.text.split()[4]
+    result = engine.decode("small", PROMPT, Request(10, stop=(word,)))
+    assert result.finish_reason == "stop"
+    assert result.ids == free.ids[: len(result.ids)] and word in result.text
+
+
+@pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])
+def test_a_transformers_streamer(engine: Engine, arm: str) -> None:
+    from io import StringIO
+
+    from transformers import TextStreamer
+
+    class Caught(TextStreamer):  # type: ignore[misc]
+        out, chunks = StringIO(), list[torch.Tensor]()
+
+        def put(self, value: torch.Tensor) -> None:
+            self.chunks.append(value)
+            super().put(value)
+
+        def on_finalized_text(self, text: str, stream_end: bool = False) -> None:
+            self.out.write(text)
+
+    streamer = Caught(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    streamer.chunks, streamer.out = [], StringIO()
+    result = engine.decode(arm, PROMPT, Request(20), streamer=streamer)
+    assert streamer.chunks[0].flatten().tolist() == PROMPT
+    assert torch.cat(streamer.chunks[1:]).tolist() == result.ids
+    assert len(streamer.chunks) == result.rounds + 2
+    assert streamer.out.getvalue().split() == result.text.split()
+
+
+def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:
+    with pytest.raises(DraftpickError, match="empty"):
+        engine.decode("copy", [], Request(3))
+    with pytest.raises(ContextTooLong, match=r"95 tokens and asks for 2 more.*96"):
+        engine.decode("copy", [1] * 95, Request(2))
+    assert len(engine.decode("copy", [1] * 95, Request(1)).ids) == 1
+    with pytest.raises(NoSuchName, match="autoregressive, copy, exit, small"):
+        engine.decode("smal", PROMPT, Request(3))
+
+
+# -- names and sizes ------------------------------------------------------------------------------
+
+
+def test_names_and_sizes(engine: Engine, tiny: Tiny) -> None:
+    assert engine.arm_names == ["autoregressive", "small", "exit", "copy"]
+    assert engine.target_fingerprint == "tiny@abc/float32"
+    assert engine.embedder == "target:tiny@abc"
+    assert engine.context == 96
+    small = transformers_model(tiny(seed=5, num_hidden_layers=2)).num_parameters()
+    assert engine.arm_parameters("small") == small
+    assert engine.arm_parameters("copy") == 0
+    whole = engine.arm_parameters("autoregressive")
+    assert whole == engine.target.parameters and 0 < engine.arm_parameters("exit") < whole
+
+
+def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
+    both = engine.arms_fingerprint(["autoregressive", "copy"])
+    assert len(both) == 8 and both == engine.arms_fingerprint(["copy", "autoregressive"])
+    assert both != engine.arms_fingerprint(["copy"])
+    copy = engine.arms["copy"]
+    engine.arms["copy"] = copy.model_copy(update={"longest": 5})
+    assert both != engine.arms_fingerprint(["autoregressive", "copy"])
+
+
+def test_costs_are_measured(tiny: Tiny) -> None:
+    folder = tiny(vocab_size=128, max_position_embeddings=256)
+    small = tiny(seed=5, vocab_size=128, num_hidden_layers=2, max_position_embeddings=256)
+    recipes = arms(neural_arm(small), ArmRecipe(name="copy", kind="max_gram", length=K))
+    costs = Engine(native(folder), recipes).costs()
+    assert len(costs["verify_s"]) == 17 and min(costs["verify_s"]) > 0
+    assert set(costs["draft_s"]) == {"small", "copy"}
+    assert costs["draft_s"]["small"] > 0 and costs["draft_s"]["copy"] >= 0
+    assert json.dumps(costs)
+
+
+# -- what does not go together --------------------------------------------------------------------
+
+
+def test_a_drafter_of_another_tokenizer_is_refused(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    other = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS[::-1])
+    engine = Engine(native(target_folder), arms(neural_arm(other)), tokenizer=tokenizer(WORDS))
+    with pytest.raises(DraftpickError, match=r"another tokenizer.*align"):
+        engine.decode("small", PROMPT, Request(3))
+    assert engine.decode("autoregressive", PROMPT, Request(3)).ids  # the rest still works
+
+
+def test_a_drafter_of_the_same_tokenizer_is_taken(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    same = with_tokenizer(tiny(seed=5, num_hidden_layers=2), tmp_path, WORDS)
+    engine = Engine(native(target_folder), arms(neural_arm(same)), tokenizer=tokenizer(WORDS))
+    assert engine.decode("small", PROMPT, Request(9)).drafted > 0
+
+
+def test_a_drafter_without_a_tokenizer_must_be_as_wide(tiny: Tiny, target_folder: Path) -> None:
+    wide = tiny(seed=5, num_hidden_layers=2, vocab_size=20)
+    engine = Engine(native(target_folder), arms(neural_arm(wide)), tokenizer=tokenizer(WORDS))
+    with pytest.raises(DraftpickError, match="another tokenizer"):
+        engine.decode("small", PROMPT, Request(3))
+
+
+@pytest.mark.parametrize("width", [12, 20])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_heads_padded_differently_are_aligned(
+    tiny: Tiny, target_folder: Path, tmp_path: Path, width: int, temperature: float
+) -> None:
+    """One tokenizer of 10 words, a target of 16 rows, a drafter of fewer or more."""
+    words = WORDS[:10]
+    drafter = with_tokenizer(tiny(seed=5, num_hidden_layers=2, vocab_size=width), tmp_path, words)
+    engine = Engine(native(target_folder), arms(neural_arm(drafter)), tokenizer=tokenizer(words))
+    for first in range(8):
+        request = Request(30, Sampling(temperature), seed=first)
+        result = engine.decode("small", [first, 2], request)
+        assert result.drafted > 0
+        if temperature == 0:
+            assert result.ids == engine.decode("autoregressive", [first, 2], request).ids
+    # a random target also writes ids of its padding, which the narrower drafter has no row for
+    forced = engine.batch.teacher_forced  # the batched path aligns them too
+    assert callable(forced) and Stack.of_drafter(engine.method("small").drafter) is not None
+    assert len(engine.batch.arm("small", [[1, 2]], 5).ids[0]) == 5
+
+
+def test_a_reduced_vocabulary_must_be_the_target_s(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    folder = with_tokenizer(tiny(seed=5, vocab_size=8), tmp_path, None)
+    DraftVocab([*range(7)], 20).save(folder)
+    engine = Engine(native(target_folder), arms(neural_arm(folder)))
+    with pytest.raises(DraftpickError, match="vocabulary of 20, this target has 16"):
+        engine.method("small")
+
+
+def test_a_reduced_vocabulary_from_its_folder(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    folder = with_tokenizer(tiny(seed=5, vocab_size=8), tmp_path, None)
+    DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(folder)
+    engine = Engine(native(target_folder), arms(neural_arm(folder)), eos_ids=(15,))
+    for temperature in (0.0, 1.0):
+        request = Request(20, Sampling(temperature), seed=1)
+        assert engine.decode("small", PROMPT, request).drafted > 0
+
+
+def test_exits_after_different_layers_are_refused(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for layer, folder in enumerate(folders, 1):
+        folder.mkdir()
+        adapter_folder(tiny, folder, layer)
+    recipes = arms(exit_arm(folders[0], "a"), exit_arm(folders[1], "b"))
+    with pytest.raises(DraftpickError, match=r"after layer 1.*a target each"):
+        Engine(native(target_folder), recipes)
+
+
+def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
+    target = HFBackend.load(tiny(), CPU, torch.float32)
+    with pytest.raises(DraftpickError, match="native backend"):
+        Engine(target, arms(exit_arm(adapter_folder(tiny, tmp_path))))
+
+
+def test_a_drafter_that_is_nowhere(target_folder: Path) -> None:
+    engine = Engine(native(target_folder), arms(neural_arm(Path("/no/such/folder"))))
+    with pytest.raises(DraftpickError, match="arm 'small': no such model folder"):
+        engine.method("small")
+
+
+# -- chat -----------------------------------------------------------------------------------------
+
+
+def test_chat_without_a_template_joins_the_texts(engine: Engine) -> None:
+    messages = [{"role": "user", "content": "w1 w2"}, {"role": "user", "content": "w3"}]
+    assert engine.encode_chat(messages) == [1, 2, 3]
+
+
+def test_chat_with_a_template_opens_the_answer(engine: Engine) -> None:
+    engine.tokenizer.chat_template = (
+        "{% for m in messages %}w0 {{ m.content }} {% endfor %}"
+        "{% if add_generation_prompt %}w9{% endif %}"
+    )
+    assert engine.encode_chat([{"role": "user", "content": "w1 w2"}]) == [0, 1, 2, 9]
+
+
+# -- loading --------------------------------------------------------------------------------------
+
+
+def test_load_from_a_folder(target_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "arms.yaml"
+    config.write_text("arms: {copy: {kind: max_gram, shortest: 1}}")
+    engine = Engine.load(str(target_folder), config, dtype="float32", device="cpu")
+    assert engine.arm_names == ["autoregressive", "copy"]
+    assert engine.target_name == target_folder.name
+    assert engine.target_fingerprint.endswith("/float32")
+    hf = Engine.load(str(target_folder), config, dtype="float32", device="cpu", backend="hf")
+    assert isinstance(hf.target, HFBackend)
+    assert hf.target_fingerprint == engine.target_fingerprint
+    request = Request(15)
+    assert hf.decode("copy", PROMPT, request).ids == engine.decode("copy", PROMPT, request).ids
+
+
+def test_load_refuses_before_it_loads(target_folder: Path, tmp_path: Path) -> None:
+    config = tmp_path / "arms.yaml"
+    config.write_text("arms: {copy: {kind: max_gram}}")
+    with pytest.raises(NoSuchName, match="autoregressive, copy"):
+        Engine.load("/no/such/folder", config, only=["cpy"])
+    for wrong in ({"dtype": "float8"}, {"device": "quantum"}):
+        with pytest.raises(DraftpickError, match=next(iter(wrong.values()))):
+            Engine.load("/no/such/folder", config, **wrong)  # type: ignore[arg-type]
+    with pytest.raises(DraftpickError, match="no such model folder"):
+        Engine.load("/no/such/folder", config)

@@ -1,0 +1,222 @@
+"""T = 0: whatever drafts, the ids are the target's own, and transformers'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    generate,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    run,
+    transformers_model,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.backends.base import Backend
+from decoders.backends.hf import HFBackend
+from decoders.backends.toy import ToyBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import Drafter, NeuralDrafter
+from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
+from decoders.loop import Method
+from decoders.records import Request, Sampling
+
+V = 5
+prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=12)
+drafters: st.SearchStrategy[Callable[[ToyBackend], Drafter]] = st.one_of(
+    st.builds(lambda seed: lambda target: neural(V, seed), st.integers(0, 99)),
+    st.just(lambda target: NeuralDrafter(ToyBackend(target.table))),  # agrees always
+    st.just(lambda target: NeuralDrafter(ToyBackend(-target.table))),  # agrees hardly ever
+    st.builds(
+        lambda kept, seed: lambda target: reduced(sorted(kept), V, seed),
+        st.sets(st.integers(0, V - 1), min_size=1),
+        st.integers(0, 99),
+    ),
+    st.builds(
+        lambda shortest, more, earliest, table: (
+            lambda target: max_gram(
+                table, shortest=shortest, longest=shortest + more, earliest=earliest
+            )
+        ),
+        st.integers(1, 3),
+        st.integers(0, 4),
+        st.booleans(),
+        st.one_of(st.none(), st.lists(st.integers(-1, V - 1), min_size=V, max_size=V)),
+    ),
+)
+lengths: st.SearchStrategy[DraftLength] = st.one_of(
+    st.builds(FixedLength, st.integers(0, 7), st.sampled_from([0.0, 0.4, 0.8])),
+    st.builds(AdaptiveLength, st.integers(1, 6), st.sampled_from([0.0, 0.4])),
+    st.builds(ListedLengths, st.lists(st.integers(0, 5), min_size=1, max_size=5)),
+)
+penalties = st.sampled_from([1.0, 1.0, 1.6, 0.7])
+
+
+@given(
+    st.integers(0, 999),
+    prompts,
+    drafters,
+    lengths,
+    st.integers(1, 30),
+    st.sets(st.integers(0, V - 1), max_size=2),
+    penalties,
+)
+@settings(max_examples=200, deadline=None)
+def test_every_drafter_writes_the_target_s_own_ids(
+    seed: int,
+    prompt: list[int],
+    drafter: Callable[[ToyBackend], Drafter],
+    length: DraftLength,
+    most: int,
+    eos: set[int],
+    penalty: float,
+) -> None:
+    target = ToyBackend.random(V, seed)
+    request = Request(most, Sampling(repetition_penalty=penalty))
+    alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
+    result = run(target, method(drafter(target), length), prompt, request, eos_ids=tuple(eos))
+    assert result.ids == alone.ids
+    assert result.finish_reason == alone.finish_reason
+    assert result.target_calls <= alone.target_calls
+    assert len(result.ids) <= most
+
+
+@given(st.integers(0, 999), prompts, st.integers(1, 30), st.sets(st.integers(0, V - 1)), penalties)
+@settings(max_examples=60, deadline=None)
+def test_autoregressive_is_the_argmax_of_the_table(
+    seed: int, prompt: list[int], most: int, eos: set[int], penalty: float
+) -> None:
+    target = ToyBackend.random(V, seed)
+    context = list(prompt)
+    while len(context) < len(prompt) + most:
+        scores = target.table[context[-2] if len(context) > 1 else context[-1], context[-1]].clone()
+        for token in set(context):
+            scores[token] = (
+                scores[token] * penalty if scores[token] < 0 else scores[token] / penalty
+            )
+        context.append(int(scores.argmax()))
+        if context[-1] in eos:
+            break
+    request = Request(most, Sampling(repetition_penalty=penalty))
+    result = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
+    assert prompt + result.ids == context
+    assert (result.rounds, result.drafted) == (len(result.ids) - 1, 0)
+    assert result.target_calls == len(result.ids)
+
+
+# -- against transformers -------------------------------------------------------------------------
+
+Tiny = Callable[..., Path]
+PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]]
+ARMS = (
+    "autoregressive",
+    "neural",
+    "hf-draft",
+    "reduced",
+    "max-gram",
+    "early-exit",
+    "adaptive-exit",
+)
+
+
+def arm(name: str, target: Any, tiny: Tiny) -> Method:
+    if name == "autoregressive":
+        return autoregressive()
+    if name == "max-gram":
+        return method(max_gram(shortest=1), 4)
+    if name == "neural":
+        return method(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 3)
+    if name == "hf-draft":
+        folder = tiny(seed=5, num_hidden_layers=2)
+        return method(NeuralDrafter(HFBackend.load(folder, CPU, torch.float32)), 3)
+    if name == "reduced":
+        vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
+        drafter = native(tiny(seed=6, num_hidden_layers=2, vocab_size=vocab.size))
+        return method(NeuralDrafter(drafter, vocab), 3)
+    if name == "early-exit":
+        return method(random_exit(target, 2, seed=1, noise=0.05), FixedLength(4, 0.2))
+    return method(
+        random_exit(target, 1, seed=1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5)
+    )
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+@pytest.mark.parametrize("name", ARMS)
+def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny: Tiny) -> None:
+    target, model = native(tiny()), transformers_model(tiny())
+    how = arm(name, target, tiny)
+    drafted = 0
+    for prompt in PROMPTS:
+        theirs = generate(model, prompt, 24, repetition_penalty=penalty)
+        result = run(target, how, prompt, Request(24, Sampling(repetition_penalty=penalty)))
+        assert result.ids == theirs
+        drafted += result.drafted
+    assert drafted > 0 or name == "autoregressive"
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram"])
+def test_hf_backend_ids_equal_transformers_generate(name: str, tiny: Tiny) -> None:
+    target, model = HFBackend.load(tiny(), CPU, torch.float32), transformers_model(tiny())
+    how = arm(name, target, tiny)
+    for prompt in PROMPTS:
+        assert run(target, how, prompt, Request(24)).ids == generate(model, prompt, 24)
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "mistral"])
+def test_other_shapes_equal_transformers_generate(kind: str, tiny: Tiny) -> None:
+    folder = tiny(kind, tie_word_embeddings=False)
+    target, model = native(folder), transformers_model(folder)
+    how = method(random_exit(target, 1, seed=4), 3)
+    for prompt in PROMPTS:
+        assert run(target, how, prompt, Request(20)).ids == generate(model, prompt, 20)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_several_ends_as_in_transformers(name: str, tiny: Tiny) -> None:
+    """Every token of a free answer, with the one that follows it, ends an answer once."""
+    target, model = native(tiny()), transformers_model(tiny())
+    how, reasons = arm(name, target, tiny), set()
+    for prompt in PROMPTS[1:3]:
+        free = generate(model, prompt, 12)
+        for token in sorted(set(free)):
+            eos = [token, (token + 1) % 16]
+            theirs = generate(model, prompt, 12, eos_token_id=eos)
+            result = run(target, how, prompt, Request(12), eos_ids=tuple(eos))
+            assert result.ids == theirs
+            assert (result.finish_reason == "eos") == (theirs[-1] in eos)
+            reasons.add(result.finish_reason)
+    assert "eos" in reasons
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", ARMS)
+def test_as_many_tokens_as_asked(name: str, most: int, tiny: Tiny) -> None:
+    target, model = native(tiny()), transformers_model(tiny())
+    how = arm(name, target, tiny)
+    for prompt in PROMPTS:
+        result = run(target, how, prompt, Request(most))
+        assert result.ids == generate(model, prompt, most)
+        assert (len(result.ids), result.finish_reason) == (most, "length")
+
+
+def test_a_full_context(tiny: Tiny) -> None:
+    """The answer may reach the context's last position, drafts and all."""
+    target: Backend = native(tiny())
+    prompt = [1 + i % 7 for i in range(target.context - 10)]
+    how = method(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 6)
+    alone = run(target, autoregressive(), prompt, Request(10))
+    assert run(target, how, prompt, Request(10)).ids == alone.ids
+    assert len(alone.ids) == 10

@@ -1,0 +1,130 @@
+"""D21: how many tokens to draft."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.errors import DraftpickError
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.lengths.adaptive import best_length, speedup
+from decoders.records import StepStats
+
+
+def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> float:
+    """Tokens over time, each draft accepted by the toss of a coin; a target pass takes 1."""
+    rng = np.random.default_rng(0)
+    stands = rng.random((rounds, k)) < acceptance
+    tokens = 1 + np.cumprod(stands, axis=1).sum(1)
+    return float(tokens.sum() / (rounds * (k * cost + 1)))
+
+
+@pytest.mark.parametrize("acceptance", [0.0, 0.3, 0.6, 0.9])
+@pytest.mark.parametrize("cost", [0.0, 0.1, 0.5])
+@pytest.mark.parametrize("k", [1, 4])
+def test_the_formula_is_the_mean_of_many_rounds(acceptance: float, cost: float, k: int) -> None:
+    assert speedup(acceptance, cost, k) == pytest.approx(simulated(acceptance, cost, k), rel=0.015)
+
+
+@pytest.mark.parametrize("acceptance", np.linspace(0, 1, 21))
+@pytest.mark.parametrize("cost", [0.01, 0.05, 0.1, 0.3, 0.7, 1.0])
+def test_the_best_length_on_a_grid(acceptance: float, cost: float) -> None:
+    def gain(k: int) -> float:  # the geometric sum, term by term
+        return sum(acceptance**i for i in range(k + 1)) / (k * cost + 1)
+
+    gains = [gain(k) for k in range(17)]
+    k = best_length(acceptance, cost, 16)
+    assert gains[k] == pytest.approx(max(gains), rel=1e-6)
+
+
+def test_the_shorter_on_a_tie() -> None:
+    assert best_length(0.0, 0.0, 8) == 0  # a draft that costs nothing and gives nothing
+
+
+@given(st.floats(0, 1), st.floats(0.01, 1), st.floats(0, 0.3), st.floats(0, 0.3))
+@settings(max_examples=100, deadline=None)
+def test_better_or_cheaper_drafts_are_never_shorter(
+    acceptance: float, cost: float, better: float, cheaper: float
+) -> None:
+    k = best_length(acceptance, cost, 16)
+    assert best_length(min(1.0, acceptance + better), cost, 16) >= k
+    assert best_length(acceptance, max(0.0, cost - cheaper), 16) >= k
+
+
+def test_extremes() -> None:
+    assert best_length(0.0, 0.1, 8) == 0
+    assert best_length(1.0, 0.1, 8) == 8
+    assert best_length(0.5, 2.0, 8) == 0
+
+
+def feed(rule: AdaptiveLength, drafted: int, accepted: int, rounds: int = 1) -> None:
+    for _ in range(rounds):
+        rule.observe(StepStats(drafted, accepted, 0.001 * drafted, 0.010))
+
+
+def test_accepted_drafts_lengthen_and_rejected_ones_shorten() -> None:
+    rule = AdaptiveLength(8)
+    start = rule.next()
+    feed(rule, 8, 8, rounds=20)
+    assert rule.next() == 8
+    feed(rule, 8, 0, rounds=60)
+    assert rule.next() == 1 < start < 8
+
+
+def test_it_settles_where_the_formula_says() -> None:
+    """Rounds of a known acceptance rate, their tokens after the first rejection unseen."""
+    rng = np.random.default_rng(1)
+    rule, chosen = AdaptiveLength(8, memory=0.99), []
+    for _ in range(800):
+        k = rule.next()
+        chosen.append(k)
+        accepted = int(np.cumprod(rng.random(k) < 0.7).sum())
+        feed(rule, k, accepted)
+    assert abs(np.mean(chosen[200:]) - best_length(0.7, 0.1, 8)) < 0.6
+
+
+def test_dear_drafts_are_short() -> None:
+    cheap, dear = AdaptiveLength(8), AdaptiveLength(8)
+    for _ in range(60):
+        cheap.observe(StepStats(4, 3, 0.0004, 0.010))
+        dear.observe(StepStats(4, 3, 0.0300, 0.010))
+    assert dear.next() < cheap.next()
+
+
+def test_at_least_one_token_so_that_it_goes_on_learning() -> None:
+    rule = AdaptiveLength(4)
+    feed(rule, 4, 0, rounds=50)
+    assert rule.next() == 1
+    feed(rule, 1, 1, rounds=50)
+    assert rule.next() == 4
+
+
+def test_a_round_without_a_draft_teaches_nothing() -> None:
+    rule = AdaptiveLength(6)
+    before = rule.next(), rule._right, rule._tried
+    rule.observe(StepStats(0, 0, 0.0, 0.01))
+    assert (rule.next(), rule._right, rule._tried) == before
+
+
+def test_a_new_query_starts_from_the_prior() -> None:
+    rule = AdaptiveLength(6)
+    start = rule._right, rule._tried
+    feed(rule, 6, 0, rounds=9)
+    rule.reset()
+    assert (rule._right, rule._tried) == start
+
+
+def test_a_fixed_length_stays() -> None:
+    rule = FixedLength(3, 0.5)
+    rule.observe(StepStats(3, 0, 1.0, 1.0))
+    rule.reset()
+    assert (rule.next(), rule.min_confidence) == (3, 0.5)
+
+
+def test_lengths_are_checked() -> None:
+    with pytest.raises(DraftpickError, match="-1"):
+        FixedLength(-1)
+    with pytest.raises(DraftpickError, match="at least 1"):
+        AdaptiveLength(0)

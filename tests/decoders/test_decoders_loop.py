@@ -1,0 +1,328 @@
+"""The loop's traps and its books: ends inside a draft, sitting out, counts and clocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    run,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance, Generator
+from decoders.drafters import NeuralDrafter
+from decoders.records import DecodeResult, Proposal, Request, Sampling
+
+Tiny = Callable[..., Path]
+
+
+def cycle(*tokens: int, vocab: int = 8) -> ToyBackend:
+    """A target that goes round these tokens for ever, whatever came before the last."""
+    table = torch.zeros(vocab, vocab, vocab, dtype=torch.float64)
+    for one, following in zip(tokens, [*tokens[1:], tokens[0]], strict=True):
+        table[:, one, following] = 9.0
+    return ToyBackend(table)
+
+
+class Says:
+    """Drafts the same tokens every round."""
+
+    parameters = 0
+    calls = 0
+
+    def __init__(self, *tokens: int) -> None:
+        self._tokens = list(tokens)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+    ) -> Proposal:
+        self.calls += 1
+        return Proposal(torch.tensor(self._tokens[:k], dtype=torch.int64))
+
+    def commit(self, context: list[int]) -> None:
+        pass
+
+
+def balanced(result: DecodeResult, most: int) -> None:
+    """What holds for every answer."""
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert result.accepted_per_position == sorted(result.accepted_per_position, reverse=True)
+    assert result.target_calls == 1 + result.rounds
+    cut = 1 + result.accepted + result.rounds - len(result.ids)
+    assert cut in ((0, 1) if result.finish_reason in ("eos", "stop") else (0,))
+    assert 1 <= len(result.ids) <= most
+    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
+    assert result.wall_s == pytest.approx(parts)
+
+
+# -- ends -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("k", range(1, 6))
+def test_an_end_inside_an_accepted_draft(k: int) -> None:
+    """The answer is 1 2 3: the draft goes on after 3, and nothing of that may show."""
+    target = cycle(0, 1, 2, 3, 4)
+    result = run(target, method(Says(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
+    assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
+    assert result.drafted == k
+    assert result.accepted_per_position == [1] + [1] * (k > 1) + [0] * max(k - 2, 0)
+    balanced(result, 20)
+
+
+def test_an_end_as_the_bonus_token() -> None:
+    result = run(cycle(0, 1, 2, 3), method(Says(2), 1), [0], Request(20), eos_ids=(3,))
+    assert (result.ids, result.rounds, result.accepted, result.drafted) == ([1, 2, 3], 1, 1, 1)
+
+
+def test_an_end_as_the_correction_of_a_rejected_draft() -> None:
+    result = run(cycle(0, 1, 2, 3), method(Says(7, 7), 2), [0], Request(20), eos_ids=(2,))
+    assert (result.ids, result.accepted, result.accepted_per_position) == ([1, 2], 0, [0, 0])
+
+
+def test_a_drafted_end_that_is_rejected_ends_nothing() -> None:
+    result = run(cycle(0, 1, 2), method(Says(6, 6), 2), [0], Request(5), eos_ids=(6,))
+    assert (result.ids, result.finish_reason) == ([1, 2, 0, 1, 2], "length")
+
+
+def test_an_end_as_the_first_token() -> None:
+    result = run(cycle(0, 1), method(Says(0, 1), 2), [0], Request(9), eos_ids=(1,))
+    assert (result.ids, result.rounds, result.drafted, result.target_calls) == ([1], 0, 0, 1)
+    balanced(result, 9)
+
+
+def test_one_token_asked_for() -> None:
+    result = run(cycle(0, 1), method(Says(0, 1), 2), [0], Request(1))
+    assert (result.ids, result.finish_reason, result.rounds) == ([1], "length", 0)
+
+
+def test_either_of_two_ends() -> None:
+    target = cycle(0, 1, 2, 3, 4)
+    for prompt, ids in (([0], [1, 2]), ([2], [3, 4])):
+        result = run(target, method(Says(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
+        assert (result.ids, result.finish_reason) == (ids, "eos")
+
+
+# -- all and none ---------------------------------------------------------------------------------
+
+
+def test_everything_accepted() -> None:
+    target = ToyBackend.random(6, seed=1)
+    result = run(target, method(NeuralDrafter(ToyBackend(target.table)), 3), [2, 5], Request(21))
+    assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
+    assert result.accepted_per_position == [5, 5, 5]
+    assert (result.mean_accepted, result.acceptance_rate) == (4.0, 1.0)
+    balanced(result, 21)
+
+
+def test_nothing_accepted() -> None:
+    result = run(cycle(0, 1, 2), method(Says(7, 7, 7), 3), [0], Request(10))
+    assert (result.rounds, result.accepted, result.accepted_per_position) == (9, 0, [0, 0, 0])
+    assert result.drafted == 6 * 3 + 2 + 1  # shorter at the end, as the room is
+    assert (result.mean_accepted, result.acceptance_rate) == (1.0, 0.0)
+    balanced(result, 10)
+
+
+def test_a_drafter_with_nothing_to_say() -> None:
+    result = run(cycle(0, 1, 2), method(Says(), 3), [0], Request(10))
+    alone = run(cycle(0, 1, 2), autoregressive(), [0], Request(10))
+    assert result.ids == alone.ids
+    assert (result.rounds, result.drafted, result.acceptance_rate) == (9, 0, 0.0)
+
+
+@pytest.mark.parametrize("most", range(1, 12))
+@pytest.mark.parametrize("k", [1, 4, 9])
+def test_never_more_than_asked_and_never_drafted_in_vain(most: int, k: int) -> None:
+    target = cycle(0, 1, 2)
+    how = method(NeuralDrafter(ToyBackend(target.table)), k)
+    result = run(target, how, [0], Request(most))
+    assert len(result.ids) == most
+    assert result.drafted + result.rounds + 1 <= most  # each draft left room for the bonus
+    balanced(result, most)
+
+
+# -- sitting out ----------------------------------------------------------------------------------
+
+
+class Watched(ToyBackend):
+    """Notes how many tokens each pass reads."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(table)
+        self.widths: list[int] = []
+
+    def extend(self, ids: Tensor) -> Tensor:
+        self.widths.append(len(ids))
+        return super().extend(ids)
+
+
+def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
+    target = ToyBackend.random(5, seed=2)
+    model = Watched(ToyBackend.random(5, seed=3).table)
+    drafter = NeuralDrafter(model)
+    proposed: list[list[int]] = []
+    real = drafter.propose
+
+    def propose(*args: object, **kwargs: object) -> Proposal:
+        model.widths.clear()
+        made = real(*args, **kwargs)  # type: ignore[arg-type]
+        proposed.append(list(model.widths))
+        return made
+
+    drafter.propose = propose  # type: ignore[method-assign]
+    how = method(drafter, ListedLengths([2, 0, 0, 0, 0, 3, 0, 1]))
+    result = run(target, how, [1, 4, 2], Request(40))
+    assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(40)).ids
+    assert len(proposed) > 4
+    # a timed draft never pays for rounds that it sat out: two tokens at most are unread
+    assert all(widths[0] <= 2 and set(widths[1:]) <= {1} for widths in proposed)
+    balanced(result, 40)
+
+
+@pytest.mark.parametrize("pattern", [[0, 0, 0, 3], [2, 0, 0, 1, 0], [4, 0]])
+def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern: list[int]) -> None:
+    """Its drafts equal those of one that reads the same context from the start."""
+    target = native(tiny(), torch.float64)
+    drafter = random_exit(target, 1, seed=3, noise=0.1)
+    fresh_target = native(tiny(), torch.float64)
+    fresh = random_exit(fresh_target, 1, seed=3, noise=0.1)
+    seen: list[tuple[list[int], list[int]]] = []
+    real = drafter.propose
+
+    def propose(context: list[int], k: int, *rest: object) -> Proposal:
+        made = real(context, k, *rest)  # type: ignore[arg-type]
+        seen.append((list(context), made.ids.tolist()))
+        return made
+
+    drafter.propose = propose  # type: ignore[method-assign]
+    result = run(target, method(drafter, ListedLengths(pattern)), [3, 1, 4], Request(30))
+    assert result.ids == run(fresh_target, autoregressive(), [3, 1, 4], Request(30)).ids
+    assert len(seen) >= 3
+    for context, ids in seen:
+        fresh_target.prefill(context[:-1])
+        fresh.reset(context[:-1])
+        again = fresh.propose(context, len(ids), Sampling(), Generator(CPU, 0))
+        assert again.ids.tolist() == ids
+
+
+def test_what_was_drafted_and_rejected_is_forgotten() -> None:
+    """A neural drafter's guesses depend on what stands alone."""
+    target, model = ToyBackend.random(5, seed=4), ToyBackend.random(5, seed=5)
+    drafter, seen = NeuralDrafter(model), []
+    real = drafter.propose
+
+    def propose(context: list[int], k: int, *rest: object) -> Proposal:
+        made = real(context, k, *rest)  # type: ignore[arg-type]
+        seen.append((list(context), made.ids.tolist()))
+        return made
+
+    drafter.propose = propose  # type: ignore[method-assign]
+    run(target, method(drafter, 3), [0], Request(30))
+    for context, ids in seen:
+        line = list(context)
+        for _ in ids:
+            previous = line[-2] if len(line) > 1 else line[-1]
+            line.append(int(model.table[previous, line[-1]].argmax()))
+        assert line[len(context) :] == ids
+
+
+# -- books ----------------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, 3), min_size=1, max_size=8),
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.integers(1, 25),
+    st.sets(st.integers(0, 3), max_size=2),
+    st.sampled_from([0.0, 0.8]),
+)
+@settings(max_examples=120, deadline=None)
+def test_the_books_balance(
+    seed: int,
+    prompt: list[int],
+    pattern: list[int],
+    most: int,
+    eos: set[int],
+    temperature: float,
+) -> None:
+    target, chunks = ToyBackend.random(4, seed), list[list[int]]()
+    request = Request(most, Sampling(temperature), seed=seed)
+    for drafter in (neural(4, seed + 1), max_gram(shortest=1)):
+        chunks.clear()
+        result = run(
+            target,
+            method(drafter, ListedLengths(pattern)),
+            prompt,
+            request,
+            eos_ids=tuple(eos),
+            emit=chunks.append,
+        )
+        balanced(result, most)
+        assert [token for chunk in chunks for token in chunk] == result.ids
+        assert all(chunks) and len(chunks) == result.rounds + 1
+        assert result.prompt_ids == prompt
+        assert result.draft_calls == drafter.calls
+
+
+class Slow(ToyBackend):
+    """Each pass takes a known while."""
+
+    def extend(self, ids: Tensor) -> Tensor:
+        time.sleep(0.003)
+        return super().extend(ids)
+
+
+def test_clocks() -> None:
+    target = Slow(ToyBackend.random(4, seed=0).table)
+    how = method(NeuralDrafter(Slow(ToyBackend.random(4, seed=1).table)), 2)
+    prefilled = 0.003
+    started = time.perf_counter()
+    result = run(target, how, [1, 2], Request(12))
+    wall = time.perf_counter() - started
+    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
+    # the toy does not report its own prefill's seconds; all else is accounted for
+    assert parts == pytest.approx(wall - prefilled, rel=0.1, abs=0.004)
+    assert result.verify_s >= 0.003 * result.rounds
+    assert result.draft_s >= 0.003 * (result.draft_calls - 1)
+    assert result.prefill_s >= 0.003  # the drafter's reading of the prompt
+    assert result.tokens_per_s == pytest.approx(len(result.ids) / parts)
+
+
+def test_seeds_reproduce() -> None:
+    target, how = ToyBackend.random(6, seed=0, sharpness=0.5), method(neural(6, 1), 3)
+    one, two = (
+        [run(target, how, [1], Request(20, Sampling(1.0), seed=s)).ids for s in (5, 5, 6)]
+        for _ in range(2)
+    )
+    assert one == two
+    assert one[0] == one[1] != one[2]
+    fresh = [run(target, how, [1], Request(20, Sampling(1.0))).ids for _ in range(4)]
+    assert len({tuple(ids) for ids in fresh}) > 1
+
+
+def test_seeds_change_nothing_at_temperature_0() -> None:
+    target, how = ToyBackend.random(6, seed=0), method(neural(6, 1), 3)
+    assert len({tuple(run(target, how, [1], Request(20, seed=s)).ids) for s in range(5)}) == 1

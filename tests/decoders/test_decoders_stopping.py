@@ -1,0 +1,110 @@
+"""Where an answer ends, and stop strings beside transformers' own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoder_toys import autoregressive, generate, max_gram, method, native, run, transformers_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from decoders.drafters import NeuralDrafter
+from decoders.records import Request
+from decoders.stopping import Stopper
+
+Tiny = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Any:
+    """Sixteen byte-level tokens: letters, merged pairs, and an end-of-sequence token."""
+    tokens = [*"abcdef", "Ġ", "ab", "bc", "cd", "de", "Ġa", "abc", "ef", ".", "<end>"]
+    merges = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "e"), ("Ġ", "a"), ("ab", "c"), ("e", "f")]
+    raw = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    raw.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<end>", pad_token="<end>")
+
+
+def stopper(request: Request, tokenizer: Any = None, eos: tuple[int, ...] = (15,)) -> Stopper:
+    return Stopper(request, eos, tokenizer)
+
+
+def test_what_follows_the_end_is_dropped() -> None:
+    one = stopper(Request(9))
+    assert one.admit([1, 2]) == [1, 2]
+    assert (one.reason, one.room) == ("", 7)
+    assert one.admit([3, 15, 4, 5]) == [3, 15]
+    assert one.reason == "eos"
+
+
+def test_never_more_than_asked() -> None:
+    one = stopper(Request(3))
+    assert one.admit([1, 2, 3, 4]) == [1, 2, 3]
+    assert (one.reason, one.room) == ("length", 0)
+
+
+def test_an_end_on_the_last_token_is_an_end() -> None:
+    one = stopper(Request(2))
+    one.admit([1, 15])
+    assert one.reason == "eos"
+
+
+def test_a_request_s_own_ends_replace_the_target_s() -> None:
+    assert stopper(Request(9, eos_ids=(4, 5))).admit([15, 5, 4]) == [15, 5]
+    assert stopper(Request(9, eos_ids=())).admit([15, 5, 4]) == [15, 5, 4]
+
+
+def test_text_leaves_special_tokens_out(tokenizer: Any) -> None:
+    one = stopper(Request(9), tokenizer)
+    one.admit([7, 11, 15])
+    assert one.text() == "ab a"
+
+
+def test_stop_strings_need_a_tokenizer() -> None:
+    with pytest.raises(ValueError, match="tokenizer"):
+        stopper(Request(9, stop=("x",)))
+
+
+def test_a_stop_string_over_several_tokens(tokenizer: Any) -> None:
+    one = stopper(Request(9, stop=("cde",)), tokenizer)
+    assert one.admit([0, 8, 3, 4, 0]) == [0, 8, 3, 4]  # a bc d e: the string spans three
+    assert (one.reason, one.text()) == ("stop", "abcde")
+
+
+def test_a_stop_string_inside_a_token_keeps_the_token(tokenizer: Any) -> None:
+    one = stopper(Request(9, stop=("b",)), tokenizer)
+    assert one.admit([2, 12, 3]) == [2, 12]
+    assert one.text() == "cabc"
+
+
+STOPS = [("ab",), ("a",), ("f.", "cd"), ("bca",), (" a",), ("dd",), ("ef", "e")]
+
+
+@pytest.mark.parametrize("stop", STOPS)
+@pytest.mark.parametrize("drafts", ["nothing", "max-gram", "itself"])
+def test_stop_strings_end_answers_where_transformers_does(
+    stop: tuple[str, ...], drafts: str, tokenizer: Any, tiny: Tiny
+) -> None:
+    target, model = native(tiny(seed=3)), transformers_model(tiny(seed=3))
+    how = {
+        "nothing": autoregressive(),
+        "max-gram": method(max_gram(shortest=1), 4),
+        "itself": method(NeuralDrafter(native(tiny(seed=3))), 4),
+    }[drafts]
+    stopped = 0
+    for first in range(14):
+        prompt = [14, first, 14]  # ends in a full stop, so that no stop string begins in it
+        theirs = generate(
+            model, prompt, 16, stop_strings=list(stop), tokenizer=tokenizer, eos_token_id=[15]
+        )
+        result = run(
+            target, how, prompt, Request(16, stop=stop), eos_ids=(15,), tokenizer=tokenizer
+        )
+        assert result.ids == theirs
+        assert result.text == tokenizer.decode(theirs, skip_special_tokens=True)
+        stopped += result.finish_reason == "stop"
+    assert stopped or stop == ("dd",)

@@ -1,0 +1,121 @@
+"""From a name to a model, and what is said where there is none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, generate, max_gram, method, run, transformers_model
+
+from decoders import targets
+from decoders.backends.hf import HFBackend
+from decoders.backends.llama import LlamaBackend
+from decoders.errors import DraftpickError
+from decoders.records import Request
+
+Tiny = Callable[..., Path]
+
+
+def test_a_local_folder(tiny: Tiny) -> None:
+    assert targets.resolve(str(tiny())) == tiny()
+
+
+def test_a_folder_that_holds_no_model(tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match=r"holds no config\.json"):
+        targets.resolve(str(tmp_path))
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match="no such model folder"):
+        targets.resolve(str(tmp_path / "a" / "b"))
+
+
+@pytest.mark.parametrize("name", ["nobody/nothing", "smolm2-135m"])
+def test_a_name_that_is_nowhere(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*args: object, **kwargs: object) -> str:
+        raise ConnectionError("no route to the hub\nand more")
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    with pytest.raises(DraftpickError, match=r"smollm2-135m-instruct.*no route to the hub") as said:
+        targets.resolve(name)
+    assert "\n" not in str(said.value) and name in str(said.value)
+
+
+def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert targets.device_of("auto") == targets.device_of("cpu") == CPU
+    with pytest.raises(DraftpickError, match="unknown device 'tpu9'; use auto, cpu or cuda"):
+        targets.device_of("tpu9")
+    with pytest.raises(DraftpickError, match="no CUDA device"):
+        targets.device_of("cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert targets.device_of("auto").type == targets.device_of("cuda:1").type == "cuda"
+
+
+def test_dtypes() -> None:
+    assert targets.dtype_of("bfloat16") is torch.bfloat16
+    with pytest.raises(DraftpickError, match="unknown dtype 'int4'; use one of float32, bfloat16"):
+        targets.dtype_of("int4")
+
+
+def test_backends(tiny: Tiny) -> None:
+    for name, kind in (("auto", LlamaBackend), ("native", LlamaBackend), ("hf", HFBackend)):
+        assert isinstance(targets.load_backend(tiny(), CPU, torch.float32, name), kind)
+    with pytest.raises(DraftpickError, match="unknown backend 'onnx'; use auto, native or hf"):
+        targets.load_backend(tiny(), CPU, torch.float32, "onnx")
+
+
+def test_a_shape_that_native_cannot_run_goes_to_transformers(
+    tiny: Tiny, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny(attention_bias=True)
+    with pytest.raises(DraftpickError, match="native backend cannot run model: biases"):
+        targets.load_backend(folder, CPU, torch.float32, "native")
+    assert isinstance(targets.load_backend(folder, CPU, torch.float32), HFBackend)
+    assert "using the transformers backend" in capsys.readouterr().err
+
+
+def test_a_sliding_window_goes_to_transformers(tiny: Tiny) -> None:
+    """Its mask slides, its cache keeps all: so it can be rolled back, and the ids are right."""
+    folder = tiny("mistral", sliding_window=8)
+    with pytest.raises(DraftpickError, match="sliding"):
+        targets.load_backend(folder, CPU, torch.float32, "native")
+    target = targets.load_backend(folder, CPU, torch.float32)
+    model, prompt = transformers_model(folder), [1 + i % 5 for i in range(20)]
+    how = method(max_gram([*range(1, 16), 0], shortest=1), 3)
+    result = run(target, how, prompt, Request(20))
+    assert result.ids == generate(model, prompt, 20)
+    assert result.accepted < result.drafted  # something was rolled back
+
+
+def test_mixed_attention_kinds_are_refused(tiny: Tiny) -> None:
+    folder = tiny("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
+    with pytest.raises(DraftpickError, match="mixes attention kinds"):
+        targets.load_backend(folder, CPU, torch.float32)
+
+
+def test_end_of_sequence_ids(tmp_path: Path) -> None:
+    assert targets.eos_ids(tmp_path) == ()
+    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
+    assert targets.eos_ids(tmp_path) == (2,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 9]}))
+    assert targets.eos_ids(tmp_path) == (7, 9)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": None}))
+    assert targets.eos_ids(tmp_path) == (2,)
+
+
+def test_the_fingerprint_follows_the_weights(tiny: Tiny, tmp_path: Path) -> None:
+    for file in tiny().iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    same = targets.fingerprint(tmp_path)
+    assert len(same) == 8 and same == targets.fingerprint(tiny()) != targets.fingerprint(
+        tiny(seed=1)
+    )
+    weights = tmp_path / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-3] ^= 1
+    weights.write_bytes(bytes(content))
+    assert targets.fingerprint(tmp_path) != same

