@@ -103,9 +103,9 @@ def render(summary: Summary) -> Table:
 
     columns = list(summary.queries)
     table = Table(title=f"Mean reward ({summary.reward}) of {summary.target}")
-    table.add_column("arm")
+    table.add_column("arm", no_wrap=True)
     for task in columns:
-        table.add_column(f"{task}\n{summary.queries[task]}", justify="right")
+        table.add_column(f"{task}\n{summary.queries[task]}", justify="right", overflow="fold")
     table.add_column("best for", justify="right")
     table.add_column("errors", justify="right")
     best = {task: max(_or_worst(arm.mean[task]) for arm in summary.arms) for task in columns}

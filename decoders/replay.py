@@ -34,7 +34,8 @@ def replay(
     verify_s: Callable[[int], float] = lambda width: 0.0,
 ) -> Replay:
     """draft(at, k): at most k tokens proposed to follow answer[:at]. Times feed an adaptive
-    length. Tokens that the loop would have drafted beyond the answer's end are not counted."""
+    length. The answer's last token counts as the target's own; where it ended the answer early,
+    the loop may have drafted it, and more beyond it that is not counted here."""
     length.reset()
     at, rounds, drafted, accepted = 1, 0, 0, 0
     while at < len(answer):

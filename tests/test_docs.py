@@ -1,0 +1,410 @@
+"""The pages cannot rot: their commands parse, their snippets run, their links and lists hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from router.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+]
+FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+WORD = re.compile(r"`([^`\n]+)`")
+
+
+@dataclass(frozen=True)
+class Snippet:
+    """A fenced block. where: page and line of its first line."""
+
+    where: str
+    page: Path
+    language: str
+    text: str
+
+
+def snippets(*languages: str) -> list[Snippet]:
+    found = []
+    for page in PAGES:
+        content = page.read_text(encoding="utf-8")
+        for match in FENCE.finditer(content):
+            if match[1] in languages:
+                line = content.count("\n", 0, match.start()) + 2
+                found.append(Snippet(f"{page.name}:{line}", page, match[1], match[2]))
+    return found
+
+
+def named(snippet: Snippet) -> str:
+    return snippet.where
+
+
+def prose(page: Path) -> str:
+    """The page without its fenced blocks."""
+    return FENCE.sub("", page.read_text(encoding="utf-8"))
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+# -- commands -------------------------------------------------------------------------------------
+
+
+def command_lines() -> Iterator[tuple[str, list[str]]]:
+    """(where, words) of every shell command, cut before a pipe or a redirection."""
+    for snippet in snippets("bash"):
+        for line in snippet.text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            ends = [i for i, word in enumerate(words) if word in ("|", ">", ">>", "&&")]
+            if words:
+                yield snippet.where, words[: ends[0]] if ends else words
+
+
+COMMANDS = list(command_lines())
+OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
+
+
+@cache
+def group() -> Any:
+    return typer.main.get_command(app)
+
+
+def parsed(arguments: list[str]) -> tuple[str, dict[str, Any]]:
+    """Command and values, as the real application reads them; nothing is executed."""
+    name, *rest = [argument for argument in arguments if argument != "--debug"]
+    assert name in group().commands, f"there is no command {name!r}"
+    context = group().commands[name].make_context(name, rest)
+    return name, dict(context.params)
+
+
+@pytest.mark.parametrize(("where", "arguments"), OURS)
+def test_commands_parse(where: str, arguments: list[str]) -> None:
+    name, values = parsed(arguments)
+    assert_known(name, values)
+
+
+def test_a_wrong_command_would_be_caught() -> None:
+    for wrong in (
+        ["generat", "hello"],
+        ["generate", "hello", "--max-tokens", "3"],
+        ["train", "--out", "policy"],
+        ["generate", "hello", "--top-k", "many"],
+    ):
+        with pytest.raises(Exception, match=r"(?i)no command|no such|missing|valid"):
+            parsed(wrong)
+
+
+def assert_known(command: str, values: dict[str, Any]) -> None:
+    """The names in a command exist: arms that ship, rewards, policies and their options."""
+    from collect.rewards import REWARDS
+    from decoders.arms import load_arms
+    from decoders.queries import TASKS
+    from policies import POLICIES, options_of
+
+    if values.get("arm") and values["config"] is None:
+        assert values["arm"] in load_arms()
+    if "reward" in values:
+        assert values["reward"] in REWARDS
+    if command == "train":
+        assert values["policy"] in POLICIES
+        for pair in values["options"] or ():
+            assert pair.partition("=")[0] in options_of(values["policy"])
+    if command == "align" and values["tasks"]:
+        assert set(values["tasks"].split(",")) <= set(TASKS)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_in_the_text_exist(page: Path) -> None:
+    """`draftpick train --alpha ...` within a sentence: command and options are real."""
+    for words in WORD.findall(prose(page)):
+        name, _, rest = words.removeprefix("draftpick ").partition(" ")
+        if not words.startswith("draftpick "):
+            continue
+        assert name in group().commands, words
+        known = {
+            flag for p in group().commands[name].params for flag in (*p.opts, *p.secondary_opts)
+        }
+        assert set(re.findall(r"--[\w-]+", rest)) <= known | {"--help"}, words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_options_in_the_text_exist(page: Path) -> None:
+    every = {
+        flag for command in group().commands.values() for p in command.params for flag in p.opts
+    }
+    found = {w for words in WORD.findall(prose(page)) for w in re.findall(r"--[a-z][\w-]*", words)}
+    assert found <= every | {"--debug"}
+
+
+def test_the_other_commands_exist() -> None:
+    """make, mlflow and scripts of ours; anything else a reader could not have."""
+    others = [(where, w) for where, w in COMMANDS if Path(w[0]).name != "draftpick"]
+    assert others
+    for where, (program, *arguments) in others:
+        if Path(program).name == "python":
+            script = ROOT / arguments[0]
+            assert script.is_file(), where
+            source = script.read_text()
+            for flag in (a for a in arguments if a.startswith("--")):
+                assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
+        else:
+            assert program in ("make", "mlflow"), where
+
+
+def test_make_targets_exist() -> None:
+    targets = set(re.findall(r"^([\w-]+):", page("Makefile"), re.MULTILINE))
+    spoken = [w for page in PAGES for w in WORD.findall(prose(page)) if w.startswith("make ")]
+    typed = [" ".join(words) for _, words in COMMANDS if words[0] == "make"]
+    assert spoken
+    assert typed
+    for words in [*spoken, *typed]:
+        asked = {word for word in words.split()[1:] if "=" not in word}
+        assert asked <= targets, words
+
+
+def test_the_readme_names_the_test_command() -> None:
+    assert "`make test`" in page("README.md")
+
+
+def test_every_command_is_in_the_readme() -> None:
+    assert {name for name in group().commands if f"draftpick {name}" not in page("README.md")} <= {
+        "demo"  # by way of `make demo`
+    }
+
+
+# -- Python ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("snippet", snippets("python"), ids=named)
+def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
+    tree = ast.parse(snippet.text, snippet.where)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            assert all(find_spec(alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            source = node.module or ""
+            if source.split(".")[0] not in ("router", "collect", "decoders", "policies"):
+                assert find_spec(source)
+                continue
+            for alias in node.names:
+                assert hasattr(import_module(source), alias.name), f"{source}.{alias.name}"
+
+
+def test_the_router_has_what_the_readme_calls() -> None:
+    import inspect
+
+    from router.route import RoutedResult, Router
+
+    calls = 0
+    for snippet in snippets("python"):
+        for node in ast.walk(ast.parse(snippet.text)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith(
+                ("router.", "Router.")
+            ):
+                method = getattr(Router, ast.unparse(node.func).partition(".")[2])
+                known = set(inspect.signature(method).parameters)
+                assert {keyword.arg for keyword in node.keywords} <= known
+                calls += 1
+    assert calls
+    members = {field.name for field in fields(RoutedResult)} | set(dir(RoutedResult))
+    assert set(re.findall(r"\banswer\.(\w+)", page("README.md"))) <= members
+
+
+@cache
+def contributed() -> dict[str, Any]:
+    """The classes and functions of CONTRIBUTING.md, run where their first line says they go."""
+    made: dict[str, Any] = {}
+    for snippet in snippets("python"):
+        if snippet.page.name != "CONTRIBUTING.md":
+            continue
+        place = snippet.text.partition("\n")[0].removeprefix("# ").removesuffix(".py")
+        name = place.replace("/", ".")
+        package = name.rpartition(".")[0]
+        assert find_spec(package), snippet.where
+        scope = dict(vars(import_module(name))) if (ROOT / f"{place}.py").is_file() else {}
+        scope |= {"__name__": name, "__package__": package}
+        exec(compile(snippet.text, snippet.where, "exec"), scope)
+        tree = ast.parse(snippet.text)
+        made |= {
+            node.name: scope[node.name]
+            for node in tree.body
+            if isinstance(node, ast.ClassDef | ast.FunctionDef)
+        }
+    return made
+
+
+def decode(drafter: Any, verifier: Any, length: Any) -> Any:
+    import torch
+
+    from decoders.backends.toy import ToyBackend
+    from decoders.chance import Generator
+    from decoders.loop import Method
+    from decoders.loop import decode as loop
+    from decoders.records import Request
+    from decoders.stopping import Stopper
+
+    target, prompt, request = ToyBackend.random(4, seed=1), [0, 1], Request(40)
+    method = Method("toy", drafter, verifier, length)
+    chance, stopper = Generator(torch.device("cpu"), 0), Stopper(request, ())
+    prefilled = target.prefill(prompt)
+    return loop(target, method, prompt, prefilled, request, stopper, chance, lambda ids: None)
+
+
+def test_the_drafter_and_the_length_to_add_work() -> None:
+    import torch
+
+    from decoders.drafters import NullDrafter
+    from decoders.lengths import FixedLength
+    from decoders.verify import Lossless
+
+    made = contributed()
+    alone = decode(NullDrafter(torch.device("cpu")), Lossless(), FixedLength(0))
+    ours = decode(made["AgainDrafter"](), Lossless(), made["GrowingLength"](3))
+    assert ours.ids == alone.ids
+    assert ours.drafted > 0
+
+
+def test_the_verifier_to_add_works() -> None:
+    from decoders.lengths import FixedLength
+    from decoders.verify import Lossless
+
+    made = contributed()
+    strict = decode(made["AgainDrafter"](), Lossless(), FixedLength(3))
+    loose = decode(made["AgainDrafter"](), made["TopTwo"](), FixedLength(3))
+    assert len(loose.ids) == len(strict.ids)
+    assert loose.accepted > strict.accepted
+
+
+def test_the_policy_to_add_works(tmp_path: Path) -> None:
+    import policies
+
+    table = policies.RewardTable(
+        query_ids=["a", "b", "c"],
+        tasks=["qa"] * 3,
+        embeddings=np.zeros((3, 2), dtype=np.float32),
+        arms=["x", "y"],
+        rewards=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
+        reward_name="r@1",
+        embedder="e",
+        arms_fingerprint="f",
+    )
+    fitted = contributed()["fit_frequency"](table, smoothing=0.0)
+    loaded = policies.load(fitted.policy.save(tmp_path))
+    assert loaded.distribution(table.embeddings)[0].tolist() == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_the_reward_to_add_works() -> None:
+    from collect.records import ArmInfo, Costs, Outcome
+    from collect.rewards import Context
+
+    context = Context({"a": ArmInfo("a", "neural", 1, True, {})}, Costs((0.1,), {}))
+    row = Outcome(query_id="q", arm="a", parameters=1, rounds=4, new_tokens=13)
+    assert contributed()["tokens_per_round"](row, context) == 3.0
+
+
+# -- other languages ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("snippet", snippets("yaml"), ids=named)
+def test_arms_files_are_valid(snippet: Snippet, tmp_path: Path) -> None:
+    from decoders.arms import load_arms
+
+    path = tmp_path / "arms.yaml"
+    path.write_text(snippet.text)
+    declared = load_arms(path)
+    assert len(declared) > 1
+    used = {
+        values["arm"]
+        for where, arguments in OURS
+        if where.startswith(snippet.page.name)
+        for values in [parsed(arguments)[1]]
+        if values.get("arm") and values["config"] is not None
+    }
+    assert used <= set(declared)
+
+
+@pytest.mark.parametrize("snippet", snippets("json"), ids=named)
+def test_query_lines_are_read(snippet: Snippet, tmp_path: Path) -> None:
+    from decoders.queries import read_queries
+
+    path = tmp_path / "queries.jsonl"
+    path.write_text(snippet.text)
+    assert len(read_queries(path)) == len(snippet.text.splitlines())
+
+
+# -- links and lists ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_point_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)]+)\)", prose(page)):
+        if "://" not in link and not link.startswith("#"):
+            assert (page.parent / link.partition("#")[0]).exists(), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_source_files_named_exist(page: Path) -> None:
+    folders = "decoders|collect|policies|router|tests|benchmarks|docs|mlruns"
+    for words in WORD.findall(prose(page)):
+        if re.fullmatch(rf"({folders})/[\w/.-]*(\.(py|md|yaml|jsonl|png)|/)", words):
+            assert (ROOT / words).exists(), words
+
+
+def in_backticks(name: str) -> set[str]:
+    return set(WORD.findall(prose(ROOT / name)))
+
+
+def test_the_readme_lists_the_arms_that_ship() -> None:
+    from decoders.arms import load_arms
+
+    table = page("README.md").partition("| arm |")[2].partition("\n\n")[0]
+    listed = re.findall(r"^\| `([\w-]+)` \|", table, re.MULTILINE)
+    assert sorted(listed) == sorted(load_arms())
+
+
+def test_the_readme_lists_the_fields_of_json() -> None:
+    from router.route import RoutedResult
+
+    class Anything:
+        def __getattr__(self, name: str) -> Any:
+            return [] if name.endswith(("ids", "position")) else 1.0
+
+    result: Any = Anything()
+    assert set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json()) <= in_backticks("README.md")
+
+
+def test_every_reward_policy_and_column_is_documented() -> None:
+    from collect.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
+    from collect.rewards import REWARDS
+    from decoders.queries import TASKS
+    from policies import POLICIES
+    from router.specbench.metrics import Cell
+
+    assert set(REWARDS) <= in_backticks("docs/rewards.md")
+    assert set(POLICIES) <= in_backticks("docs/policies.md")
+    assert set(TASKS) <= in_backticks("README.md")
+    columns = {*QUERIES_SCHEMA.names, *OUTCOMES_SCHEMA.names}
+    recorded = {field.name for record in (Identity, Cell) for field in fields(record)}
+    assert columns | recorded <= in_backticks("docs/data.md")
+
+
+def test_the_changelog_names_this_version() -> None:
+    import tomllib
+
+    version = tomllib.loads(page("pyproject.toml"))["project"]["version"]
+    assert f"## {version}" in page("CHANGELOG.md")
