@@ -32,10 +32,12 @@ def build_method(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Method:
 
 
 def opens_exit(recipe: ArmRecipe, target: Backend) -> None:
-    """Tell the target that an early-exit arm will want its hidden states."""
-    if recipe.kind == "early_exit":
+    """Tell the target that an early-exit arm will want its hidden states. A target that cannot have
+    one is left alone: the arm says so when it is asked for, the others work."""
+    if recipe.kind == "early_exit" and isinstance(target, LlamaBackend):
         config = json.loads((_folder(recipe) / "config.json").read_text())
-        _native(recipe, target).open_exit(config["exit_layer"])
+        if config["exit_layer"] < target.shape.layers:
+            target.open_exit(config["exit_layer"])
 
 
 def _length(recipe: ArmRecipe) -> DraftLength:
@@ -61,7 +63,10 @@ def _drafter(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Drafter:
     vocab = _draft_vocab(recipe, folder, target)
     if recipe.kind == "early_exit":
         native = _native(recipe, target)
-        return EarlyExitDrafter(native, Adapter.load(folder, native), vocab)
+        try:
+            return EarlyExitDrafter(native, Adapter.load(folder, native), vocab)
+        except ValueError as error:
+            raise DraftpickError(f"arm {recipe.name!r}: {error}") from error
     backend = targets.load_backend(folder, target.device, target.dtype)
     if vocab is None:
         _same_tokenizer(recipe, folder, backend, target, tokenizer)
@@ -126,6 +131,6 @@ def _native(recipe: ArmRecipe, target: Backend) -> LlamaBackend:
     if not isinstance(target, LlamaBackend):
         raise DraftpickError(
             f"arm {recipe.name!r}: an early exit needs the native backend, which this target does "
-            "not fit or --backend hf has switched off; leave the arm out with --arms"
+            "not fit or --backend hf has switched off; choose another arm"
         )
     return target

@@ -16,12 +16,13 @@ import torch
 from .backends.base import Backend
 from .backends.sync import synchronize
 from .chance import Generator
+from .drafters import Drafter, EarlyExitDrafter
 from .loop import Method
 from .records import Sampling
 
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
-REPEATS = 7
+REPEATS = 9
 DRAFTED = 4
 
 
@@ -44,39 +45,42 @@ class Costs:
 def measure(target: Backend, methods: dict[str, Method]) -> Costs:
     """Interleaved medians; what the target held is forgotten.
 
-    An early exit spares the target the lower layers of the tokens that it drafted; that saving is
-    taken off its drafting cost, so that drafted * draft_s + verify is the round's time.
+    An early exit spares the target the lower layers of the tokens that it drafted; that saving,
+    measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
+    the round's time.
     """
     prompt = [1 + i % 97 for i in range(CONTEXT)]
     ids = torch.arange(1, WIDEST + 1, device=target.device)
-    sampling, chance = Sampling(), Generator(target.device, 0)
     target.prefill(prompt)
     widths: list[list[float]] = [[] for _ in range(WIDEST)]
     for _ in range(REPEATS):
         for width in range(1, WIDEST + 1):
             widths[width - 1].append(_extend_s(target, ids[:width]))
             target.truncate(CONTEXT)
-    verify_s = [statistics.median(times) for times in widths]
-    draft_s = {}
-    for name, method in methods.items():
-        target.prefill(prompt)
-        method.drafter.reset(prompt)
-        context = [*prompt, 5]
-        per_token = []
-        for _ in range(REPEATS):
-            started = time.perf_counter()
-            proposal = method.drafter.propose(context, DRAFTED, sampling, chance)
-            synchronize(target.device)
-            drafted = time.perf_counter() - started
-            newest = torch.tensor(context[-1:], device=target.device)
-            verified = _extend_s(target, torch.cat([newest, proposal.ids]))
-            count = len(proposal.ids)
-            if count:
-                per_token.append((drafted + verified - verify_s[count]) / count)
-            target.truncate(CONTEXT)
-            method.drafter.commit(context)
-        draft_s[name] = max(statistics.median(per_token), 0.0) if per_token else 0.0
-    return Costs(verify_s, draft_s)
+    draft_s = {name: _draft_s(target, method.drafter, prompt) for name, method in methods.items()}
+    return Costs([statistics.median(times) for times in widths], draft_s)
+
+
+def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
+    sampling, chance = Sampling(), Generator(target.device, 0)
+    context = [*prompt, 5]
+    newest = torch.tensor(context[-1:], device=target.device)
+    target.prefill(prompt)
+    drafter.reset(prompt)
+    spent, spared = [], []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        proposal = drafter.propose(context, DRAFTED, sampling, chance)
+        synchronize(target.device)
+        spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
+        if isinstance(drafter, EarlyExitDrafter):
+            drafted = torch.cat([newest, proposal.ids])
+            prepared = _extend_s(target, drafted)
+            target.truncate(len(prompt))
+            spared.append((_extend_s(target, drafted) - prepared) / len(proposal.ids))
+        target.truncate(len(prompt))
+        drafter.commit(context)
+    return max(0.0, statistics.median(spent) - (statistics.median(spared) if spared else 0.0))
 
 
 def _extend_s(target: Backend, ids: torch.Tensor) -> float:

@@ -82,6 +82,11 @@ class Adapter(nn.Module):
         state = load_file(folder / ADAPTER, device=str(target.device))
         config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
         parameters = {k: v.to(target.dtype) for k, v in state.items()}
+        if parameters["norm"].shape != target.weights.norm.shape:
+            raise ValueError(
+                f"{folder.name} was trained for hidden states of {len(parameters['norm'])}, this "
+                f"target's have {target.shape.hidden}; train one with `draftpick align --kind exit`"
+            )
         blocks = []
         for index in range(config.blocks):
             at = f"blocks.{index}."

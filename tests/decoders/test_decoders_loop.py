@@ -201,6 +201,19 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
     balanced(result, 40)
 
 
+def test_only_what_a_model_has_not_seen_is_fed_to_it() -> None:
+    """A round feeds the target the newest token and the draft, and the drafter the newest token
+    and all drafted ones but the last; where all stood, that last one comes with the next round."""
+    for sharpness, agree in ((-1.0, 0), (1.0, 1)):  # a drafter that is always wrong, or right
+        table = ToyBackend.random(5, seed=2).table
+        target, model = Watched(table), Watched(sharpness * table)
+        result = run(target, method(NeuralDrafter(model), 3), [1, 4, 2], Request(22))
+        assert result.acceptance_rate == agree
+        assert sum(target.widths) == 3 + result.drafted + result.rounds
+        full = result.rounds - 1 if agree else 0
+        assert sum(model.widths) == 3 + result.drafted + full
+
+
 @pytest.mark.parametrize("pattern", [[0, 0, 0, 3], [2, 0, 0, 1, 0], [4, 0]])
 def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern: list[int]) -> None:
     """Its drafts equal those of one that reads the same context from the start."""
@@ -212,6 +225,7 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
     real = drafter.propose
 
     def propose(context: list[int], k: int, *rest: object) -> Proposal:
+        assert target.length - drafter._read <= 1  # it caught up before, not on this one's time
         made = real(context, k, *rest)  # type: ignore[arg-type]
         seen.append((list(context), made.ids.tolist()))
         return made
