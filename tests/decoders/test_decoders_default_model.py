@@ -17,8 +17,8 @@ from decoders.zoo import TARGET
 
 pytestmark = pytest.mark.slow
 
-TOKENS = 48
-A_TASK = 2
+TOKENS = 32
+A_TASK = 1
 DEV = Path(__file__).resolve().parents[3] / "shared" / "data" / "dev"
 
 

@@ -298,8 +298,10 @@ def test_exits_after_different_layers_are_refused(
 
 def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
     target = HFBackend.load(tiny(), CPU, torch.float32)
-    with pytest.raises(DraftpickError, match="native backend"):
-        Engine(target, arms(exit_arm(adapter_folder(tiny, tmp_path))))
+    engine = Engine(target, arms(exit_arm(adapter_folder(tiny, tmp_path))))
+    with pytest.raises(DraftpickError, match=r"'exit'.*native backend"):
+        engine.decode("exit", PROMPT, Request(3))
+    assert engine.decode("autoregressive", PROMPT, Request(3)).ids  # the rest still works
 
 
 def test_a_drafter_that_is_nowhere(target_folder: Path) -> None:

@@ -207,7 +207,7 @@ def test_only_what_a_model_has_not_seen_is_fed_to_it() -> None:
     for sharpness, agree in ((-1.0, 0), (1.0, 1)):  # a drafter that is always wrong, or right
         table = ToyBackend.random(5, seed=2).table
         target, model = Watched(table), Watched(sharpness * table)
-        result = run(target, method(NeuralDrafter(model), 3), [1, 4, 2], Request(22))
+        result = run(target, method(NeuralDrafter(model), 3), [1, 4, 2], Request(21))
         assert result.acceptance_rate == agree
         assert sum(target.widths) == 3 + result.drafted + result.rounds
         full = result.rounds - 1 if agree else 0
