@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ def successors(examples: Sequence[Example], vocab: int) -> np.ndarray:
     counts: dict[int, Counter[int]] = defaultdict(Counter)
     for example in examples:
         answer = example.ids[example.start :].tolist()
-        for token, after in zip(answer, answer[1:], strict=False):
+        for token, after in pairwise(answer):
             counts[token][after] += 1
     table = np.full(vocab, -1, dtype=np.int32)
     for token, after in counts.items():

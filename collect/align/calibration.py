@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -34,15 +35,15 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids: [B, T] int64, padded on the right with 0. labels: [B, T], the next token where it is part
-    of an answer, else -100. tasks: one a row."""
+    """ids: [B, T] int64, padded on the right with 0. labels: [B, T], the next token where it is
+    part of an answer, else -100. tasks: one a row."""
 
     ids: np.ndarray
     labels: np.ndarray
     tasks: list[str]
 
 
-def read_outputs(path: Path) -> Iterator[dict[str, object]]:
+def read_outputs(path: Path) -> Iterator[dict[str, Any]]:
     """Lines of an outputs file: id, task, output (text) or ids, ended (false: cut at a limit)."""
     if not path.is_file():
         raise DraftpickError(f"no such outputs file: {path}")
@@ -60,8 +61,8 @@ def read_outputs(path: Path) -> Iterator[dict[str, object]]:
 def build(
     outputs: Sequence[Path],
     queries: Sequence[Query],
-    encode_chat: object,
-    tokenizer: object,
+    prompt_ids: Callable[[Query], list[int]],
+    answer_ids: Callable[[str], list[int]],
     eos_id: int,
     *,
     tasks: Sequence[str] | None,
@@ -70,7 +71,7 @@ def build(
 ) -> list[Example]:
     """Join outputs with their queries (first turn) and tokenise both.
 
-    encode_chat: messages -> prompt ids. A prompt keeps its last `max_prompt` tokens. Outputs whose
+    prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens. Outputs whose
     query is not among `queries` are an error: they would be trained on without their prompt. tasks:
     train on these alone; what is held out stays whole, so that a specialist shows its weak sides.
     """
@@ -83,11 +84,11 @@ def build(
                 raise DraftpickError(
                     f"{path}: no query has the id {row['id']!r}; name its file too"
                 )
-            prompt = encode_chat([{"role": "user", "content": query.turns[0]}])  # type: ignore[operator]
+            prompt = prompt_ids(query)
             if "ids" in row:
-                answer = list(row["ids"])  # type: ignore[call-overload]
+                answer = list(row["ids"])
             else:
-                answer = tokenizer.encode(row["output"], add_special_tokens=False)  # type: ignore[attr-defined]
+                answer = answer_ids(row["output"])
                 if row.get("ended"):
                     answer.append(eos_id)
             prompt = prompt[-max_prompt:]
@@ -103,7 +104,7 @@ def build(
 
 
 def batches(examples: Sequence[Example], tokens: int, rng: random.Random) -> list[Batch]:
-    """One epoch: rows of similar length together, at most `tokens` padded tokens a batch, shuffled."""
+    """One epoch, shuffled: rows of similar length together, at most `tokens` padded tokens each."""
     order = sorted(examples, key=lambda e: (len(e.ids) // 16, rng.random()))
     made: list[list[Example]] = [[]]
     for example in order:

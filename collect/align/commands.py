@@ -11,7 +11,11 @@ import typer
 def align(
     out: Annotated[Path, typer.Option(help="Folder for checkpoints and the finished model/.")],
     kind: Annotated[
-        str, typer.Option(help="drafter: a small model. exit: an adapter on the target's layers.")
+        str,
+        typer.Option(
+            help="drafter: a small model. exit: an adapter on the target's layers. "
+            "bigram: Max-Gram's table."
+        ),
     ] = "drafter",
     queries: Annotated[
         list[Path] | None, typer.Option(help="Query files (JSON lines); default: those that ship.")
@@ -50,6 +54,7 @@ def align(
     with a card that says how well it predicts held-out answers, is OUT/model: name that folder as
     the drafter of an arm. Examples:
 
+    \b
       draftpick align --out drafts/general --minutes 30
       draftpick align --out drafts/math --start drafts/general/model --tasks math --minutes 10
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20

@@ -46,7 +46,7 @@ def loss(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Te
 
 @torch.no_grad()
 def agreement(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
-    """[B, T] bool, True where the draft's most likely token is the target's; False off the answer."""
+    """[B, T] bool: the draft's most likely token is the target's. False off the answer."""
     logits = F.linear(learner.hidden(ids), learner.head())[..., : vocab.size - 1]
     return vocab.to_target[logits.argmax(-1)] == labels
 

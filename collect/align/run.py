@@ -21,7 +21,7 @@ from decoders.backends.early_exit import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.queries import read_queries
+from decoders.queries import Query, read_queries
 from decoders.zoo.catalogue import sha256_of
 
 from . import bigram
@@ -80,8 +80,8 @@ def align(
     examples = build(
         config.outputs,
         read_queries(list(config.queries)),
-        lambda messages: targets.encode_chat(tokenizer, messages),
-        tokenizer,
+        lambda query: targets.encode_chat(tokenizer, first_turn(query)),
+        lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
         eos[0],
         tasks=config.tasks,
         max_prompt=config.max_prompt,
@@ -96,6 +96,11 @@ def align(
     parameters = sum(p.numel() for p in learner.module.parameters())
     _write(config, recipe, parameters, learner.save, examples, acceptance, started)
     return acceptance
+
+
+def first_turn(query: Query) -> list[dict[str, str]]:
+    """The messages that a calibration prompt is made of."""
+    return [{"role": "user", "content": query.turns[0]}]
 
 
 def _learner(

@@ -1,4 +1,4 @@
-"""The training loop: AdamW and Muon, warm-up and cosine, checkpoints that a killed run goes on from."""
+"""The training loop: AdamW and Muon, warm-up and cosine, and checkpoints to go on from."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def write_outputs(
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
 
-    Started again it goes on after the last whole line; queries already answered are not asked twice.
+    Started again it goes on after the last whole line; no query is asked twice.
     """
     from decoders import Engine
 

@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from .llama import LlamaBackend
 from .llama_model import LayerWeights, Shape, layer, moved, rope_table
 
-
 ADAPTER = "adapter.safetensors"
 
 
