@@ -153,6 +153,12 @@ class Engine:
         """
         self.check(prompt_ids, request)
         method = self.method(arm)
+        if len(prompt_ids) + request.max_new_tokens > method.drafter.context:
+            raise DraftpickError(
+                f"arm {arm!r} follows at most {method.drafter.context} tokens, fewer than the "
+                f"{len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones; choose "
+                "another arm or lower --max-new-tokens"
+            )
         if prefilled is None:
             prefilled = self.prefill(prompt_ids)
         else:

@@ -26,6 +26,7 @@ from decoders.zoo.catalogue import sha256_of
 
 from . import bigram
 from .calibration import Example, batches, build
+from .card import render
 from .learners import DraftLearner, ExitLearner, Learner
 from .trainer import Recipe, train
 
@@ -132,6 +133,13 @@ def _learner(
     return learner, vocab
 
 
+def _start_name(start: Path | None) -> str | None:
+    """What training went on from: a run's folder where `start` is the model in it."""
+    if start is None:
+        return None
+    return start.resolve().parent.name if start.name == "model" else start.name
+
+
 def _command() -> str:
     """How this process was called, each path cut to its name: a card travels, folders do not."""
     return " ".join(["draftpick", *(Path(a).name if "/" in a else a for a in sys.argv[1:])])
@@ -171,7 +179,7 @@ def _write(
         "queries": len(trained),
         "held_out_queries": len(examples) - len(trained),
         "answer_tokens": sum(len(e.ids) - e.start for e in trained),
-        "start": config.start.name if config.start else None,
+        "start": _start_name(config.start),
         "recipe": asdict(recipe) if recipe else None,
         "seconds": round(time.time() - started),
         "command": _command(),
@@ -179,5 +187,6 @@ def _write(
         "files": {p.name: sha256_of(p) for p in sorted(scratch.iterdir())},
     }
     (scratch / "card.json").write_text(json.dumps(card, indent=1))
+    (scratch / "README.md").write_text(render(config.out.name, card))
     shutil.rmtree(made, ignore_errors=True)
     os.replace(scratch, made)

@@ -9,9 +9,11 @@ from ..records import Proposal, Sampling
 
 
 class Drafter(Protocol):
-    """Guesses for one sequence at a time. calls: forward passes made since `reset`."""
+    """Guesses for one sequence at a time. calls: forward passes made since `reset`. context: the
+    longest sequence it can follow."""
 
     parameters: int
+    context: int
     calls: int
 
     def reset(self, prompt_ids: list[int]) -> None:

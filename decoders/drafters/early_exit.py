@@ -25,6 +25,7 @@ class EarlyExitDrafter:
         self.target, self.adapter, self.vocab = target, adapter, vocab
         target.open_exit(adapter.config.exit_layer)
         head = target.weights.head
+        self.context = target.context
         self._head = head if vocab is None else head[vocab.to_target]
         self._blocks = adapter.weights()
         self._cache = target.new_cache(len(self._blocks))

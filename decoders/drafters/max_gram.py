@@ -7,6 +7,7 @@ length. Where nothing matches, a bigram table of the target's own outputs answer
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
@@ -25,6 +26,7 @@ class MaxGramDrafter:
     """
 
     parameters = 0
+    context = sys.maxsize
 
     def __init__(
         self,

@@ -18,6 +18,7 @@ class NeuralDrafter:
     def __init__(self, backend: Backend, vocab: DraftVocab | None = None) -> None:
         self.backend, self.vocab = backend, vocab
         self.parameters = backend.parameters
+        self.context = backend.context
         self.calls = 0
         self._device = backend.device
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 
 from ..chance import Chance
@@ -12,6 +14,7 @@ class NullDrafter:
     """Proposes nothing."""
 
     parameters = 0
+    context = sys.maxsize
     calls = 0
 
     def __init__(self, device: torch.device) -> None:

@@ -38,16 +38,17 @@ def specbench(
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
-    Returns the summary. Killed and started again with the same settings it goes on; other settings
-    raise DraftpickError.
+    Returns the summary. Killed and started again with the same settings it goes on, with more
+    questions too; other settings raise DraftpickError.
     """
     methods = choose_methods(router, arms)
-    settings = settings_of(router, questions, methods, request, seed, policy_label)
+    settings = settings_of(router, methods, request, seed, policy_label)
     journal = Journal(out, settings)
     rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
     by_id = {row.question_id: row for row in rows}
+    rows = [by_id[question.id] for question in questions]
     summary = summarise(
-        [by_id[question.id] for question in questions],
+        rows,
         greedy=request.sampling.greedy,
         eos_ids=router.engine.eos_ids,
         seed=seed,

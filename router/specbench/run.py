@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -45,23 +45,19 @@ def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
 
 def settings_of(
     router: Router,
-    questions: Sequence[Query],
     methods: Sequence[str],
     request: Request,
     seed: int,
     policy_label: str | None,
 ) -> dict[str, Any]:
-    """All that two parts of one run must share; a resumed run is checked against it."""
+    """All that two parts of one run must share; a resumed run is checked against it. The questions
+    are not among it: a run may go on with more of them."""
     engine = router.engine
-    digest = hashlib.sha256(
-        json.dumps([[q.id, q.task, list(q.turns)] for q in questions]).encode()
-    ).hexdigest()
     return {
         "target": engine.target_fingerprint,
         "arms": engine.arms_fingerprint(engine.arm_names),
         "methods": list(methods),
         "policy": policy_label if router.policy is not None else None,
-        "questions": {"count": len(questions), "sha256": digest},
         "max_new_tokens": request.max_new_tokens,
         "temperature": request.sampling.temperature,
         "top_k": request.sampling.top_k,
@@ -90,14 +86,14 @@ def run(
     journal: Journal,
     advance: Advance | None = None,
 ) -> list[Row]:
-    """Ask what the journal does not hold yet, and return all its rows.
+    """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
 
     For each question the methods run in an order drawn from the seed and the question's id, so
     heat and noise of the machine fall on all alike. A method that fails gets an error in its
     answer, and the run goes on. advance: called after each question.
     """
     done = {row.question_id for row in journal.rows}
-    waiting = [question for question in questions if question.id not in done]
+    waiting = _in_turn([question for question in questions if question.id not in done])
     if waiting:
         warm_up(router, methods, request)
     for question in waiting:
@@ -106,6 +102,16 @@ def run(
         if advance is not None:
             advance(row)
     return journal.rows
+
+
+def _in_turn(questions: Sequence[Query]) -> list[Query]:
+    """The first of every task, then the second of every task: a run cut short is balanced."""
+    rank: Counter[str] = Counter()
+    ranked = []
+    for question in questions:
+        ranked.append((rank[question.task], question))
+        rank[question.task] += 1
+    return [question for _, question in sorted(ranked, key=lambda pair: pair[0])]
 
 
 def warm_up(router: Router, methods: Sequence[str], request: Request) -> None:

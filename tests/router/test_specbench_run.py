@@ -89,18 +89,31 @@ def test_a_killed_run_goes_on(question_file: Path, tmp_path: Path) -> None:
 
     with pytest.raises(Killed):
         bench(Router(Dying(), policy), question_file, out)  # type: ignore[arg-type]
-    assert [row.question_id for row in read_rows(out)] == ["81", "82", "83"]
+    assert [row.question_id for row in read_rows(out)] == ["81"], "the tasks take turns"
     with (out / "rows.jsonl").open("a") as stream:
         stream.write('{"question_id": "241", "ta')  # a write that the kill cut short
     engine = FakeEngine()
     summary = bench(Router(engine, policy), question_file, out)  # type: ignore[arg-type]
     assert summary["questions"] == 6
-    assert [row.question_id for row in read_rows(out)] == ["81", "82", "83", "241", "401", "402"]
+    assert [row.question_id for row in read_rows(out)] == ["81", "82", "241", "401", "83", "402"]
     assert not any("tell a story" in text for _, text in engine.calls)
 
     engine.calls.clear()
     bench(Router(engine, policy), question_file, out)  # type: ignore[arg-type]
     assert engine.calls == [], "a finished run asks nothing again"
+
+
+def test_a_run_goes_on_with_more_questions(
+    router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    few = load_questions([question_file], limit=1)
+    specbench(router, few, REQUEST, tmp_path, hardware=HARDWARE, quiet=True)
+    before = len(engine.calls)
+    summary = bench(router, question_file, tmp_path)
+    assert summary["questions"] == 6
+    assert len(read_rows(tmp_path)) == 6
+    fresh = "".join(text for _, text in engine.calls[before:])
+    assert "Guten" not in fresh, "what was asked before is not asked again"
 
 
 def test_other_settings_in_the_same_folder_are_an_error(

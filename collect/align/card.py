@@ -1,0 +1,61 @@
+"""The model card that lies beside a trained drafter, rendered from its `card.json`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_WHAT = {
+    "drafter": "A small transformers model that drafts for {target}, over a reduced vocabulary "
+    "(`draft_vocab.json`). It is no use on its own: it predicts what its target writes.",
+    "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
+    "target drafts for itself. It shares the target's lower layers, their cache and its head.",
+    "bigram": "The token that most often follows each token in what {target} writes: Max-Gram's "
+    "answer where nothing matches.",
+}
+
+
+def render(name: str, card: dict[str, Any]) -> str:
+    """Markdown: what it is, how well it predicts, what it was trained on, and how to make it."""
+    lines = [
+        "---",
+        f"license: {card['licence'].lower()}",
+        "library_name: transformers",
+        "---",
+        f"# {name}",
+        "",
+        _WHAT[card["kind"]].format(target=card["target"]),
+        "",
+        "## How well it predicts",
+        "",
+        "Share of the target's own greedy tokens that are this drafter's most likely one, given "
+        f"everything before them, on {card['held_out_queries']} held-out queries:",
+        "",
+        "| task | acceptance |",
+        "| --- | --- |",
+        *(f"| {task} | {share:.3f} |" for task, share in card["acceptance"].items()),
+        "",
+        "## What it was trained on",
+        "",
+        f"{card['answer_tokens']:,} tokens that the target wrote in answer to {card['queries']:,} "
+        f"queries ({', '.join(card['tasks'])}).",
+        "",
+        "## How it was made",
+        "",
+        f"    {card['command']}",
+        "",
+        f"{card['parameters']:,} trained parameters, {card['seconds'] / 60:.0f} minutes on "
+        f"{_machine(card['provenance']['hardware'])}.",
+    ]
+    if card["start"]:
+        lines += [f"It went on from `{card['start']}`."]
+    if card["recipe"]:
+        recipe = ", ".join(f"{key} {value}" for key, value in card["recipe"].items())
+        lines += [f"Recipe: {recipe}."]
+    versions = card["provenance"]["versions"]
+    lines += [f"torch {versions['torch']}, transformers {versions['transformers']}."]
+    return "\n".join(lines) + "\n"
+
+
+def _machine(hardware: dict[str, Any]) -> str:
+    gpus = hardware.get("gpus") or []
+    return ", ".join(map(str, gpus)) or f"{hardware['cores']} cores of {hardware['cpu']}"
