@@ -18,7 +18,7 @@ from .errors import DraftpickError
 from .lengths import AdaptiveLength, DraftLength, FixedLength
 from .loop import Method
 from .verify import VERIFIERS
-from .zoo.catalogue import shipped_folders, verify_shipped
+from .zoo.catalogue import shipped_folders, verify_files
 
 
 def build_method(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Method:
@@ -81,7 +81,7 @@ def _folder(recipe: ArmRecipe) -> Path:
     assert recipe.drafter is not None
     shipped = shipped_folders()
     if recipe.drafter in shipped:
-        verify_shipped(shipped[recipe.drafter])
+        verify_files(shipped[recipe.drafter])
         return shipped[recipe.drafter]
     local = Path(recipe.drafter).expanduser()
     needed = {"max_gram": TABLE, "early_exit": ADAPTER, "neural": "config.json"}[recipe.kind]
@@ -91,6 +91,8 @@ def _folder(recipe: ArmRecipe) -> Path:
                 f"arm {recipe.name!r}: {local} holds no {needed}; a {recipe.kind} arm wants the "
                 "model/ folder that `draftpick align` wrote for that kind"
             )
+        if (local / "card.json").is_file():
+            verify_files(local)
         return local
     try:
         return targets.resolve(recipe.drafter)

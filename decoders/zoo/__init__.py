@@ -1,6 +1,6 @@
 """Models known by name: fetched ones (cache) and shipped ones (beside this file)."""
 
-from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_shipped
+from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_files
 from .fetch import fetch
 
 __all__ = [
@@ -10,5 +10,5 @@ __all__ = [
     "catalogue",
     "fetch",
     "shipped_folder",
-    "verify_shipped",
+    "verify_files",
 ]

@@ -94,7 +94,7 @@ def shipped_folders() -> dict[str, Path]:
     return {card.parent.name: card.parent for card in sorted(SHIPPED.glob("*/card.json"))}
 
 
-def verify_shipped(folder: Path) -> None:
+def verify_files(folder: Path) -> None:
     """Compare every file with the hash in `card.json`; raise Damaged at the first that differs."""
     card = json.loads((folder / "card.json").read_text())
     for name, expected in card["files"].items():

@@ -25,7 +25,7 @@ from decoders.zoo.catalogue import (
     catalogue,
     shipped_folder,
     shipped_folders,
-    verify_shipped,
+    verify_files,
 )
 
 MEMBER = "pkg/model/"
@@ -48,7 +48,7 @@ def test_everything_that_ships_is_whole() -> None:
     folders = shipped_folders()
     assert "bigram" in folders
     for folder in folders.values():
-        verify_shipped(folder)
+        verify_files(folder)
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
@@ -59,13 +59,13 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     content[-1] ^= 1
     weights.write_bytes(bytes(content))
     with pytest.raises(Damaged, match=r"bigram\.safetensors is damaged.*reinstall"):
-        verify_shipped(folder)
+        verify_files(folder)
     weights.write_bytes(bytes(content[:100]))
     with pytest.raises(Damaged, match="damaged"):
-        verify_shipped(folder)
+        verify_files(folder)
     weights.unlink()
     with pytest.raises(Damaged, match="missing"):
-        verify_shipped(folder)
+        verify_files(folder)
 
 
 def test_an_arm_does_not_decode_with_a_damaged_file(
