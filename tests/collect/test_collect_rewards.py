@@ -75,7 +75,7 @@ def test_modelled_speed_up() -> None:
     assert compute("modelled", AR, CONTEXT) == 1
     # 25 drafts: mean width 3.5 lies between 14 and 16 ms
     fewer = replace(ROW, drafted=25)
-    assert compute("modelled", fewer, CONTEXT) == pytest.approx(0.340 / (0.155 + 0.025))
+    assert compute("modelled", fewer, CONTEXT) == pytest.approx(0.340 / (0.150 + 0.025))
     # wider than was measured: 60 / 10 + 1 = width 7 carries on at 4 ms a token
     wider = replace(ROW, drafted=60)
     assert compute("modelled", wider, CONTEXT) == pytest.approx(0.340 / (0.285 + 0.060))
