@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 from .errors import DraftpickError
 
 if TYPE_CHECKING:
-    from .arms import ArmRecipe, load_arms
+    from .arms import load_arms
     from .engine import Engine
     from .queries import Query, read_queries
+    from .recipes import ArmRecipe
     from .records import DecodeResult, Prefilled, Request, Sampling
 
 _HOME = {
-    "ArmRecipe": ".arms",
+    "ArmRecipe": ".recipes",
     "load_arms": ".arms",
     "Engine": ".engine",
     "Query": ".queries",

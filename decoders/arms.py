@@ -3,64 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import ValidationError
 
 from .errors import DraftpickError, NoSuchName
+from .recipes import ArmRecipe, recipe
+from .recipes.base import Strict
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
 AUTOREGRESSIVE = "autoregressive"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class LengthRecipe(_Strict):
-    """kind fixed: k tokens a round. adaptive: up to k, chosen from the running acceptance rate and
-    the measured costs. min_confidence: stop before a token that the drafter gives less."""
-
-    kind: Literal["fixed", "adaptive"] = "fixed"
-    k: Annotated[int, Field(ge=1, le=64)] = 4
-    min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
-
-
-class ArmRecipe(_Strict):
-    """One arm.
-
-    kind: autoregressive, neural (drafter: a shipped name, a folder or a hub id), early_exit
-    (drafter: an adapter), max_gram (drafter: a bigram table, or none). shortest, longest, earliest:
-    Max-Gram's n-grams and which match it takes.
-    """
-
-    name: str
-    kind: Literal["autoregressive", "neural", "early_exit", "max_gram"]
-    drafter: str | None = None
-    length: LengthRecipe = LengthRecipe()
-    verifier: Literal["lossless"] = "lossless"
-    shortest: Annotated[int, Field(ge=1)] = 2
-    longest: Annotated[int, Field(ge=1, le=64)] = 12
-    earliest: bool = False
-    note: str = ""
-
-    @property
-    def lossless(self) -> bool:
-        return self.verifier == "lossless"
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> ArmRecipe:
-        if self.kind in ("neural", "early_exit") and not self.drafter:
-            raise ValueError(f"kind {self.kind} needs a `drafter`")
-        if self.kind == "autoregressive" and self.drafter:
-            raise ValueError("an autoregressive arm has no `drafter`")
-        if self.longest < self.shortest:
-            raise ValueError("`longest` must not be below `shortest`")
-        return self
-
-
-class _ArmsFile(_Strict):
+class _ArmsFile(Strict):
     arms: dict[str, Any]
 
 
@@ -91,13 +47,15 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     for name, body in declared.items():
         body = body if isinstance(body, dict) else {"kind": body}
         try:
-            arms[str(name)] = ArmRecipe(**{"name": str(name), **body})
+            arms[str(name)] = recipe(**{"name": str(name), "kind": None, **body})
         except ValidationError as error:
             mistakes += _sentences(f"arms.{name}", error)
+        except ValueError as error:
+            mistakes.append(f"arms.{name}.{error}")
     if mistakes:
         raise DraftpickError(f"{path}: {len(mistakes)} mistake(s): " + "; ".join(mistakes))
     if AUTOREGRESSIVE not in arms:
-        arms = {AUTOREGRESSIVE: ArmRecipe(name=AUTOREGRESSIVE, kind="autoregressive"), **arms}
+        arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind=AUTOREGRESSIVE), **arms}
     return arms
 
 
@@ -108,7 +66,7 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
     for name in names:
         if name not in arms:
             raise NoSuchName("arm", name, list(arms))
-    return {name: recipe for name, recipe in arms.items() if name in names}
+    return {name: arm for name, arm in arms.items() if name in names}
 
 
 def _sentences(at: str, error: ValidationError) -> list[str]:

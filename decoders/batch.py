@@ -14,6 +14,7 @@ from .arms import AUTOREGRESSIVE
 from .backends.llama import LlamaBackend
 from .drafters import MaxGramDrafter
 from .errors import DraftpickError
+from .loop import Method
 from .records import Request, Sampling
 from .replay import Replay, replay
 from .stack import Guess, Stack, score, write
@@ -58,7 +59,7 @@ class Batch:
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
         """What the arm's drafter writes on its own, greedily."""
-        drafter = self._engine.method(name).drafter
+        drafter = self._drafting(name).drafter
         if isinstance(drafter, MaxGramDrafter):
             return self._copied(drafter, prompts, max_new_tokens)
         stack = Stack.of_drafter(drafter)
@@ -72,7 +73,7 @@ class Batch:
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:
         """The arm's loop at temperature 0, replayed along the target's answers."""
-        method = self._engine.method(name)
+        method = self._drafting(name)
         if isinstance(method.drafter, MaxGramDrafter):
             pairs = zip(prompts, target_ids, strict=True)
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
@@ -83,11 +84,17 @@ class Batch:
         pairs_ = zip(target_ids, guesses, strict=True)
         return [self._forced(name, answer, guess) for answer, guess in pairs_]
 
+    def _drafting(self, name: str) -> Method:
+        method = self._engine.method(name)
+        if not isinstance(method, Method):
+            raise DraftpickError(f"arm {name!r} does not draft, so that nothing can be replayed")
+        return method
+
     def _forced(self, name: str, answer: Sequence[int], guesses: list[Guess]) -> Replay:
         """Guesses are made on the true prefix, which is what a draft stands on as long as it is
         accepted; after its first wrong token the rest only counts as drafted. How much that is, the
         live loop may answer otherwise where `min_confidence` stops a draft."""
-        length, costs = self._engine.method(name).length, self._engine.cost_table
+        length, costs = self._drafting(name).length, self._engine.cost_table
 
         def draft(at: int, k: int) -> list[int]:
             run = guesses[at : at + k]
@@ -100,7 +107,7 @@ class Batch:
         return replay(answer, draft, length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_copy(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
-        method, costs = self._engine.method(name), self._engine.cost_table
+        method, costs = self._drafting(name), self._engine.cost_table
         drafter = method.drafter
         assert isinstance(drafter, MaxGramDrafter)
         drafter.reset(prompt)

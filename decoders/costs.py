@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,7 +43,7 @@ class Costs:
         return asdict(self)
 
 
-def measure(target: Backend, methods: dict[str, Method]) -> Costs:
+def measure(target: Backend, methods: Mapping[str, Method]) -> Costs:
     """Interleaved medians; what the target held is forgotten.
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,

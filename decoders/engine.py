@@ -17,16 +17,21 @@ from typing import Any
 import torch
 
 from . import targets
-from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
+from .arms import AUTOREGRESSIVE, choose, load_arms
 from .backends.base import Backend
 from .batch import Batch
-from .build import build_method, opens_exit
 from .chance import Generator
 from .costs import Costs, measure
 from .errors import ContextTooLong, DraftpickError, NoSuchName
-from .loop import Method, decode
+from .loop import Method
+from .recipes import ArmRecipe
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
+from .strategy import Strategy
+
+
+def _build(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Strategy:
+    return recipe.build(target, tokenizer)
 
 
 class Engine:
@@ -41,14 +46,14 @@ class Engine:
         fingerprint: str = "unnamed",
         tokenizer: Any = None,
         eos_ids: tuple[int, ...] = (),
-        build: Callable[[ArmRecipe, Backend, Any], Method] = build_method,
+        build: Callable[[ArmRecipe, Backend, Any], Strategy] = _build,
     ) -> None:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint, self._build = fingerprint, build
-        self._methods: dict[str, Method] = {}
+        self._methods: dict[str, Strategy] = {}
         for recipe in arms.values():
-            opens_exit(recipe, target)  # before any prompt is read
+            recipe.prepare(target)  # before any prompt is read
 
     @classmethod
     def load(
@@ -99,7 +104,7 @@ class Engine:
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
         """Eight hex digits over the named arms' recipes."""
-        recipes = {name: self.arm(name).model_dump(mode="json") for name in names}
+        recipes = {n: self.arm(n).model_dump(mode="json", exclude_defaults=True) for n in names}
         return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
 
     def arm(self, name: str) -> ArmRecipe:
@@ -112,10 +117,10 @@ class Engine:
         """What the arm drafts with: 0 for Max-Gram, the target itself for autoregressive."""
         if self.arm(name).kind == "autoregressive":
             return self.target.parameters
-        return self.method(name).drafter.parameters
+        return self.method(name).parameters
 
-    def method(self, name: str) -> Method:
-        """The arm's drafter, verifier and length, made when first asked for."""
+    def method(self, name: str) -> Strategy:
+        """The arm's moving parts, made when first asked for."""
         recipe = self.arm(name)
         if name not in self._methods:
             self._methods[name] = self._build(recipe, self.target, self.tokenizer)
@@ -153,9 +158,9 @@ class Engine:
         """
         self.check(prompt_ids, request)
         method = self.method(arm)
-        if len(prompt_ids) + request.max_new_tokens > method.drafter.context:
+        if len(prompt_ids) + request.max_new_tokens > method.context:
             raise DraftpickError(
-                f"arm {arm!r} follows at most {method.drafter.context} tokens, fewer than the "
+                f"arm {arm!r} follows at most {method.context} tokens, fewer than the "
                 f"{len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones; choose "
                 "another arm or lower --max-new-tokens"
             )
@@ -166,13 +171,12 @@ class Engine:
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
         if streamer is None:
-            return decode(
-                self.target, method, prompt_ids, prefilled, request, stopper, chance, _silent
+            return method.decode(
+                self.target, prompt_ids, prefilled, request, stopper, chance, _silent
             )
         streamer.put(torch.tensor([prompt_ids]))  # transformers' streamers skip or show the prompt
-        result = decode(
+        result = method.decode(
             self.target,
-            method,
             prompt_ids,
             prefilled,
             request,
@@ -197,7 +201,9 @@ class Engine:
     @cached_property
     def cost_table(self) -> Costs:
         """What passes cost on this machine, measured when first asked for."""
-        return measure(self.target, {n: self.method(n) for n in self.arms if n != AUTOREGRESSIVE})
+        methods = {name: self.method(name) for name in self.arms if name != AUTOREGRESSIVE}
+        drafting = {name: m for name, m in methods.items() if isinstance(m, Method)}
+        return measure(self.target, drafting)
 
 
 def _silent(ids: list[int]) -> None:

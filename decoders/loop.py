@@ -6,7 +6,6 @@ Every method that drafts runs here; autoregressive decoding is the loop with not
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -19,19 +18,38 @@ from .lengths.base import DraftLength
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
 from .sampling import penalise, probabilities, seen_mask
 from .stopping import Stopper
+from .strategy import Emit
 from .verify.base import Verifier
-
-Emit = Callable[[list[int]], None]
 
 
 @dataclass(frozen=True)
 class Method:
-    """One arm's moving parts."""
+    """The Strategy of every arm that drafts: these three parts in the loop below."""
 
     name: str
     drafter: Drafter
     verifier: Verifier
     length: DraftLength
+
+    @property
+    def parameters(self) -> int:
+        return self.drafter.parameters
+
+    @property
+    def context(self) -> int:
+        return self.drafter.context
+
+    def decode(
+        self,
+        target: Backend,
+        prompt_ids: list[int],
+        prefilled: Prefilled,
+        request: Request,
+        stopper: Stopper,
+        chance: Chance,
+        emit: Emit,
+    ) -> DecodeResult:
+        return decode(target, self, prompt_ids, prefilled, request, stopper, chance, emit)
 
 
 class _Clock:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .backends.llama import LlamaBackend
 from .backends.llama_model import LayerWeights, Shape, layer, rope_table
+from .backends.packed import dense, linear, pack
 from .backends.sync import synchronize
 from .draft_vocab import DraftVocab
 from .drafters import EarlyExitDrafter, NeuralDrafter
@@ -37,7 +38,7 @@ class Stack:
     @classmethod
     def of_backend(cls, model: LlamaBackend, vocab: DraftVocab | None = None) -> Stack:
         w = model.weights
-        head = w.head if vocab is None else w.head[: vocab.size - 1]
+        head = w.head if vocab is None else pack(dense(w.head)[: vocab.size - 1])
         return cls(
             model.shape, w.embedding, w.layers, model.final_norm, head, vocab, vocab is not None
         )
@@ -47,9 +48,9 @@ class Stack:
         """None where the drafter is not a native model."""
         if isinstance(drafter, EarlyExitDrafter):
             target, adapter, vocab = drafter.target, drafter.adapter, drafter.vocab
-            layers = target.weights.layers[: adapter.config.exit_layer] + adapter.weights()
-            head = target.weights.head if vocab is None else target.weights.head[vocab.to_target]
-            return cls(target.shape, target.weights.embedding, layers, adapter.read, head, vocab)
+            layers = target.weights.layers[: adapter.config.exit_layer] + drafter.blocks
+            embedding = target.weights.embedding
+            return cls(target.shape, embedding, layers, adapter.read, drafter.head, vocab)
         if isinstance(drafter, NeuralDrafter) and isinstance(drafter.backend, LlamaBackend):
             return cls.of_backend(drafter.backend, drafter.vocab)
         return None
@@ -135,7 +136,7 @@ def write(
     columns: list[Tensor] = []
     over = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     while len(columns) < max_new_tokens:
-        logits = F.linear(states, stack.head)  # [B, N]
+        logits = linear(states, stack.head)  # [B, N]
         if temperature > 0:
             probs = (logits.float() / temperature).softmax(-1)
             race = torch.empty_like(probs).exponential_(1.0, generator=generator)
@@ -166,7 +167,7 @@ def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> l
     made = []
     for row, answer in enumerate(answers):
         n = len(answer)
-        logits = F.linear(states[row, -n - 1 : -1], stack.head).float()  # [n, N]
+        logits = linear(states[row, -n - 1 : -1], stack.head).float()  # [n, N]
         best = logits.max(-1)
         sure = (best.values - logits.logsumexp(-1)).exp().tolist()
         tokens = stack.to_target(best.indices).tolist()

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from decoders.backends.early_exit import Adapter, AdapterConfig
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import dense
 from decoders.draft_vocab import DraftVocab
 
 
@@ -99,7 +100,7 @@ class ExitLearner:
     def __init__(self, target: LlamaBackend, config: AdapterConfig, vocab: DraftVocab) -> None:
         self.target, self.vocab = target, vocab
         self.module = Adapter.begin(target, config)
-        self._head = target.weights.head[vocab.to_target].clone()
+        self._head = dense(target.weights.head)[vocab.to_target].clone()
         self._head = torch.cat([self._head, torch.zeros_like(self._head[:1])])
 
     def start_lens(self, batches: list[Tensor]) -> None:

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .llama_model import Shape, Weights, count, layer, load, rope_table
+from .llama_model import Shape, Weights, count, layer, load, packed, rope_table
+from .packed import linear
 from .sync import synchronize
 
 PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
@@ -42,7 +43,8 @@ class LlamaBackend:
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> LlamaBackend:
-        return cls(*load(folder, device, dtype), context)
+        shape, weights = load(folder, device, dtype)
+        return cls(shape, packed(weights), context)
 
     def _empty(self, *size: int) -> Tensor:
         return torch.empty(*size, dtype=self.dtype, device=self.device)
@@ -76,14 +78,14 @@ class LlamaBackend:
         for chunk in torch.split(ids, PREFILL_CHUNK):
             hidden = self._hidden(chunk)
         last = self.final_norm(hidden[-1])
-        logits = F.linear(last, self.weights.head)
+        logits = linear(last, self.weights.head)
         embedding = last.float()
         synchronize(self.device)
         return Prefilled(logits, embedding, time.perf_counter() - started)
 
     @torch.inference_mode()
     def extend(self, ids: Tensor) -> Tensor:
-        return F.linear(self.final_norm(self._hidden(ids)), self.weights.head)
+        return linear(self.final_norm(self._hidden(ids)), self.weights.head)
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:

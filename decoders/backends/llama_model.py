@@ -8,13 +8,15 @@ sizes and in whether the q, k, v projections have biases.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from .packed import dense, linear, pack
 
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -53,12 +55,14 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class Weights:
-    """A whole model; `head` is `embedding` itself where the two are tied."""
+    """A whole model. `head` holds the same numbers as `embedding` where the two are tied: the same
+    tensor, or on a CPU a packed copy of it."""
 
     embedding: Tensor  # [V, d]
     layers: list[LayerWeights]
     norm: Tensor  # [d]
     head: Tensor  # [V, d]
+    tied: bool = False
 
 
 def layer(
@@ -78,7 +82,7 @@ def layer(
     """
     b, t, _ = h.shape
     x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
-    qkv = F.linear(x, w.qkv, w.qkv_bias).view(b, t, -1, shape.head_dim).transpose(1, 2)
+    qkv = linear(x, w.qkv, w.qkv_bias).view(b, t, -1, shape.head_dim).transpose(1, 2)
     rotary = shape.heads + shape.kv_heads
     qk = _rotate(qkv[:, :rotary], rope)  # [B, H + KV, T, D]
     q, k, v = qk[:, : shape.heads], qk[:, shape.heads :], qkv[:, rotary:]
@@ -93,10 +97,10 @@ def layer(
     a = F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
     )
-    h = h + F.linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
+    h = h + linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
     x = F.rms_norm(h, (shape.hidden,), w.mlp_norm, shape.norm_eps)
-    gate, up = F.linear(x, w.gate_up).chunk(2, -1)
-    return h + F.linear(F.silu(gate) * up, w.down)
+    gate, up = linear(x, w.gate_up).chunk(2, -1)
+    return h + linear(F.silu(gate) * up, w.down)
 
 
 def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
@@ -169,7 +173,22 @@ def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
     get = {k.removeprefix("model."): v for k, v in state.items()}
     layers = [_layer_from_state(get, f"layers.{i}.") for i in range(shape.layers)]
     embedding = get["embed_tokens.weight"]
-    return Weights(embedding, layers, get["norm.weight"], get.get("lm_head.weight", embedding))
+    head = get.get("lm_head.weight", embedding)
+    return Weights(embedding, layers, get["norm.weight"], head, tied=head is embedding)
+
+
+def packed(weights: Weights) -> Weights:
+    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py). The layers of
+    `weights` are let go one by one, so that the model is never held twice."""
+    layers = []
+    while weights.layers:
+        layers.append(packed_layer(weights.layers.pop(0)))
+    return replace(weights, layers=layers, head=pack(weights.head))
+
+
+def packed_layer(w: LayerWeights) -> LayerWeights:
+    """One layer, its four matrices packed."""
+    return replace(w, qkv=pack(w.qkv), out=pack(w.out), gate_up=pack(w.gate_up), down=pack(w.down))
 
 
 def _layer_from_state(get: dict[str, Tensor], at: str) -> LayerWeights:
@@ -189,7 +208,7 @@ def _layer_from_state(get: dict[str, Tensor], at: str) -> LayerWeights:
 def count(weights: Weights) -> int:
     """Parameters, a tied head counted once."""
     total = weights.embedding.numel() + weights.norm.numel()
-    if weights.head is not weights.embedding:
+    if not weights.tied:
         total += weights.head.numel()
     for one in weights.layers:
         total += sum(t.numel() for t in one.tensors().values())
@@ -198,4 +217,4 @@ def count(weights: Weights) -> int:
 
 def moved(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:
     """The same layer elsewhere or in another dtype."""
-    return LayerWeights(**{k: t.to(device, dtype) for k, t in weights.tensors().items()})
+    return LayerWeights(**{k: dense(t).to(device, dtype) for k, t in weights.tensors().items()})

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..backends.early_exit import Adapter
 from ..backends.llama import LlamaBackend
-from ..backends.llama_model import layer
+from ..backends.llama_model import layer, packed_layer
+from ..backends.packed import dense, linear, pack
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
@@ -24,11 +24,11 @@ class EarlyExitDrafter:
     def __init__(self, target: LlamaBackend, adapter: Adapter, vocab: DraftVocab | None) -> None:
         self.target, self.adapter, self.vocab = target, adapter, vocab
         target.open_exit(adapter.config.exit_layer)
-        head = target.weights.head
+        head = dense(target.weights.head)
         self.context = target.context
-        self._head = head if vocab is None else head[vocab.to_target]
-        self._blocks = adapter.weights()
-        self._cache = target.new_cache(len(self._blocks))
+        self.head = target.weights.head if vocab is None else pack(head[vocab.to_target])
+        self.blocks = [packed_layer(w) for w in adapter.weights()]
+        self._cache = target.new_cache(len(self.blocks))
         self.parameters = sum(p.numel() for p in adapter.parameters())
         self.calls = 0
         self._read = 0  # positions that the adapter's cache holds
@@ -61,7 +61,7 @@ class EarlyExitDrafter:
 
     def _step(self, ids: Tensor) -> Tensor:
         self.target.lower(ids)
-        return F.linear(self._catch_up(self.target.ahead), self._head)
+        return linear(self._catch_up(self.target.ahead), self.head)
 
     @torch.inference_mode()
     def _catch_up(self, end: int) -> Tensor:
@@ -69,7 +69,7 @@ class EarlyExitDrafter:
         start = self._read
         h = self.target.exit_hidden(start, end).unsqueeze(0)
         rope, mask = self.target.positions(start, end - start)
-        for weights, cache in zip(self._blocks, self._cache, strict=True):
+        for weights, cache in zip(self.blocks, self._cache, strict=True):
             h = layer(h, weights, self.target.shape, rope, mask, cache, start)
         self._read = end
         return self.adapter.read(h[0, -1])

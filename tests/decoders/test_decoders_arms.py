@@ -60,17 +60,17 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
         load_arms(path)
     said = str(caught.value)
     assert "\n" not in said and str(path) in said and "4 mistake(s)" in said
-    for word in ("arms.a.kind", "arms.b", "needs a `drafter`", "arms.c.length.k", "arms.c.colour"):
+    for word in ("arms.a.kind", "arms.b", "arms.b.drafter", "arms.c.length.k", "arms.c.colour"):
         assert word in said
 
 
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ("arms: {a: {kind: autoregressive, drafter: x}}", "no `drafter`"),
+        ("arms: {a: {kind: autoregressive, drafter: x}}", "arms.a.drafter"),
         ("arms: {a: {kind: max_gram, shortest: 5, longest: 3}}", "longest"),
         ("arms: {a: {kind: max_gram, verifier: kind}}", "arms.a.verifier"),
-        ("arms: {a: {kind: early_exit}}", "needs a `drafter`"),
+        ("arms: {a: {kind: early_exit}}", "arms.a.drafter"),
         ("arms: {a: {kind: max_gram, length: {min_confidence: 1.5}}}", "min_confidence"),
         ("arms: {a: null}", "arms.a.kind"),
         ("arms: {a: 5}", "arms.a.kind"),

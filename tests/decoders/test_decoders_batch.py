@@ -13,7 +13,6 @@ from decoder_toys import CPU, max_gram, method, native, neural, random_exit, red
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.arms import ArmRecipe, LengthRecipe
 from decoders.backends.base import Backend
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
@@ -24,6 +23,7 @@ from decoders.engine import Engine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import Method
+from decoders.recipes import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.records import Request
 from decoders.replay import replay
 from decoders.verify import Lossless
@@ -99,13 +99,13 @@ EOS = (6, 13)
 K = LengthRecipe(k=3)
 SURE = LengthRecipe(k=4, min_confidence=0.4)
 RECIPES = [
-    ArmRecipe(name="autoregressive", kind="autoregressive"),
-    ArmRecipe(name="small", kind="neural", drafter="x", length=K),
-    ArmRecipe(name="small-sure", kind="neural", drafter="x", length=SURE),
-    ArmRecipe(name="few-words", kind="neural", drafter="x", length=K),
-    ArmRecipe(name="exit", kind="max_gram", length=K),  # kind is checked when the exit is opened
-    ArmRecipe(name="exit-few-words", kind="max_gram", length=SURE),
-    ArmRecipe(name="copy", kind="max_gram", length=K),
+    recipe(name="autoregressive", kind="autoregressive"),
+    recipe(name="small", kind="neural", drafter="x", length=K),
+    recipe(name="small-sure", kind="neural", drafter="x", length=SURE),
+    recipe(name="few-words", kind="neural", drafter="x", length=K),
+    recipe(name="exit", kind="max_gram", length=K),  # kind is checked when the exit is opened
+    recipe(name="exit-few-words", kind="max_gram", length=SURE),
+    recipe(name="copy", kind="max_gram", length=K),
 ]
 WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words"]
 
@@ -128,7 +128,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "exit-few-words": lambda: random_exit(target, 2, seed=2, vocab=few, noise=0.05),
             "copy": lambda: max_gram([*range(1, 16), -1], shortest=1),
         }
-        length = FixedLength(recipe.length.k, recipe.length.min_confidence)
+        length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
 
     engine = Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)

@@ -14,11 +14,11 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
-from decoders.arms import ArmRecipe, LengthRecipe
 from decoders.backends.early_exit import Adapter, AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
+from decoders.recipes import ArmRecipe, LengthRecipe, recipe
 from decoders.records import Request, Sampling
 from decoders.stack import Stack
 
@@ -50,12 +50,12 @@ def with_tokenizer(model: Path, place: Path, words: list[str] | None) -> Path:
 
 
 def arms(*recipes: ArmRecipe) -> dict[str, ArmRecipe]:
-    plain = ArmRecipe(name="autoregressive", kind="autoregressive")
+    plain = recipe(name="autoregressive", kind="autoregressive")
     return {recipe.name: recipe for recipe in (plain, *recipes)}
 
 
 def neural_arm(folder: Path) -> ArmRecipe:
-    return ArmRecipe(name="small", kind="neural", drafter=str(folder), length=K)
+    return recipe(name="small", kind="neural", drafter=str(folder), length=K)
 
 
 def adapter_folder(tiny: Tiny, place: Path, layer: int = 1) -> Path:
@@ -65,7 +65,7 @@ def adapter_folder(tiny: Tiny, place: Path, layer: int = 1) -> Path:
 
 
 def exit_arm(folder: Path, name: str = "exit") -> ArmRecipe:
-    return ArmRecipe(name=name, kind="early_exit", drafter=str(folder), length=K)
+    return recipe(name=name, kind="early_exit", drafter=str(folder), length=K)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def engine(tiny: Tiny, target_folder: Path, tmp_path: Path) -> Engine:
         arms(
             neural_arm(tiny(seed=5, num_hidden_layers=2)),
             exit_arm(adapter_folder(tiny, tmp_path)),
-            ArmRecipe(name="copy", kind="max_gram", length=K, shortest=1),
+            recipe(name="copy", kind="max_gram", length=K, shortest=1),
         ),
         name="tiny",
         fingerprint="abc",
@@ -206,7 +206,7 @@ def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
 def test_costs_are_measured(tiny: Tiny) -> None:
     folder = tiny(vocab_size=128, max_position_embeddings=256)
     small = tiny(seed=5, vocab_size=128, num_hidden_layers=2, max_position_embeddings=256)
-    recipes = arms(neural_arm(small), ArmRecipe(name="copy", kind="max_gram", length=K))
+    recipes = arms(neural_arm(small), recipe(name="copy", kind="max_gram", length=K))
     costs = Engine(native(folder), recipes).costs()
     assert len(costs["verify_s"]) == 17 and min(costs["verify_s"]) > 0
     assert set(costs["draft_s"]) == {"small", "copy"}

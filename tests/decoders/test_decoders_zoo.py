@@ -73,13 +73,12 @@ def test_an_arm_does_not_decode_with_a_damaged_file(
 ) -> None:
     from decoders.arms import load_arms
     from decoders.backends.toy import ToyBackend
-    from decoders.build import build_method
 
     shutil.copytree(shipped_folder("bigram"), tmp_path / "bigram")
     (tmp_path / "bigram" / "bigram.safetensors").write_bytes(b"rubbish")
     monkeypatch.setattr(sys.modules["decoders.zoo.catalogue"], "SHIPPED", tmp_path)
     with pytest.raises(Damaged, match="damaged"):
-        build_method(load_arms()["max-gram"], ToyBackend.random(4, 0), None)
+        load_arms()["max-gram"].build(ToyBackend.random(4, 0), None)
 
 
 def test_an_unknown_shipped_model() -> None:

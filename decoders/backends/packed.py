@@ -1,0 +1,45 @@
+"""Weights laid out for the CPU's matrix kernels once, at load, instead of at every product.
+
+PyTorch's ordinary linear hands a weight to the kernel library as it lies in memory. oneDNN, which
+PyTorch carries, multiplies 2 to 3 times faster by a weight that was reordered beforehand (figures
+in docs/performance.md). The result is an opaque tensor: `dense` brings it back.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
+
+
+def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether this machine multiplies by reordered weights of this dtype."""
+    if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    if dtype == torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype == torch.float32
+
+
+@torch.inference_mode()
+def pack(weight: Tensor) -> Tensor:
+    """weight: [out, in], ordinary or packed already. The same weight where it cannot be packed."""
+    if weight.is_mkldnn or not can_pack(weight.device, weight.dtype):
+        return weight
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), WIDTH_HINT)
+    return packed
+
+
+def dense(weight: Tensor) -> Tensor:
+    """The weight as an ordinary tensor [out, in]."""
+    return weight.to_dense() if weight.is_mkldnn else weight
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
+    if weight.is_mkldnn:
+        out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+        return out
+    return F.linear(x, weight, bias)

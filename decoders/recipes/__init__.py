@@ -1,0 +1,32 @@
+"""Recipes by kind: what an arm's entry in the YAML file may say, and what it becomes.
+
+A new kind of arm is a file here and a line in KINDS.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .autoregressive import AutoregressiveRecipe
+from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .early_exit import EarlyExitRecipe
+from .max_gram import MaxGramRecipe
+from .neural import NeuralRecipe
+
+KINDS: dict[str, type[ArmRecipe]] = {
+    "autoregressive": AutoregressiveRecipe,
+    "neural": NeuralRecipe,
+    "early_exit": EarlyExitRecipe,
+    "max_gram": MaxGramRecipe,
+}
+
+
+def recipe(*, kind: str, **fields: Any) -> ArmRecipe:
+    """A recipe of that kind. Raises ValueError where the kind is unknown, pydantic's
+    ValidationError (a ValueError too) where a field is wrong."""
+    if kind not in KINDS:
+        raise ValueError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
+    return KINDS[kind](kind=kind, **fields)
+
+
+__all__ = ["KINDS", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "recipe"]

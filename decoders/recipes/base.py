@@ -1,0 +1,81 @@
+"""What every arm's recipe has: a name, a kind, and how it becomes moving parts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
+    from ..drafters import Drafter
+    from ..lengths import DraftLength
+    from ..strategy import Strategy
+
+
+class Strict(BaseModel):
+    """Unknown fields are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LengthRecipe(Strict):
+    """kind fixed: k tokens a round. adaptive: up to k, chosen from the running acceptance rate and
+    the measured costs. min_confidence: stop before a token that the drafter gives less."""
+
+    kind: Literal["fixed", "adaptive"] = "fixed"
+    k: Annotated[int, Field(ge=1, le=64)] = 4
+    min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    def build(self) -> DraftLength:
+        from ..lengths import AdaptiveLength, FixedLength
+
+        if self.kind == "adaptive":
+            return AdaptiveLength(self.k, self.min_confidence)
+        return FixedLength(self.k, self.min_confidence)
+
+
+class ArmRecipe(Strict):
+    """One arm; `kind` says which of KINDS it is (see `decoders.recipes`)."""
+
+    name: str = ""
+    kind: str
+    note: str = ""
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the answer's law is the target's own."""
+        raise NotImplementedError
+
+    def prepare(self, target: Backend) -> None:
+        """Tell the target, before it reads any prompt, what the arm will want of it."""
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        """Load what the recipe names. Raises DraftpickError where it does not fit the target."""
+        raise NotImplementedError
+
+
+class DraftingRecipe(ArmRecipe):
+    """A drafter, reviewed by the target: the arms that run through the speculative loop."""
+
+    length: LengthRecipe = LengthRecipe()
+    verifier: Literal["lossless"] = "lossless"
+
+    @property
+    def lossless(self) -> bool:
+        return self.verifier == "lossless"
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        """The part that guesses, for this target."""
+        raise NotImplementedError
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ..loop import Method
+        from ..verify import VERIFIERS
+
+        return Method(
+            self.name,
+            self.make_drafter(target, tokenizer),
+            VERIFIERS[self.verifier](),
+            self.length.build(),
+        )

@@ -1,0 +1,74 @@
+"""The files that a recipe names: found, checked, and shown to fit the target."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from .. import targets
+from ..backends.base import Backend
+from ..draft_vocab import DraftVocab
+from ..errors import DraftpickError
+from ..zoo.catalogue import shipped_folders, verify_files
+
+
+def folder_of(arm: str, drafter: str, needed: str) -> Path:
+    """A shipped name, a local folder that holds the file `needed`, or a hub id."""
+    shipped = shipped_folders()
+    if drafter in shipped:
+        verify_files(shipped[drafter])
+        return shipped[drafter]
+    local = Path(drafter).expanduser()
+    if local.is_dir():
+        if not (local / needed).is_file():
+            raise DraftpickError(
+                f"arm {arm!r}: {local} holds no {needed}; it wants the model/ folder that "
+                "`draftpick align` wrote for an arm of this kind"
+            )
+        if (local / "card.json").is_file():
+            verify_files(local)
+        return local
+    try:
+        return targets.resolve(drafter)
+    except DraftpickError as error:
+        raise DraftpickError(f"arm {arm!r}: {error}") from error
+
+
+def draft_vocab_of(arm: str, folder: Path, target: Backend) -> DraftVocab | None:
+    """The folder's reduced vocabulary, if it has one; it must have been made for this target's."""
+    vocab = DraftVocab.load(folder)
+    if vocab is None:
+        return None
+    if vocab.target_vocab != target.vocab_size:
+        raise DraftpickError(
+            f"arm {arm!r}: its drafter was made for a target vocabulary of "
+            f"{vocab.target_vocab}, this target has {target.vocab_size}; align one with "
+            "`draftpick align --target ...`"
+        )
+    return vocab.to(target.device)
+
+
+def require_same_tokenizer(
+    arm: str, folder: Path, drafter: Backend, target: Backend, tokenizer: Any
+) -> None:
+    """A whole-vocabulary drafter must mean the same by every id."""
+    if (folder / "tokenizer.json").is_file() and tokenizer is not None:
+        same = targets.load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    else:
+        same = drafter.vocab_size == target.vocab_size
+    if not same:
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
+            "tokens would mean other words. Use a drafter of the target's family, or align one "
+            "with `draftpick align`"
+        )
+
+
+def common_vocab(drafter: Backend, target: Backend) -> DraftVocab | None:
+    """One tokenizer, heads padded differently: what both can say. None where nothing differs."""
+    if drafter.vocab_size == target.vocab_size:
+        return None
+    common = list(range(min(drafter.vocab_size, target.vocab_size)))
+    vocab = DraftVocab(common, target.vocab_size).to(target.device)
+    vocab.from_target.clamp_(max=drafter.vocab_size - 1)  # no row of its own for "other"
+    return vocab
