@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .backends.llama import LlamaBackend
-from .backends.llama_model import LayerWeights, Shape, layer, rope_table
+from .backends.llama_model import LayerWeights, Shape, attention_mask, layer, rope_table, rounded
 from .backends.packed import dense, linear, pack
 from .backends.sync import synchronize
 from .draft_vocab import DraftVocab
@@ -85,7 +85,7 @@ class _Sequences:
         self.pad = torch.tensor([width - len(p) for p in prompts], device=device)  # [B]
         for row, prompt in enumerate(prompts):
             self.ids[row, width - len(prompt) :] = torch.tensor(prompt, device=device)
-        size = (len(prompts), stack.shape.kv_heads, width + room, stack.shape.head_dim)
+        size = (len(prompts), stack.shape.kv_heads, rounded(width + room), stack.shape.head_dim)
         dtype = stack.embedding.dtype
         # zeros: the pad columns are masked, and a masked NaN would still be a NaN
         self.cache = [
@@ -108,8 +108,9 @@ class _Sequences:
         mask = (keys <= columns[:, None]) & (keys >= self.pad[:, None, None])  # [B, T, S]
         mask |= keys == columns[:, None]  # a pad row sees itself, so that it is no NaN
         h = self.stack.embed(ids)
+        added = attention_mask(mask, self.stack.shape, h.dtype)
         for w, cache in zip(self.stack.layers, self.cache, strict=True):
-            h = layer(h, w, self.stack.shape, rope, mask.unsqueeze(1), cache, start)
+            h = layer(h, w, self.stack.shape, rope, added, cache, start)
         self.length += t
         return self.stack.read(h)
 

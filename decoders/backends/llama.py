@@ -1,4 +1,4 @@
-"""Native backend for Llama-shaped models: fused weights, one preallocated cache, no mask building.
+"""Native backend for Llama-shaped models: fused weights, one preallocated cache.
 
 A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
 back is moving `length`. An early exit (see `early_exit.py`) may run the lower layers ahead of the
@@ -16,7 +16,17 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .llama_model import Shape, Weights, count, layer, load, packed, rope_table
+from .llama_model import (
+    Shape,
+    Weights,
+    attention_mask,
+    count,
+    layer,
+    load,
+    packed,
+    rope_table,
+    rounded,
+)
 from .packed import linear
 from .sync import synchronize
 
@@ -46,14 +56,14 @@ class LlamaBackend:
         shape, weights = load(folder, device, dtype)
         return cls(shape, packed(weights), context)
 
-    def _empty(self, *size: int) -> Tensor:
-        return torch.empty(*size, dtype=self.dtype, device=self.device)
+    def _zeros(self, *size: int) -> Tensor:
+        return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
     def new_cache(self, layers: int) -> list[tuple[Tensor, Tensor]]:
         """Keys and values [1, KV, context, D] per layer. On a CPU the pages are touched, and so
-        taken, only as the sequence grows."""
-        size = (1, self.shape.kv_heads, self.context, self.shape.head_dim)
-        return [(self._empty(*size), self._empty(*size)) for _ in range(layers)]
+        taken, only as the sequence grows. Zeros: what is masked is still read, and a NaN stays."""
+        size = (1, self.shape.kv_heads, rounded(self.context), self.shape.head_dim)
+        return [(self._zeros(*size), self._zeros(*size)) for _ in range(layers)]
 
     @property
     def length(self) -> int:
@@ -108,7 +118,7 @@ class LlamaBackend:
             )
         if self._exit_hidden is None:  # else a prompt may have been read since
             self._exit_layer = exit_layer
-            self._exit_hidden = self._empty(self.context, self.shape.hidden)
+            self._exit_hidden = self._zeros(self.context, self.shape.hidden)
 
     def exit_hidden(self, start: int, end: int) -> Tensor:
         """Hidden states [end - start, d] after the exit layer, for positions already run."""
@@ -153,13 +163,13 @@ class LlamaBackend:
         return hidden[0]
 
     def positions(self, start: int, t: int) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
-        """Rotary table and mask for t new positions from `start`; the mask is None where the
-        attention kernel's own (all, or causal) says the same."""
+        """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
         rope = (self._rope[0][start : start + t], self._rope[1][start : start + t])
-        if t == 1 or start == 0:
+        if start == 0 and t > 1:
             return rope, None
         # row i sees the cache and the new positions up to its own
-        return rope, torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
+        seen = torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
+        return rope, attention_mask(seen, self.shape, self.dtype)
 
     def _embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weights.embedding).unsqueeze(0)

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from .packed import dense, linear, pack
 
+KEYS_ROUND = 128
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
 
@@ -76,9 +77,9 @@ def layer(
 ) -> Tensor:
     """One decoder layer. h: [B, T, d]; rope: cos, sin, each broadcastable to [B, 1, T, D].
 
-    mask: bool, broadcastable to [B, 1, T, S], True where a query may look; None means "all of the
-    cache" for T = 1 and causal otherwise. cache: keys and values [B, KV, capacity, D]; positions
-    start..start+T-1 are written, 0..start+T-1 are read. Returns [B, T, d].
+    mask: what `attention_mask` made, None for causal attention from position 0. cache: keys and
+    values [B, KV, capacity, D]; positions start..start+T-1 are written, and as many are read as the
+    mask has columns. Returns [B, T, d].
     """
     b, t, _ = h.shape
     x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
@@ -91,31 +92,64 @@ def layer(
         end = start + t
         keys[:, :, start:end] = k
         values[:, :, start:end] = v
-        k, v = keys[:, :, :end], values[:, :, :end]
-    causal = mask is None and t > 1
-    grouped = shape.heads != shape.kv_heads
-    a = F.scaled_dot_product_attention(
-        q, k, v, attn_mask=mask, is_causal=causal, enable_gqa=grouped
-    )
+        read = end if mask is None else mask.shape[-1]
+        k, v = keys[:, :, :read], values[:, :, :read]
+    a = _attend(q, k, v, mask)
     h = h + linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
     x = F.rms_norm(h, (shape.hidden,), w.mlp_norm, shape.norm_eps)
     gate, up = linear(x, w.gate_up).chunk(2, -1)
     return h + linear(F.silu(gate) * up, w.down)
 
 
+def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
+    """allowed: bool [T, S] or [B, T, S], True where a query may look -> [B or 1, 1, rows, S'].
+
+    Added to the scores. The query heads that share a key head are rows of it (`_attend`), and what
+    is not there is masked: a second row for a lone query, columns up to a multiple of KEYS_ROUND.
+    So a token's scores are summed in one order however many tokens are read with it, and its
+    logits are the same to the last bit (on a CPU in bfloat16: docs/lossless.md).
+    """
+    allowed = allowed if allowed.dim() == 3 else allowed.unsqueeze(0)
+    b, t, s = allowed.shape
+    mask = torch.full((b, 1, t, rounded(s)), -torch.inf, dtype=dtype, device=allowed.device)
+    mask[:, 0, :, :s].masked_fill_(allowed, 0.0)
+    return mask.repeat(1, 1, max(t, 2) // t * (shape.heads // shape.kv_heads), 1)
+
+
+def rounded(positions: int) -> int:
+    """Positions that a cache must have to hold so many."""
+    return -(-positions // KEYS_ROUND) * KEYS_ROUND
+
+
+def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """q: [B, H, T, D], k and v: [B, KV, S, D] -> [B, H, T, D]; mask as in `layer`."""
+    b, heads, t, d = q.shape
+    if mask is None:
+        grouped = heads != k.shape[1]
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
+    # As rows of their key head, query heads read the keys once, not once each: on a CPU 5 times
+    # faster for one token (docs/performance.md).
+    rows = q.reshape(b, k.shape[1], -1, d)
+    if t == 1:
+        rows = rows.repeat(1, 1, 2, 1)
+    a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
+    return a[:, :, : heads // k.shape[1] * t].reshape(b, heads, t, d)
+
+
 def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    """x: [B, H, T, D]; the table's sine has its sign folded in."""
     cos, sin = rope
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat([-right, left], -1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin, each [context, D]; angles in float32, as transformers computes them."""
+    """cos and sin, each [context, D]; angles in float32, as transformers computes them. The first
+    half of sin is negated: rotating is x * cos + roll(x, D / 2) * sin."""
     exponent = torch.arange(0, shape.head_dim, 2, dtype=torch.int64, device=device).float()
     inverse = 1.0 / (shape.rope_theta ** (exponent / shape.head_dim))
     angles = torch.outer(torch.arange(shape.context, device=device).float(), inverse)
-    both = torch.cat([angles, angles], -1)
-    return both.cos().to(dtype), both.sin().to(dtype)
+    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
 def unsupported(config: dict[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
 WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
 
 
@@ -40,6 +41,8 @@ def dense(weight: Tensor) -> Tensor:
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
     if weight.is_mkldnn:
+        if x.numel() == x.shape[-1] > ONE_SUM:  # a lone row, as its row of a wider product
+            return linear(x.expand(*x.shape[:-2], 2, -1), weight, bias)[..., :1, :]
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return out
     return F.linear(x, weight, bias)
