@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import time
 from collections import Counter
 from pathlib import Path
@@ -47,6 +48,7 @@ def main() -> None:
         if query.id not in done and (not given.limit or counts[query.task] <= given.limit):
             todo.append(query)
     request = Request(given.max_new_tokens)
+    random.Random(0).shuffle(todo)  # a run cut short has seen every task
     with given.out.open("a") as sink:
         for query in track(todo, description="checking"):
             prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
