@@ -34,7 +34,7 @@ class SweepOptions:
 
     arms: names, in the order of the table; () for all that the engine has. max_new_tokens: length
     of every answer. batch_size: queries decoded together. temperature: of the autoregressive
-    arm's sampled answer (seed 002, section 3.4). measure: also decode every query through every
+    arm's sampled answer (Huang et al., section 3.4). measure: also decode every query through every
     arm at batch 1 and keep the times. seed: of the sampled answers and of random orders.
     """
 
@@ -213,7 +213,7 @@ def _arm_rows(
     targets = [answer.ids for _, answer in group]
     seed: int | None = None
     if arm.autoregressive:
-        # Greedy would match itself perfectly; the sampled answer is scored (seed 002, 3.4).
+        # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
         seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
         written = engine.batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
@@ -264,7 +264,7 @@ class _Replay:
 
 
 def rouge_l(target: str, text: str) -> float:
-    """ROUGE-L F-measure in [0, 1], words lower-cased and not stemmed (seed 002, section 3.1)."""
+    """ROUGE-L F-measure in [0, 1], words lower-cased, not stemmed (Huang et al., section 3.1)."""
     return float(_scorer().score(target, text)["rougeL"].fmeasure)
 
 

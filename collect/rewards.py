@@ -4,10 +4,11 @@ Raw outcomes are stored, rewards are derived: a new reward never needs a new col
 one, write a function of (Outcome, Context) and name it in REWARDS; raise its version whenever its
 numbers change.
 
-A size or latency score c is 0 for the most expensive arm and nears 1 for a free one. The paper
-(seed 002, section 3.3) says in prose that alpha -> 1 favours the smallest drafter. Its formula
-(2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the size drops out and only
-the likeness f is left. We follow the formula: a *lower* alpha favours cheaper drafters.
+A size or latency score c is 0 for the most expensive arm and nears 1 for a free one. Huang et al.
+(Context-Aware Assistant Selection, section 3.3) say in prose that alpha -> 1 favours the smallest
+drafter. Their formula (2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the
+size drops out and only the likeness f is left. We follow the formula: a *lower* alpha favours
+cheaper drafters.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from decoders.errors import DraftpickError, NoSuchName
 
 from .records import ArmInfo, Costs, Outcome
 
-# Seed 002, section 3.4: likeness and size weigh the same for the autoregressive arm, always.
+# Huang et al., section 3.4: likeness and size weigh the same for the autoregressive arm, always.
 AUTOREGRESSIVE_ALPHA = 0.5
 
 
@@ -60,7 +61,7 @@ class Reward:
 
 
 def paper(outcome: Outcome, context: Context) -> float:
-    """Seed 002, eq. 2 and A.5: alpha * ROUGE-L + (1 - alpha) * c, c = 1 - exp(P_i) / exp(P_max).
+    """Huang et al., eq. 2, A.5: alpha * ROUGE-L + (1 - alpha) * c, c = 1 - exp(P_i) / exp(P_max).
 
     P in billions of parameters, P_max over the arms of the table. In [0, 1]. For small models c is
     nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and `latency-ratio` are not.
@@ -87,7 +88,7 @@ def latency_ratio(outcome: Outcome, context: Context) -> float:
 
 
 def acceptance(outcome: Outcome, context: Context) -> float:
-    """Accepted over drafted tokens (seed 002, A.6); 0 where nothing was drafted. In [0, 1]."""
+    """Accepted over drafted tokens (Huang et al., A.6); 0 where nothing was drafted. In [0, 1]."""
     drafted = _known(outcome.drafted)
     return _known(outcome.accepted) / drafted if drafted else 0.0
 
@@ -140,7 +141,7 @@ def measured_speedup(outcome: Outcome, context: Context) -> float:
 REWARDS: dict[str, Reward] = {
     reward.name: reward
     for reward in (
-        Reward("paper", 1, paper, "ROUGE-L and exp-scaled size, seed 002 eq. 2", uses_alpha=True),
+        Reward("paper", 1, paper, "ROUGE-L and exp-scaled size, Huang et al.", uses_alpha=True),
         Reward("parameter-ratio", 1, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
         Reward(
             "latency-ratio", 1, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True

@@ -65,7 +65,7 @@ class Prefilled:
     """What a backend knows after reading a prompt.
 
     logits: [V], for the first new token. embedding: [d] float32, the last prompt token's final
-    hidden state after the final norm (seed 002, section 3.1). prefill_s: seconds, synchronised.
+    hidden state after the final norm (Huang et al., section 3.1). prefill_s: seconds, synchronised.
     """
 
     logits: Tensor
@@ -157,5 +157,5 @@ class DecodeResult:
 
     @property
     def acceptance_rate(self) -> float:
-        """Accepted over drafted tokens (seed 002, A.6); 0 where nothing was drafted."""
+        """Accepted over drafted tokens (Huang et al., A.6); 0 where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0

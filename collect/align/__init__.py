@@ -1,1 +1,1 @@
-"""Prediction alignment (seed 004, section 3.5.1): train a drafter on what the target writes."""
+"""Prediction alignment (Kim et al., BiLD, 3.5.1): train a drafter on what the target writes."""

@@ -2,8 +2,8 @@
 
 The lower layers' KV belongs to the target and is never computed twice: what the exit runs while it
 drafts, the target's own pass finds done (`LlamaBackend.lower`). Only the adapter has a cache of its
-own. Seed 004, section 4.4 drafts with an early exit; the adapter replaces its joint fine-tuning, so
-that the target stays as it was.
+own. Kim et al. (BiLD, section 4.4) draft with an early exit; the adapter replaces their joint
+fine-tuning, so that the target stays as it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Max-Gram (D16; seed 001, section 4.2): what followed the longest earlier match of the suffix.
+"""Max-Gram (Chen et al., Cascade Speculative Drafting): what followed the longest earlier match.
 
 The index maps every n-gram of the context to where it last (or first) ended, and grows by one entry
 per n for each new token, so that a proposal looks up at most `longest` keys whatever the context's

@@ -1,4 +1,4 @@
-"""Draft length from a running acceptance rate and measured costs (D21; seed 003)."""
+"""Draft length from a running acceptance rate and measured costs (Leviathan et al., 3.4)."""
 
 from __future__ import annotations
 

@@ -1,0 +1,78 @@
+"""Packed weights multiply as ordinary ones, and a token's logits do not depend on its neighbours.
+
+The second is what makes bfloat16 answers the same whichever arm wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU
+
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import KEYS_ROUND
+from decoders.backends.packed import can_pack, dense, linear, pack
+
+BF16 = pytest.mark.skipif(
+    not can_pack(CPU, torch.bfloat16) or torch.cpu._is_amx_tile_supported(),
+    reason="shown for CPUs that multiply bfloat16 in vectors; this one does not, or has tiles",
+)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("inputs", [96, 1536])
+def test_a_packed_weight_multiplies_as_an_ordinary_one(rows: int, inputs: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(40, inputs, generator=generator)
+    bias = torch.randn(40, generator=generator)
+    x = torch.randn(2, rows, inputs, generator=generator)
+    torch.testing.assert_close(
+        linear(x, pack(weight), bias),
+        torch.nn.functional.linear(x, weight, bias),
+        rtol=1e-5,
+        atol=1e-4,
+    )
+
+
+def test_packing_is_undone_without_loss() -> None:
+    weight = torch.randn(33, 65)
+    assert torch.equal(dense(pack(weight)), weight)
+    assert pack(pack(weight)).shape == weight.shape
+
+
+def test_what_cannot_be_packed_stays_as_it_is() -> None:
+    weight = torch.randn(4, 4, dtype=torch.float64)
+    assert pack(weight) is weight
+
+
+@BF16
+@pytest.mark.parametrize("inputs", [576, 1536, 4096])
+def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    weight = pack(torch.randn(200, inputs, generator=generator).bfloat16())
+    x = torch.randn(1, 17, inputs, generator=generator).bfloat16()
+    together = linear(x, weight)
+    for width in (1, 2, 3, 5, 9):
+        parts = [linear(x[:, i : i + width], weight) for i in range(0, 17, width)]
+        assert torch.equal(torch.cat(parts, 1), together), width
+
+
+@BF16
+def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
+    tiny: Callable[..., Path],
+) -> None:
+    folder = tiny(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
+    model = LlamaBackend.load(folder, CPU, torch.bfloat16)
+    model.prefill([1, 5, 9, 2, 7])
+    ids = torch.randint(0, 16, (KEYS_ROUND - 40,), generator=torch.Generator().manual_seed(1))
+
+    def read(width: int) -> torch.Tensor:
+        model.truncate(5)
+        return torch.cat([model.extend(part) for part in ids.split(width)])
+
+    one_by_one = read(1)
+    for width in (2, 3, 5, 9, 17):
+        assert torch.equal(read(width), one_by_one), width
