@@ -12,11 +12,16 @@ import torch
 from collect.queries import first_per_task, read_queries, shipped
 from decoders import Engine, Query, Request
 from decoders.arms import load_arms
+from decoders.backends.packed import can_pack
 from decoders.targets import resolve
 from decoders.zoo import TARGET
 
 pytestmark = pytest.mark.slow
 
+BF16 = pytest.mark.skipif(
+    not can_pack(torch.device("cpu"), torch.bfloat16) or torch.cpu._is_amx_tile_supported(),
+    reason="shown for CPUs that multiply bfloat16 in vectors; this one does not, or has tiles",
+)
 TOKENS = 32
 A_TASK = 1
 DEV = Path(__file__).resolve().parents[3] / "shared" / "data" / "dev"
@@ -75,3 +80,17 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
     ]
     out = engine.batch.target(prompts, TOKENS)
     assert out.ids == [transformers_ids(tuple(prompt)) for prompt in prompts]
+
+
+@BF16
+def test_in_bfloat16_every_arm_writes_the_same() -> None:
+    """No answer here crosses position 256 + 512 n, where a last bit may change."""
+    engine = Engine.load(dtype="bfloat16", device="cpu")
+    request = Request(64)
+    for query in queries("shipped"):
+        prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
+        assert (len(prompt) - 256) // 512 == (len(prompt) + 64 - 256) // 512
+        prefilled = engine.prefill(prompt)
+        alone = engine.decode("autoregressive", prompt, request, prefilled).ids
+        for arm in engine.arm_names:
+            assert engine.decode(arm, prompt, request, prefilled).ids == alone, (query.id, arm)
