@@ -7,7 +7,7 @@ figures are medians over repeats, summed over prompts, the prefill included. Tok
 ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
 first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
 it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
-target itself (`assistant_early_exit`).
+target itself (`assistant_early_exit`). --gguf adds engines that read that file (peers.py).
 """
 
 from __future__ import annotations
@@ -17,20 +17,17 @@ import json
 import random
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from peers import Run, llama_cpp_runs, openvino_runs, transformers_runs
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
-from transformers import AutoModelForCausalLM
 
 from collect.provenance import hardware, versions
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request, read_queries, targets
-
-Run = Callable[[list[int]], int]  # prompt ids -> new tokens
 
 
 def main() -> None:
@@ -45,6 +42,9 @@ def main() -> None:
     parser.add_argument(
         "--assistant", help="draft model folder for transformers' assisted decoding"
     )
+    parser.add_argument(
+        "--gguf", type=Path, help="the same model's GGUF file: adds OpenVINO GenAI and llama.cpp"
+    )
     parser.add_argument("--exit-layer", type=int, default=6, help="of transformers' early exit")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
@@ -55,7 +55,13 @@ def main() -> None:
     methods: dict[str, Run] = {}
     for name in engine.arm_names:
         methods[name] = lambda ids, name=name: len(engine.decode(name, ids, request).ids)
-    methods |= _transformers(given, engine)
+    like = engine.prefill([1]).logits
+    folder = targets.resolve(given.target)
+    most = given.max_new_tokens
+    methods |= transformers_runs(folder, like, most, given.assistant, given.exit_layer)
+    if given.gguf:
+        methods |= openvino_runs(given.gguf, engine.eos_ids, most)
+        methods |= llama_cpp_runs(given.gguf, engine.eos_ids, most, torch.get_num_threads())
 
     queries = read_queries(given.queries) if given.queries else shipped("test")
     prompts = [
@@ -95,35 +101,6 @@ def main() -> None:
         "versions": versions(),
     }
     given.out.write_text(json.dumps(record, indent=1))
-
-
-def _transformers(given: argparse.Namespace, engine: Engine) -> dict[str, Run]:
-    """generate, prompt lookup, and assisted decoding, each with transformers' defaults."""
-    model = AutoModelForCausalLM.from_pretrained(
-        targets.resolve(given.target), dtype=engine.target.dtype
-    )
-    model = model.to(engine.target.device).eval()
-
-    def with_options(**options: object) -> Run:
-        def run(ids: list[int]) -> int:
-            prompt = torch.tensor([ids], device=model.device)
-            out = model.generate(
-                prompt, max_new_tokens=given.max_new_tokens, do_sample=False, **options
-            )
-            return int(out.shape[1]) - len(ids)
-
-        return run
-
-    runs = {
-        "transformers": with_options(),
-        "transformers prompt lookup": with_options(prompt_lookup_num_tokens=10),
-    }
-    if given.assistant:
-        assistant = AutoModelForCausalLM.from_pretrained(given.assistant, dtype=model.dtype)
-        runs["transformers assisted"] = with_options(assistant_model=assistant.to(model.device))
-    else:
-        runs["transformers early exit"] = with_options(assistant_early_exit=given.exit_layer)
-    return runs
 
 
 if __name__ == "__main__":

@@ -1,0 +1,99 @@
+"""What a user might pick instead: each a function from prompt ids to the number of new tokens.
+
+All greedy, all fed ids (no peer sees another prompt through its own chat template), all counted
+with the end-of-sequence token. A peer that is not installed is left out with a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+
+Run = Callable[[list[int]], int]  # prompt ids -> new tokens
+
+
+def transformers_runs(
+    folder: Path, like: torch.Tensor, most: int, assistant: str | None, exit_layer: int
+) -> dict[str, Run]:
+    """generate, prompt lookup, and assisted decoding, each with transformers' defaults.
+
+    like: any tensor of the device and dtype to use.
+    """
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=like.dtype).to(like.device).eval()
+
+    def with_options(**options: Any) -> Run:
+        def run(ids: list[int]) -> int:
+            prompt = torch.tensor([ids], device=model.device)
+            mask = torch.ones_like(prompt)
+            out = model.generate(
+                prompt, attention_mask=mask, max_new_tokens=most, do_sample=False, **options
+            )
+            return int(out.shape[1]) - len(ids)
+
+        return run
+
+    runs = {
+        "transformers": with_options(),
+        "transformers prompt lookup": with_options(prompt_lookup_num_tokens=10),
+    }
+    if assistant:
+        drafter = AutoModelForCausalLM.from_pretrained(assistant, dtype=like.dtype)
+        runs["transformers assisted"] = with_options(assistant_model=drafter.to(like.device))
+    else:
+        runs["transformers early exit"] = with_options(assistant_early_exit=exit_layer)
+    return runs
+
+
+def openvino_runs(gguf: Path, eos_ids: tuple[int, ...], most: int) -> dict[str, Run]:
+    """OpenVINO GenAI on the GGUF file itself, alone and with its own prompt lookup."""
+    try:
+        import numpy as np
+        import openvino as ov
+        import openvino_genai as genai
+    except ImportError:
+        print("OpenVINO GenAI is not installed (pip install openvino-genai): left out")
+        return {}
+
+    def with_options(lookup: bool) -> Run:
+        pipe = genai.LLMPipeline(str(gguf), "CPU", **({"prompt_lookup": True} if lookup else {}))
+
+        def run(ids: list[int]) -> int:
+            tokens = np.array([ids], dtype=np.int64)
+            inputs = genai.TokenizedInputs(ov.Tensor(tokens), ov.Tensor(np.ones_like(tokens)))
+            config = genai.GenerationConfig()
+            config.max_new_tokens, config.do_sample = most, False
+            config.stop_token_ids = set(eos_ids)
+            if lookup:
+                config.num_assistant_tokens, config.max_ngram_size = 5, 3
+            made = list(pipe.generate(inputs, config).tokens[0])
+            # the ending token is left out of what it returns
+            return len(made) + (len(made) < most and (not made or made[-1] not in eos_ids))
+
+        return run
+
+    return {"OpenVINO GenAI": with_options(False), "OpenVINO prompt lookup": with_options(True)}
+
+
+def llama_cpp_runs(gguf: Path, eos_ids: tuple[int, ...], most: int, threads: int) -> dict[str, Run]:
+    """llama.cpp through llama-cpp-python on the GGUF file itself."""
+    try:
+        from llama_cpp import Llama
+    except ImportError:
+        print("llama.cpp is not installed (pip install llama-cpp-python): left out")
+        return {}
+    model = Llama(str(gguf), n_ctx=8192, n_threads=threads, n_threads_batch=threads, verbose=False)
+
+    def run(ids: list[int]) -> int:
+        model.reset()
+        made = 0
+        for token in model.generate(ids, temp=0.0, repeat_penalty=1.0):
+            made += 1
+            if made == most or token in eos_ids:
+                break
+        return made
+
+    return {"llama.cpp": run}
