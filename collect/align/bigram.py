@@ -1,47 +1,53 @@
-"""Max-Gram's fallback: the token that most often follows each, in what the target writes."""
+"""Max-Gram's fallback: what most often follows each token, or each two, in the target's answers."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from itertools import pairwise
-from pathlib import Path
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
 
-import numpy as np
-import torch
-from safetensors.torch import save_file
-
-from decoders.drafters.max_gram import TABLE
+from decoders.drafters.next_token_table import NextTokenTable
 
 from .calibration import Example
 
+K = TypeVar("K", bound=Hashable)
+SEEN = 3  # a pair enters the table once its commonest successor was seen so often
+DOUBT = 2  # added to every total, so that what was seen once is not held certain
 
-def successors(examples: Sequence[Example], vocab: int) -> np.ndarray:
-    """[V] int32: argmax of the bigram counts over answers; -1 where a token never stood before
-    another."""
-    counts: dict[int, Counter[int]] = defaultdict(Counter)
+
+def successors(examples: Sequence[Example]) -> NextTokenTable:
+    """Counts over the answers of `examples`."""
+    one: dict[int, Counter[int]] = defaultdict(Counter)
+    two: dict[tuple[int, int], Counter[int]] = defaultdict(Counter)
     for example in examples:
         answer = example.ids[example.start :].tolist()
-        for token, after in pairwise(answer):
-            counts[token][after] += 1
-    table = np.full(vocab, -1, dtype=np.int32)
-    for token, after in counts.items():
-        table[token] = after.most_common(1)[0][0]
+        for at in range(1, len(answer)):
+            one[answer[at - 1]][answer[at]] += 1
+            if at > 1:
+                two[answer[at - 2], answer[at - 1]][answer[at]] += 1
+    return NextTokenTable(_commonest(one, 1), _commonest(two, SEEN))
+
+
+def _commonest(counts: Mapping[K, Counter[int]], least: int) -> dict[K, tuple[int, float]]:
+    table = {}
+    for key, after in counts.items():
+        token, times = after.most_common(1)[0]
+        if times >= least:
+            table[key] = token, times / (after.total() + DOUBT)
     return table
 
 
-def acceptance(examples: Sequence[Example], table: np.ndarray) -> dict[str, float]:
+def acceptance(examples: Sequence[Example], table: NextTokenTable) -> dict[str, float]:
     """Share of held-out answer tokens that the table predicts, per task and `overall`."""
     right: Counter[str] = Counter()
     total: Counter[str] = Counter()
     for example in examples:
-        answer = example.ids[example.start :]
-        hits = int((table[answer[:-1]] == answer[1:]).sum())
+        answer = example.ids[example.start :].tolist()
+        hits = 0
+        for at in range(1, len(answer)):
+            found = table.next(answer[:at][-2:])
+            hits += found is not None and found[0] == answer[at]
         for name in (example.task, "overall"):
             right[name] += hits
             total[name] += max(0, len(answer) - 1)
     return {name: right[name] / max(1, total[name]) for name in sorted(total)}
-
-
-def save(table: np.ndarray, folder: Path) -> None:
-    save_file({"next": torch.from_numpy(table)}, folder / TABLE)

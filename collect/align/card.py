@@ -9,8 +9,8 @@ _WHAT = {
     "(`draft_vocab.json`). It is no use on its own: it predicts what its target writes.",
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
-    "bigram": "The token that most often follows each token in what {target} writes: Max-Gram's "
-    "answer where nothing matches.",
+    "bigram": "The token that most often follows each token, and each pair, in what {target} "
+    "writes, and how often: Max-Gram's answer where nothing matches.",
 }
 
 

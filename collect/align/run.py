@@ -147,9 +147,9 @@ def _command() -> str:
 
 def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dict[str, float]:
     started = time.time()
-    table = bigram.successors([e for e in examples if not e.held_out], vocab)
+    table = bigram.successors([e for e in examples if not e.held_out])
     shares = bigram.acceptance([e for e in examples if e.held_out], table)
-    _write(config, None, 0, lambda to: bigram.save(table, to), examples, shares, started)
+    _write(config, None, 0, lambda to: table.save(to, vocab), examples, shares, started)
     return shares
 
 

@@ -2,27 +2,31 @@
 
 The index maps every n-gram of the context to where it last (or first) ended, and grows by one entry
 per n for each new token, so that a proposal looks up at most `longest` keys whatever the context's
-length. Where nothing matches, a bigram table of the target's own outputs answers.
+length. Where nothing matches, a table made from the target's own outputs answers.
 """
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import torch
 
 from ..chance import Chance
 from ..errors import DraftpickError
 from ..records import Proposal, Sampling
+from .next_token_table import NextTokenTable
 
-TABLE = "bigram.safetensors"
+# How often what followed an earlier match of n tokens follows again, for n = 1, 2, ...: measured on
+# the default target's answers to 144 held-out queries of six tasks.
+COPIED_STANDS = (0.26, 0.57, 0.66, 0.72, 0.76, 0.80, 0.82, 0.82, 0.86, 0.86, 0.90, 0.97)
 
 
 class MaxGramDrafter:
     """Deterministic: its probabilities are one-hot.
 
-    table: [V] the token that most often follows each, -1 for none; None has no fallback.
+    table: asked where nothing matches; None has no fallback. stop_below: a draft ends before the
+    token at which the chance that all of it stands, by match lengths and the table's shares, falls
+    below this; 0 never ends it early.
     """
 
     parameters = 0
@@ -31,10 +35,11 @@ class MaxGramDrafter:
     def __init__(
         self,
         device: torch.device,
-        table: list[int] | None = None,
+        table: NextTokenTable | None = None,
         shortest: int = 2,
         longest: int = 12,
         earliest: bool = False,
+        stop_below: float = 0.0,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
@@ -42,6 +47,7 @@ class MaxGramDrafter:
             )
         self._device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
+        self._stop_below = stop_below
         self.calls = 0
         self.reset([])
 
@@ -64,32 +70,38 @@ class MaxGramDrafter:
                     self._ends[key] = end
         self._indexed = max(self._indexed, len(context))
 
-    def match(self, context: list[int]) -> int | None:
-        """Where the longest known suffix of `context` was followed by a token; None for nowhere."""
-        for n in range(min(self._longest, len(context)), self._shortest - 1, -1):
-            found = self._ends.get(tuple(context[-n:]))
+    def match(self, line: list[int]) -> tuple[int, int] | None:
+        """Where the longest known suffix of `line` was followed by a token, and how long it is."""
+        for n in range(min(self._longest, len(line)), self._shortest - 1, -1):
+            found = self._ends.get(tuple(line[-n:]))
             if found is not None:
-                return found
+                return found, n
         return None
 
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens; a copy that reaches the end goes on into what it has just copied."""
         line = context[-self._longest :]
         made: list[int] = []
-        source = self.match(line)
+        copying = self.match(line)
+        chance = 1.0
         while len(made) < k:
-            if source is not None:
+            if copying is not None:
+                source, n = copying
                 at = source - len(context)
                 token = context[source] if at < 0 else made[at]
-                source += 1
+                share = COPIED_STANDS[min(n, len(COPIED_STANDS)) - 1]
+                copying = source + 1, n + 1
             else:
-                last = made[-1] if made else context[-1]
-                token = self._table[last] if self._table is not None else -1
-            if token < 0:
+                found = self._table.next(line + made) if self._table is not None else None
+                if found is None:
+                    break
+                token, share = found
+            chance *= share
+            if chance < self._stop_below:
                 break
             made.append(token)
-            if source is None:  # a bigram's token may complete a known n-gram
-                source = self.match((line + made)[-self._longest :])
+            if copying is None:  # the table's token may complete a known n-gram
+                copying = self.match((line + made)[-self._longest :])
         return made
 
     def propose(
@@ -104,16 +116,3 @@ class MaxGramDrafter:
         self._index(context)  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
-
-
-def load_table(folder: Path, vocab: int) -> list[int]:
-    """The bigram table of a folder; raises DraftpickError where it is for another vocabulary."""
-    from safetensors.torch import load_file
-
-    table = load_file(folder / TABLE)["next"].tolist()
-    if len(table) != vocab:
-        raise DraftpickError(
-            f"{folder / TABLE} is for a vocabulary of {len(table)}, the target has {vocab}; make "
-            "one with `draftpick align --kind bigram`"
-        )
-    return [int(token) for token in table]

@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 
 class MaxGramRecipe(DraftingRecipe):
-    """drafter: a bigram table for where nothing matches, or none. shortest, longest: the n-grams
-    looked for. earliest: take the first match instead of the latest."""
+    """drafter: a table of next tokens for where nothing matches, or none. shortest, longest: the
+    n-grams looked for. earliest: take the first match instead of the latest. stop_below: end the
+    draft where the chance that all of it stands falls below this (0: always k tokens)."""
 
     kind: Literal["max_gram"] = "max_gram"
     drafter: str | None = None
     shortest: Annotated[int, Field(ge=1)] = 2
     longest: Annotated[int, Field(ge=1, le=64)] = 12
     earliest: bool = False
+    stop_below: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
     def _in_order(self) -> MaxGramRecipe:
@@ -31,10 +33,13 @@ class MaxGramRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters import MaxGramDrafter
-        from ..drafters.max_gram import TABLE, load_table
+        from ..drafters.next_token_table import FILE, NextTokenTable
         from .checkpoints import folder_of
 
         table = None
         if self.drafter is not None:
-            table = load_table(folder_of(self.name, self.drafter, TABLE), target.vocab_size)
-        return MaxGramDrafter(target.device, table, self.shortest, self.longest, self.earliest)
+            folder = folder_of(self.name, self.drafter, FILE)
+            table = NextTokenTable.load(folder, target.vocab_size)
+        return MaxGramDrafter(
+            target.device, table, self.shortest, self.longest, self.earliest, self.stop_below
+        )

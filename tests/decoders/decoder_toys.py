@@ -36,6 +36,7 @@ from decoders.drafters import (
     NeuralDrafter,
     NullDrafter,
 )
+from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import DraftLength, FixedLength
 from decoders.loop import Method, decode
 from decoders.records import DecodeResult, Request, Sampling, StepStats
@@ -172,7 +173,11 @@ def reduced(kept: list[int], target_vocab: int, seed: int) -> NeuralDrafter:
 
 
 def max_gram(table: list[int] | None = None, **options: Any) -> MaxGramDrafter:
-    return MaxGramDrafter(CPU, table, **options)
+    """table: what follows each token, -1 for nothing."""
+    if table is None:
+        return MaxGramDrafter(CPU, None, **options)
+    after = {token: (next_, 0.5) for token, next_ in enumerate(table) if next_ >= 0}
+    return MaxGramDrafter(CPU, NextTokenTable(after), **options)
 
 
 # -- every outcome of chance ----------------------------------------------------------------------

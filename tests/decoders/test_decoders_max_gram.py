@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders.chance import Generator
-from decoders.drafters.max_gram import TABLE, load_table
+from decoders.drafters.max_gram import MaxGramDrafter
+from decoders.drafters.next_token_table import NextTokenTable
 from decoders.errors import DraftpickError
 from decoders.records import Sampling
 
@@ -151,14 +153,43 @@ def test_the_index_equals_a_plain_search(
         assert drafter.guess(context, k) == plain_guess(context, k, table, **options)
 
 
-# -- the table's file -----------------------------------------------------------------------------
+# -- where a draft ends ---------------------------------------------------------------------------
 
 
-def test_a_table_is_read_and_must_fit(tmp_path: Any) -> None:
-    import torch
-    from safetensors.torch import save_file
+def test_a_draft_ends_where_it_is_unlikely_to_stand() -> None:
+    """A match of two stands with 0.57, its second token (a match of three) with 0.66, and so on."""
+    context = [1, 2, 3, 4, 5, 6, 7, 9, 1, 2]
+    lengths = []
+    for least in (0.0, 0.2, 0.35, 0.5, 0.6):
+        drafter = max_gram(stop_below=least)
+        drafter.reset(context)
+        lengths.append(len(drafter.guess(context, 5)))
+    assert lengths == [5, 4, 2, 1, 0]
 
-    save_file({"next": torch.tensor([1, -1, 0], dtype=torch.int32)}, tmp_path / TABLE)
-    assert load_table(tmp_path, 3) == [1, -1, 0]
-    with pytest.raises(DraftpickError, match="vocabulary of 3, the target has 5"):
-        load_table(tmp_path, 5)
+
+def test_a_table_s_token_counts_with_its_share() -> None:
+    table = NextTokenTable({1: (2, 0.6), 2: (3, 0.5), 3: (4, 0.9)})
+    drafter = MaxGramDrafter(CPU, table, stop_below=0.28)
+    drafter.reset([7, 1])
+    assert drafter.guess([7, 1], 9) == [2, 3]  # 0.6, 0.3, then 0.27
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def test_two_tokens_are_asked_before_one() -> None:
+    table = NextTokenTable({1: (2, 0.6)}, {(5, 1): (3, 0.7)})
+    assert table.next([5, 1]) == (3, 0.7)
+    assert table.next([4, 1]) == table.next([1]) == (2, 0.6)
+    assert table.next([1, 5]) is None
+
+
+@pytest.mark.parametrize("pairs", [{}, {(5, 1): (3, 0.75), (0, 1): (0, 0.125)}])
+def test_a_table_is_read_and_must_fit(
+    tmp_path: Path, pairs: dict[tuple[int, int], tuple[int, float]]
+) -> None:
+    table = NextTokenTable({1: (2, 0.5), 6: (0, 0.25)}, pairs)
+    table.save(tmp_path, 7)
+    assert NextTokenTable.load(tmp_path, 7) == table
+    with pytest.raises(DraftpickError, match="vocabulary of 7, the target has 5"):
+        NextTokenTable.load(tmp_path, 5)

@@ -1,0 +1,58 @@
+"""What most often follows a token, or two, in a corpus: Max-Gram's answer where nothing matches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ..errors import DraftpickError
+
+FILE = "bigram.safetensors"
+
+
+@dataclass(frozen=True)
+class NextTokenTable:
+    """after_one: token -> (the token that follows it most often, the share of times it does).
+    after_two: the same for pairs of tokens, the older first; asked before after_one."""
+
+    after_one: dict[int, tuple[int, float]]
+    after_two: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+
+    def next(self, line: list[int]) -> tuple[int, float] | None:
+        """For the end of `line`; None where the table has no answer."""
+        found = self.after_two.get((line[-2], line[-1])) if len(line) > 1 else None
+        return found or self.after_one.get(line[-1])
+
+    def save(self, folder: Path, vocab: int) -> None:
+        import torch
+        from safetensors.torch import save_file
+
+        ones, pairs = sorted(self.after_one), sorted(self.after_two)
+        state = {
+            "vocab": torch.tensor([vocab]),
+            "one": torch.tensor(ones, dtype=torch.int32),
+            "one_next": torch.tensor([self.after_one[k][0] for k in ones], dtype=torch.int32),
+            "one_share": torch.tensor([self.after_one[k][1] for k in ones], dtype=torch.float16),
+            "two": torch.tensor(pairs, dtype=torch.int32).view(-1, 2),
+            "two_next": torch.tensor([self.after_two[k][0] for k in pairs], dtype=torch.int32),
+            "two_share": torch.tensor([self.after_two[k][1] for k in pairs], dtype=torch.float16),
+        }
+        save_file(state, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, vocab: int) -> NextTokenTable:
+        """Raises DraftpickError where it was made for another vocabulary."""
+        from safetensors.torch import load_file
+
+        state = {name: t.tolist() for name, t in load_file(folder / FILE).items()}
+        if state["vocab"] != [vocab]:
+            raise DraftpickError(
+                f"{folder / FILE} is for a vocabulary of {state['vocab'][0]}, the target has "
+                f"{vocab}; make one with `draftpick align --kind bigram`"
+            )
+        ones = zip(state["one"], state["one_next"], state["one_share"], strict=True)
+        twos = zip(state["two"], state["two_next"], state["two_share"], strict=True)
+        return cls(
+            {token: (after, share) for token, after, share in ones},
+            {(older, newer): (after, share) for (older, newer), after, share in twos},
+        )
