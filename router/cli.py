@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collect import commands as collect_commands
+from decoders import theory_command
 
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
@@ -259,6 +260,7 @@ def demo(
 
 
 collect_commands.mount(app)
+theory_command.mount(app)
 
 
 def shipped_queries(split: str) -> Path:
