@@ -12,6 +12,8 @@ import typer
 from collect import commands as collect_commands
 from decoders import theory_command
 
+from .tradeoff import commands as tradeoff_commands
+
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
 
@@ -261,6 +263,7 @@ def demo(
 
 collect_commands.mount(app)
 theory_command.mount(app)
+tradeoff_commands.mount(app)
 
 
 def shipped_queries(split: str) -> Path:
