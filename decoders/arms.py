@@ -28,8 +28,7 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
 
 
 def read_mapping(path: Path, needed: str) -> dict[str, Any]:
-    """A YAML file's mapping. Raises DraftpickError where it holds none; the message asks for the key
-    `needed`."""
+    """A YAML file's mapping. Raises DraftpickError where it holds none, asking for `needed:`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

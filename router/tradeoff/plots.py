@@ -53,9 +53,9 @@ def _panel(
             axes.plot(xs, ys, color=color, lw=1.2)
     target = 100 * panel["target_quality"]
     axes.plot(1.0, target, "x", color="black", markersize=9, label="target alone", zorder=4)
-    for level in (target, target - 1):
+    for level in (target, max(target - 1, 0.0)):
         axes.axhline(level, color="grey", lw=0.8, ls=":")
-    axes.set_title(panel_title(panel), fontsize=8)
+    axes.set_title(panel_title(panel).replace("; ", "\n"), fontsize=9)
     axes.set_xlabel("latency, relative to the target alone", fontsize=8)
     axes.set_ylabel("quality (percent)", fontsize=8)
     axes.tick_params(labelsize=8)
