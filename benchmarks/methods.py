@@ -24,6 +24,7 @@ from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY
 from router.specbench.records import Row
 from router.specbench.summary import OVERALL
+from router.tradeoff.markdown import NAMES
 from router.tradeoff.measure import Measured, measure
 from router.tradeoff.points import AGREEMENT
 
@@ -99,7 +100,7 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
     headings = [
         "method", "lossless", "speed-up", "95% interval", "decode only", "accepted a round",
         "acceptance", "target calls a token", "SWI", "agreement",
-        *[f"{task} ({JUDGED_BY[task][0]})" for task in tasks], "other ids", "failed",
+        *[f"{task}, {NAMES[JUDGED_BY[task][0]]}" for task in tasks], "other ids", "failed",
     ]  # fmt: skip
     made = []
     for arm in engine.arm_names:

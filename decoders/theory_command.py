@@ -91,12 +91,15 @@ def theory(
     dtype: Annotated[str, typer.Option(help="With --measure.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="With --measure: auto, cpu or cuda.")] = "auto",
 ) -> None:
+    from . import theory_inputs as inputs
     from .errors import DraftpickError
+    from .queries import first_per_task, read_queries
+    from .theory_report import report, table_1, table_1_json, tables_of
 
     if table1:
-        if any((acceptance, cost, parameters, costs, measure)):
+        if any(given is not None for given in (acceptance, cost, parameters, costs, measure)):
             raise DraftpickError("--table1 takes no figures of yours; leave the others out")
-        _show([_table_1()], _table_1_json(), as_json)
+        _show([table_1()], table_1_json(), as_json)
         return
     if sum(given is not None for given in (cost, parameters, costs, measure)) != 1:
         raise DraftpickError(
@@ -114,96 +117,32 @@ def theory(
         )
     if out is not None and out.suffix.lower() != ".png":
         raise DraftpickError(f"--out draws a PNG; give a name that ends in .png, not {out}")
-    drafters = _drafters(
-        acceptance, cost, parameters, costs, arm or measure, queries, limit, max_new_tokens,
-        longest, (target, config, dtype, device),
-    )  # fmt: skip
-    inner = _inner(inner_acceptance, drafters)
-    found = report(drafters, inner, longest)
-    _show([_length_table(drafter) for drafter in found["drafters"]] + _cascade_table(found), found,
-          as_json)  # fmt: skip
+    rates = inputs.parse_numbers("--acceptance", acceptance, 0, 1) if acceptance is not None else []
+    if cost is not None:
+        drafters = inputs.from_numbers(rates, inputs.parse_numbers("--cost", cost, 0))
+    elif parameters is not None:
+        counts = inputs.parse_numbers("--parameters", parameters, 0)
+        drafters = inputs.from_numbers(rates, inputs.parameter_costs(counts))
+    else:
+        if len(rates) > 1:
+            raise DraftpickError("one arm has one acceptance rate; give --acceptance one number")
+        if measure is not None:
+            asked = [] if queries is None else first_per_task(read_queries(queries), limit)
+            engine = inputs.load_single(target, config, measure, dtype, device)
+            if asked:
+                rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
+            seconds = engine.cost_table.verify_s, engine.cost_table.draft_s
+        else:
+            assert costs is not None
+            seconds = inputs.read_costs(costs)
+        drafters = [inputs.from_costs(str(measure or arm), rates[0], *seconds, longest)]
+    found = report(drafters, _inner(inner_acceptance, drafters), longest)
+    _show(tables_of(found), found, as_json)
     if out is not None:
         from .theory_plot import draw
 
         draw(found, out)
         print(f"drawn: {out}", file=sys.stderr)
-
-
-def report(
-    drafters: list[DrafterFigures], inner_acceptance: float | None, longest: int
-) -> dict[str, Any]:
-    """Every figure that the command shows: `drafters` (a table over k each), `horizontal` of two
-    or more, `vertical` of the first two where the inner acceptance is known."""
-    from .theory import best_horizontal, best_vertical
-
-    found: dict[str, Any] = {"drafters": [_over_k(drafter, longest) for drafter in drafters]}
-    if len(drafters) > 1:
-        lengths, gain = best_horizontal(
-            [d.acceptance for d in drafters], [d.cost for d in drafters], longest
-        )
-        found["horizontal"] = {"lengths": list(lengths), "speedup": gain}
-    if inner_acceptance is not None:
-        first, second = drafters[:2]
-        (reviews, k), gain = best_vertical(
-            first.acceptance, inner_acceptance, first.cost, second.cost, longest
-        )
-        found["vertical"] = {"reviews": reviews, "k": k, "speedup": gain}
-    return found
-
-
-def _over_k(drafter: DrafterFigures, longest: int) -> dict[str, Any]:
-    from .theory import best_length, speculative
-
-    rows = []
-    for k in range(longest + 1):
-        verify = 1.0 if drafter.verify is None else drafter.verify[k]
-        gain = speculative(drafter.acceptance, drafter.cost, k, verify)
-        spent = k * drafter.cost + verify
-        rows.append({"k": k, "tokens": gain * spent, "cost": spent, "speedup": gain})
-    best = best_length(drafter.acceptance, drafter.cost, longest, drafter.verify)
-    return {
-        "name": drafter.name,
-        "acceptance": drafter.acceptance,
-        "cost": drafter.cost,
-        "best_k": best,
-        "speedup": rows[best]["speedup"],
-        "over_k": rows,
-    }
-
-
-def _drafters(
-    acceptance: str | None,
-    cost: str | None,
-    parameters: str | None,
-    costs: Path | None,
-    arm: str | None,
-    queries: Path | None,
-    limit: int,
-    max_new_tokens: int,
-    longest: int,
-    engine_options: tuple[str, Path | None, str, str],
-) -> list[DrafterFigures]:
-    """The figures in whichever way they were given."""
-    from . import theory_inputs as inputs
-    from .errors import DraftpickError
-
-    rates = inputs.parse_numbers("--acceptance", acceptance, 0, 1) if acceptance else []
-    if cost is not None:
-        return inputs.from_numbers(rates, inputs.parse_numbers("--cost", cost, 0))
-    if parameters is not None:
-        counts = inputs.parse_numbers("--parameters", parameters, 0)
-        return inputs.from_numbers(rates, inputs.parameter_costs(counts))
-    assert arm is not None
-    if len(rates) > 1:
-        raise DraftpickError("one arm has one acceptance rate; give --acceptance one number")
-    if costs is not None:
-        return [inputs.from_costs(arm, rates[0], *inputs.read_costs(costs), longest)]
-    target, config, dtype, device = engine_options
-    engine = inputs.load_single(target, config, arm, dtype, device)
-    if queries is not None:
-        rates = [inputs.measured_acceptance(engine, arm, queries, limit, max_new_tokens)]
-    measured = engine.cost_table
-    return [inputs.from_costs(arm, rates[0], measured.verify_s, measured.draft_s, longest)]
 
 
 def _inner(text: str | None, drafters: list[DrafterFigures]) -> float | None:
@@ -229,70 +168,3 @@ def _show(tables: list[Table], found: Any, as_json: bool) -> None:
     console = Console(width=None if sys.stdout.isatty() else 100)
     for table in tables:
         console.print(table)
-
-
-def _length_table(found: dict[str, Any]) -> Table:
-    from rich.table import Table
-
-    table = Table(
-        title=f"{found['name']}: acceptance {found['acceptance']:.3g}, cost {found['cost']:.3g}"
-    )
-    for heading in ("k", "tokens a round", "cost of a round", "speed-up", ""):
-        table.add_column(heading, justify="right")
-    for row in found["over_k"]:
-        best = row["k"] == found["best_k"]
-        table.add_row(
-            str(row["k"]), f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x",
-            "best" if best else "", style="bold green" if best else None,
-        )  # fmt: skip
-    return table
-
-
-def _cascade_table(found: dict[str, Any]) -> list[Table]:
-    from rich.table import Table
-
-    if "horizontal" not in found:
-        return []
-    table = Table(title="What these drafters give together")
-    for heading in ("method", "best lengths", "speed-up"):
-        table.add_column(heading)
-    for drafter in found["drafters"]:
-        table.add_row(drafter["name"], f"k = {drafter['best_k']}", f"{drafter['speedup']:.2f}x")
-    across = found["horizontal"]
-    tokens = ", then ".join(str(n) for n in across["lengths"])
-    table.add_row("horizontal cascade", f"{tokens} tokens", f"{across['speedup']:.2f}x")
-    if "vertical" in found:
-        up = found["vertical"]
-        table.add_row(
-            "vertical cascade", f"{up['reviews']} reviews of {up['k']}", f"{up['speedup']:.2f}x"
-        )
-    return [table]
-
-
-def _table_1() -> Table:
-    from rich.table import Table
-
-    table = Table(title="Cascade Speculative Drafting, table 1: simulated EWIF")
-    for heading in ("data set", "drafters", "tokens", "EWIF", "in the paper"):
-        table.add_column(heading)
-    for row in _table_1_json():
-        table.add_row(
-            row["dataset"], ", ".join(row["drafters"]), ", ".join(map(str, row["lengths"])),
-            f"{row['ewif']:.2f}", f"{row['printed']:.2f}",
-        )  # fmt: skip
-    return table
-
-
-def _table_1_json() -> list[dict[str, Any]]:
-    from .theory import TABLE_1
-
-    return [
-        {
-            "dataset": row.dataset,
-            "drafters": list(row.drafters),
-            "lengths": list(row.lengths),
-            "ewif": row.ewif(),
-            "printed": row.printed,
-        }
-        for row in TABLE_1
-    ]

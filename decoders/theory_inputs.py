@@ -12,6 +12,7 @@ from .errors import DraftpickError, NoSuchName
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .queries import Query
     from .records import DecodeResult
 
 
@@ -106,19 +107,16 @@ def from_costs(
 
 
 def measured_acceptance(
-    engine: Engine, arm: str, queries: Path, limit: int, max_new_tokens: int
+    engine: Engine, arm: str, queries: Sequence[Query], max_new_tokens: int
 ) -> float:
     """The share of single drafted tokens that stand, over answers to the queries' first turns."""
-    from .queries import first_per_task, read_queries
     from .records import Request
 
     request = Request(max_new_tokens)
-    return acceptance_of(
-        engine.decode(
-            arm, engine.encode_chat([{"role": "user", "content": query.turns[0]}]), request
-        )
-        for query in first_per_task(read_queries(queries), limit)
-    )
+    prompts = [
+        engine.encode_chat([{"role": "user", "content": query.turns[0]}]) for query in queries
+    ]
+    return acceptance_of(engine.decode(arm, prompt, request) for prompt in prompts)
 
 
 def acceptance_of(results: Iterable[DecodeResult]) -> float:

@@ -11,7 +11,7 @@ from decoders.queries import TASKS
 
 from ..specbench.metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell
 from ..specbench.quality import JUDGED_BY, likeness, score
-from ..specbench.records import BASELINE, Answer, Row
+from ..specbench.records import BASELINE, Row
 from ..specbench.summary import OVERALL
 
 AGREEMENT = "agreement"
@@ -110,5 +110,9 @@ def _pair(row: Row, arm: str) -> Pair:
 
 def first_answers(rows: Sequence[Row], arm: str = BASELINE) -> dict[str, str]:
     """First-turn texts by question id, failed answers left out."""
-    found: dict[str, Answer] = {row.question_id: row.answers[arm] for row in rows}
-    return {id: a.turns[0].text.strip() for id, a in found.items() if a.error is None}
+    answers = {row.question_id: row.answers[arm] for row in rows}
+    return {
+        question_id: answer.turns[0].text.strip()
+        for question_id, answer in answers.items()
+        if answer.error is None
+    }

@@ -142,6 +142,8 @@ MISTAKES = [
     (["--acceptance", "0.5", "--costs", "nowhere.json", "--arm", "a"], "cannot read"),
     (["--acceptance", "0.5", "--cost", "0.1", "--queries", "q.jsonl"], "--queries measures"),
     (["--measure", "max-gram"], "give the acceptance rate"),
+    (["--measure", "max-gram", "--queries", "nowhere.jsonl"], "no such query file"),
+    (["--acceptance", "", "--cost", "0.1"], "takes numbers such as"),
     (["--measure", "huge", "--acceptance", "0.5"], "unknown arm 'huge'"),
     (["--measure", "autoregressive", "--acceptance", "0.5"], "does not draft"),
     (["--measure", "max-gram", "--acceptance", "0.5,0.4"], "one arm has one"),

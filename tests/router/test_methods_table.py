@@ -55,7 +55,7 @@ def test_a_row_for_each_arm(
     assert (plain["target calls a token"], plain["failed"]) == ("1.000", "-")
     assert (copying["lossless"], copying["agreement"]) == ("yes", "100.0%")
     assert copying["other ids"].startswith("0 of ")
-    assert copying["math (exact_match)"] == plain["math (exact_match)"]
+    assert copying["math, exact match"] == plain["math, exact match"]
     # its drafter has no parameters: what is saved is target passes alone
     turns = [turn for row in measured.rows for turn in row.answers["copying"].turns]
     saved = sum(len(t.ids) for t in turns) / sum(t.target_calls for t in turns)
