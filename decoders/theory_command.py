@@ -12,7 +12,6 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from .theory_inputs import DrafterFigures
 
 HELP = """How far should a drafter draft, and what will it gain? Computed, not measured.
 
@@ -52,10 +51,8 @@ def theory(
         typer.Option(metavar="T,A,B", help="Costs by size: parameters of the target, then each."),
     ] = None,
     inner_acceptance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A", help="Share of the second drafter's tokens that the first accepts."
-        ),
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the second drafter's tokens the first accepts."),
     ] = None,
     costs: Annotated[
         Path | None,
@@ -118,6 +115,8 @@ def theory(
     if out is not None and out.suffix.lower() != ".png":
         raise DraftpickError(f"--out draws a PNG; give a name that ends in .png, not {out}")
     rates = inputs.parse_numbers("--acceptance", acceptance, 0, 1) if acceptance is not None else []
+    if inner_acceptance is not None and len(rates) != 2:
+        raise DraftpickError("--inner-acceptance is for two drafters, the better one first")
     if cost is not None:
         drafters = inputs.from_numbers(rates, inputs.parse_numbers("--cost", cost, 0))
     elif parameters is not None:
@@ -136,27 +135,13 @@ def theory(
             assert costs is not None
             seconds = inputs.read_costs(costs)
         drafters = [inputs.from_costs(str(measure or arm), rates[0], *seconds, longest)]
-    found = report(drafters, _inner(inner_acceptance, drafters), longest)
+    found = report(drafters, inner_acceptance, longest)
     _show(tables_of(found), found, as_json)
     if out is not None:
         from .theory_plot import draw
 
         draw(found, out)
         print(f"drawn: {out}", file=sys.stderr)
-
-
-def _inner(text: str | None, drafters: list[DrafterFigures]) -> float | None:
-    from .errors import DraftpickError
-    from .theory_inputs import parse_numbers
-
-    if text is None:
-        return None
-    if len(drafters) != 2:
-        raise DraftpickError("--inner-acceptance is for two drafters, the better one first")
-    numbers = parse_numbers("--inner-acceptance", text, 0, 1)
-    if len(numbers) > 1:
-        raise DraftpickError("--inner-acceptance takes one number")
-    return numbers[0]
 
 
 def _show(tables: list[Table], found: Any, as_json: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,8 +42,8 @@ def parse_numbers(option: str, text: str, low: float, high: float | None = None)
             raise DraftpickError(
                 f"{option} takes numbers such as 0.7 or 0.8,0.6, not {part!r}"
             ) from None
-        if not (low <= number and (high is None or number <= high)):
-            limit = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
+        if not (math.isfinite(number) and low <= number and (high is None or number <= high)):
+            limit = f"{low:g} or more" if high is None else f"between {low:g} and {high:g}"
             raise DraftpickError(f"{option} must be {limit}, not {part.strip()}")
         found.append(number)
     return found
