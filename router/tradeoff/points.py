@@ -108,9 +108,9 @@ def _pair(row: Row, arm: str) -> Pair:
     return Pair(row.task, row.reference, row.answers[arm], row.answers[BASELINE])
 
 
-def first_answers(rows: Sequence[Row], arm: str = BASELINE) -> dict[str, str]:
-    """First-turn texts by question id, failed answers left out."""
-    answers = {row.question_id: row.answers[arm] for row in rows}
+def first_answers(rows: Sequence[Row]) -> dict[str, str]:
+    """The target's first-turn texts by question id, failed answers left out."""
+    answers = {row.question_id: row.answers[BASELINE] for row in rows}
     return {
         question_id: answer.turns[0].text.strip()
         for question_id, answer in answers.items()
