@@ -24,10 +24,15 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
     them. Raises DraftpickError naming every mistake with the path of its field."""
     path = path or SHIPPED_ARMS
+    return arms_of(read_mapping(path, "arms"), path)
+
+
+def read_mapping(path: Path, needed: str) -> dict[str, Any]:
+    """A YAML file's mapping. Raises DraftpickError where it holds none, asking for `needed:`."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise DraftpickError(f"cannot read the arms file {path}: {error.strerror}") from error
+        raise DraftpickError(f"cannot read the {needed} file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
     try:
@@ -35,13 +40,18 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     except yaml.YAMLError as error:
         raise DraftpickError(f"{path} is not YAML: {str(error).replace(chr(10), ' ')}") from error
     if not isinstance(document, dict):
-        raise DraftpickError(f"{path} is empty or no mapping; it needs a top-level `arms:`")
+        raise DraftpickError(f"{path} is empty or no mapping; it needs a top-level `{needed}:`")
+    return document
+
+
+def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
+    """As `load_arms`, for what the file at `path` held."""
     mistakes: list[str] = []
     arms: dict[str, ArmRecipe] = {}
     try:
         declared = _ArmsFile.model_validate(document).arms
     except ValidationError as error:
-        mistakes += _sentences("", error)
+        mistakes += sentences("", error)
         body = document.get("arms")
         declared = body if isinstance(body, dict) else {}
     for name, body in declared.items():
@@ -49,7 +59,7 @@ def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
         try:
             arms[str(name)] = recipe(**{"name": str(name), "kind": None, **body})
         except ValidationError as error:
-            mistakes += _sentences(f"arms.{name}", error)
+            mistakes += sentences(f"arms.{name}", error)
         except ValueError as error:
             mistakes.append(f"arms.{name}.{error}")
     if mistakes:
@@ -69,7 +79,8 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
     return {name: arm for name, arm in arms.items() if name in names}
 
 
-def _sentences(at: str, error: ValidationError) -> list[str]:
+def sentences(at: str, error: ValidationError) -> list[str]:
+    """A sentence for each mistake, led by the path of its field under `at`."""
     lines = []
     for detail in error.errors(include_url=False):
         where = ".".join([*([at] if at else []), *(str(part) for part in detail["loc"])])

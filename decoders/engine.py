@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -59,17 +59,18 @@ class Engine:
     def load(
         cls,
         target: str = "smollm2-135m-instruct",
-        arms: Path | None = None,
+        arms: Path | Mapping[str, ArmRecipe] | None = None,
         *,
         only: Sequence[str] | None = None,
         dtype: str = "bfloat16",
         device: str = "auto",
         backend: str = "auto",
     ) -> Engine:
-        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, None
-        for those that ship. only: these arms of it. Raises DraftpickError before anything is loaded
-        where the arms file or a name is wrong."""
-        recipes = choose(load_arms(arms), list(only) if only else None)
+        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
+        by name, None for those that ship. only: these arms of it. Raises DraftpickError before
+        anything is loaded where the arms file or a name is wrong."""
+        declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
+        recipes = choose(declared, list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
         folder = targets.resolve(target)
         return cls(

@@ -80,7 +80,7 @@ def train_run(
 
         client = mlflow.MlflowClient()
         try:
-            experiment_id = _experiment(client, uri, experiment)
+            experiment_id = experiment_of(client, uri, experiment)
             name = run_name or policy
             with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
                 run_id = str(run.info.run_id)
@@ -129,7 +129,7 @@ def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
             ) from error
 
 
-def _experiment(client: MlflowClient, uri: str, name: str) -> str:
+def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
     """Its id, made where it does not exist; beside an SQLite file the artifacts go, too."""
     found = client.get_experiment_by_name(name)
     if found is None:
@@ -178,7 +178,7 @@ def _log(
     _log_history(client, run_id, fitted.history)
     metrics: dict[str, float] = {}
     for row in [*evaluation.rows, dataclasses.replace(evaluation.gain, name="gain")]:
-        key = f"value/{_key(row.name)}"
+        key = f"value/{metric_name(row.name)}"
         metrics |= {key: row.mean, f"{key}_low": row.low, f"{key}_high": row.high}
     mlflow.log_metrics(metrics)
     records = [dataclasses.asdict(row) for row in [*evaluation.rows, evaluation.gain]]
@@ -198,7 +198,7 @@ def _log_input(table: RewardTable, context: str) -> None:
     data = from_numpy(
         features=table.embeddings,
         targets=table.rewards,
-        name=f"rewards-{_key(table.reward_name)}",
+        name=f"rewards-{metric_name(table.reward_name)}",
         digest=table.digest[:32],  # MLflow keeps 36 characters; the whole is among the params
     )
     mlflow.log_input(data, context=context)
@@ -218,7 +218,7 @@ def _log_history(client: MlflowClient, run_id: str, history: list[EpochStats]) -
             "train/seconds": row.seconds,
             "validation/reward": row.validation_reward,
             "validation/reward_greedy": row.validation_greedy,
-        } | {f"arm_share/{_key(arm)}": share for arm, share in row.arm_shares.items()}
+        } | {f"arm_share/{metric_name(arm)}": share for arm, share in row.arm_shares.items()}
         metrics += [Metric(k, v, now, row.epoch) for k, v in values.items() if v is not None]
     for start in range(0, len(metrics), 1000):  # the most that one request may carry
         client.log_batch(run_id, metrics=metrics[start : start + 1000])
@@ -255,7 +255,7 @@ def _log_model(
     return f"models:/{register}@{alias}"
 
 
-def _key(name: str) -> str:
+def metric_name(name: str) -> str:
     """A name that MLflow takes for a metric or a data set."""
     return re.sub(r"[^\w./ -]+", "_", name)
 

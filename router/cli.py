@@ -10,6 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from collect import commands as collect_commands
+from decoders import theory_command
+
+from .tradeoff import commands as tradeoff_commands
 
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
@@ -20,6 +23,8 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick train --rewards rewards --out policy        learn which arm to pick
   draftpick specbench --limit 5 --out bench             measure it, arm against arm
   draftpick report bench                                one HTML page of it
+  draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
+  draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick demo                                        all of that, in minutes
 """
 
@@ -259,6 +264,8 @@ def demo(
 
 
 collect_commands.mount(app)
+theory_command.mount(app)
+tradeoff_commands.mount(app)
 
 
 def shipped_queries(split: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,7 @@ from decoders.records import DecodeResult, Request, Sampling
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
+    from decoders import ArmRecipe
     from policies import Policy
 
 Message = dict[str, str]
@@ -202,11 +203,12 @@ class Router:
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
 
-def load_engine(target: str, arms: str | Path | None, dtype: str, device: str) -> RoutingEngine:
-    """`decoders.Engine.load` with the arms file as a path."""
+def load_engine(
+    target: str, arms: str | Path | Mapping[str, ArmRecipe] | None, dtype: str, device: str
+) -> RoutingEngine:
+    """`decoders.Engine.load`, which also takes the arms file's path as a string."""
     from decoders import Engine
 
-    engine: RoutingEngine = Engine.load(
-        target=target, arms=None if arms is None else Path(arms), dtype=dtype, device=device
-    )
+    declared = Path(arms) if isinstance(arms, str) else arms
+    engine: RoutingEngine = Engine.load(target=target, arms=declared, dtype=dtype, device=device)
     return engine

@@ -4,20 +4,7 @@ from __future__ import annotations
 
 from ..errors import DraftpickError
 from ..records import StepStats
-
-
-def speedup(acceptance: float, cost: float, k: int) -> float:
-    """Expected wall-time gain over autoregressive decoding of drafting k tokens.
-
-    (1 - b^(k+1)) / ((1 - b) (k c + 1)), b the acceptance rate, c draft over target cost.
-    """
-    b = min(acceptance, 1 - 1e-9)
-    return (1 - b ** (k + 1)) / ((1 - b) * (k * cost + 1))
-
-
-def best_length(acceptance: float, cost: float, longest: int) -> int:
-    """The k in 0..longest with the greatest expected gain; the shorter on a tie."""
-    return max(range(longest + 1), key=lambda k: (speedup(acceptance, cost, k), -k))
+from ..theory import best_length
 
 
 class AdaptiveLength:

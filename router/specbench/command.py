@@ -41,12 +41,10 @@ def specbench(
     Returns the summary. Killed and started again with the same settings it goes on, with more
     questions too; other settings raise DraftpickError.
     """
-    methods = choose_methods(router, arms)
-    settings = settings_of(router, methods, request, seed, policy_label)
-    journal = Journal(out, settings)
-    rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
-    by_id = {row.question_id: row for row in rows}
-    rows = [by_id[question.id] for question in questions]
+    settings, rows = ask_all(
+        router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
+        quiet=quiet,
+    )  # fmt: skip
     summary = summarise(
         rows,
         greedy=request.sampling.greedy,
@@ -65,6 +63,27 @@ def specbench(
     return summary
 
 
+def ask_all(
+    router: Router,
+    questions: Sequence[Query],
+    request: Request,
+    out: Path,
+    *,
+    arms: Sequence[str] | None = None,
+    policy_label: str | None = None,
+    seed: int = 0,
+    quiet: bool = False,
+) -> tuple[dict[str, Any], list[Row]]:
+    """The measuring itself: every question through every arm, paired, interleaved, journaled in
+    `out`, with a progress bar. Returns the run's settings and a row for each question."""
+    methods = choose_methods(router, arms)
+    settings = settings_of(router, methods, request, seed, policy_label)
+    journal = Journal(out, settings)
+    rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
+    by_id = {row.question_id: row for row in rows}
+    return settings, [by_id[question.id] for question in questions]
+
+
 def write_outputs(out: Path, summary: dict[str, Any]) -> None:
     """summary.json, summary.md and plots/*.png."""
     write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
@@ -77,20 +96,22 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
 
 def result_tables(summary: dict[str, Any]) -> list[Table]:
     """The two tables that end a run on the terminal."""
+    return [
+        rich_table("Overall", *markdown.overall_table(summary)),
+        rich_table("Speed-up by task", *markdown.task_table(summary)),
+    ]
+
+
+def rich_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A Markdown table's content for the terminal, numbers to the right."""
     from rich.table import Table
 
-    tables = []
-    for title, (headings, rows) in {
-        "Overall": markdown.overall_table(summary),
-        "Speed-up by task": markdown.task_table(summary),
-    }.items():
-        table = Table(title=title)
-        for number, heading in enumerate(headings):
-            table.add_column(heading, justify="right" if number else "left")
-        for row in rows:
-            table.add_row(*[_rich(text) for text in row])
-        tables.append(table)
-    return tables
+    table = Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*[_rich(text) for text in row])
+    return table
 
 
 def _rich(text: str) -> str:

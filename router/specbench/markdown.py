@@ -158,7 +158,7 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     ):
         headings, rows = table
         if len(headings) > 1 and rows:
-            yield from ("", f"## {title}", "", *_table(headings, rows))
+            yield from ("", f"## {title}", "", *table_lines(headings, rows))
     yield ""
     yield (
         "Speed-up: tokens a second (end-of-sequence token included, prefill included) over the "
@@ -170,7 +170,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         yield "Measured on " + ", ".join(f"{k} {v}" for k, v in hardware.items() if v) + "."
 
 
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+def table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table, numbers to the right."""
     yield "| " + " | ".join(headings) + " |"
     yield "| --- |" + " ---: |" * (len(headings) - 1)
     for row in rows:

@@ -15,6 +15,15 @@ MEASURES = {
     "math": "exact_match",
 }
 
+# Every measure that says something of a task's answers, the one that papers report first.
+JUDGED_BY = {
+    "translation": ("bleu", "rouge_l"),
+    "summarization": ("rouge_2", "rouge_l"),
+    "rag": ("rouge_l", "rouge_2"),
+    "qa": ("rouge_l", "rouge_2"),
+    "math": ("exact_match",),
+}
+
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 
 
@@ -25,11 +34,19 @@ def references_of(reference: str) -> list[str]:
 
 def rouge_l(text: str, reference: str) -> float:
     """ROUGE-L F-measure against the accepted answer that fits best."""
-    scorer = _rouge_scorer()
-    return max(
-        (float(scorer.score(part, text)["rougeL"].fmeasure) for part in references_of(reference)),
-        default=0.0,
-    )
+    return _rouge("rougeL", text, reference)
+
+
+def rouge_2(text: str, reference: str) -> float:
+    """ROUGE-2 F-measure against the accepted answer that fits best."""
+    return _rouge("rouge2", text, reference)
+
+
+def likeness(text: str, other: str) -> float:
+    """ROUGE-L F-measure of two answers; 1.0 where they are the same, be they empty."""
+    if text == other:
+        return 1.0
+    return float(_rouge_scorer().score(other, text)["rougeL"].fmeasure)
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -55,20 +72,33 @@ def exact_match(text: str, reference: str) -> float:
     return float(wanted is not None and final_number(text) == wanted)
 
 
+SCORES = {"rouge_l": rouge_l, "rouge_2": rouge_2, "exact_match": exact_match}
+
+
+def score(measure: str, texts: Sequence[str], references: Sequence[str]) -> float:
+    """One measure over answers and their references, at least one of each."""
+    if measure == "bleu":
+        return bleu(texts, references)
+    pairs = zip(texts, references, strict=True)
+    return sum(SCORES[measure](text, reference) for text, reference in pairs) / len(texts)
+
+
 def quality(task: str, texts: Sequence[str], references: Sequence[str]) -> float | None:
     """A task's measure over answers with a reference; None where there is no measure or answer."""
     measure = MEASURES.get(task)
-    if measure is None or not texts:
-        return None
-    if measure == "bleu":
-        return bleu(texts, references)
-    score = rouge_l if measure == "rouge_l" else exact_match
-    pairs = zip(texts, references, strict=True)
-    return sum(score(text, reference) for text, reference in pairs) / len(texts)
+    return None if measure is None or not texts else score(measure, texts, references)
+
+
+def _rouge(kind: str, text: str, reference: str) -> float:
+    scorer = _rouge_scorer()
+    return max(
+        (float(scorer.score(part, text)[kind].fmeasure) for part in references_of(reference)),
+        default=0.0,
+    )
 
 
 @cache
 def _rouge_scorer() -> Any:
     from rouge_score.rouge_scorer import RougeScorer
 
-    return RougeScorer(["rougeL"], use_stemmer=False)
+    return RougeScorer(["rouge2", "rougeL"], use_stemmer=False)

@@ -176,7 +176,8 @@ def answer_turn(router: Router, messages: list[Message], method: str, request: R
 def _turn(routed: RoutedResult, wall_s: float, retokenised: int) -> Turn:
     fields = routed.to_json()
     del fields["tokens_per_s"]
-    return Turn(**fields, wall_s=wall_s, retokenised=retokenised)
+    calls = routed.result.draft_calls
+    return Turn(**fields, wall_s=wall_s, retokenised=retokenised, draft_calls=calls)
 
 
 def _official_count(router: Router, text: str) -> int:

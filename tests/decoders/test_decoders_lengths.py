@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.lengths.adaptive import best_length, speedup
 from decoders.records import StepStats
+from decoders.theory import best_length, speculative
 
 
 def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> float:
@@ -25,7 +25,9 @@ def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> f
 @pytest.mark.parametrize("cost", [0.0, 0.1, 0.5])
 @pytest.mark.parametrize("k", [1, 4])
 def test_the_formula_is_the_mean_of_many_rounds(acceptance: float, cost: float, k: int) -> None:
-    assert speedup(acceptance, cost, k) == pytest.approx(simulated(acceptance, cost, k), rel=0.015)
+    assert speculative(acceptance, cost, k) == pytest.approx(
+        simulated(acceptance, cost, k), rel=0.015
+    )
 
 
 @pytest.mark.parametrize("acceptance", np.linspace(0, 1, 21))

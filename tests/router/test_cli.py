@@ -237,11 +237,16 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "demo",
         "collect",
         "train",
+        "theory",
+        "tradeoff",
     ):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["generate", "specbench", "arms", "models", "report", "demo"])
+@pytest.mark.parametrize(
+    "command",
+    ["generate", "specbench", "arms", "models", "report", "demo", "theory", "tradeoff"],
+)
 def test_every_command_has_help(command: str) -> None:
     found = CliRunner().invoke(cli.app, [command, "--help"])
     assert found.exit_code == 0 and "Usage" in found.output

@@ -1,0 +1,157 @@
+"""Every method of an arms file beside the target alone: the tables of docs/methods.md.
+
+    python benchmarks/methods.py --config arms.yaml --limit 3 --work runs/methods --out methods.md
+
+Each arm answers each question at every --temperatures, paired and interleaved with autoregressive
+decoding, the prefill included. Every answer is journaled in --work: stopped and started again with
+the same options, the run goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from decoders import Engine, Request, Sampling
+from decoders.theory import swi
+from router import telemetry
+from router.cli import shipped_queries
+from router.specbench.journal import write_atomically
+from router.specbench.markdown import interval, percent, table_lines, times
+from router.specbench.protocol import load_questions
+from router.specbench.quality import JUDGED_BY
+from router.specbench.records import Row
+from router.specbench.summary import OVERALL
+from router.tradeoff.markdown import NAMES
+from router.tradeoff.measure import Measured, measure
+from router.tradeoff.points import AGREEMENT
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
+    parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
+    parser.add_argument("--limit", type=int, default=3, help="queries a task")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
+    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--work", type=Path, default=Path("runs/methods"))
+    parser.add_argument("--out", type=Path, default=Path("methods.md"))
+    given = parser.parse_args(argv)
+
+    names = [name for name in given.arms.split(",") if name]
+    if names:
+        names = ["autoregressive", *names]
+    files = given.queries or [shipped_queries("test")]
+    questions = load_questions(files, given.limit, given.seed)
+    engine = Engine.load(
+        given.target, given.config, only=names or None, dtype=given.dtype, device=given.device
+    )
+    hardware = telemetry.hardware(given.dtype, given.device)
+    page = list(heading(engine, len(questions), given.max_new_tokens, hardware))
+    for temperature in given.temperatures:
+        request = Request(given.max_new_tokens, Sampling(temperature), seed=given.seed)
+        folder = given.work / f"temperature-{temperature:g}"
+        page += ["", f"## Temperature {temperature:g}", ""]
+        measured = measure(engine, questions, request, folder, seed=given.seed)
+        page += table_lines(*table_of(engine, measured))
+    write_atomically(given.out, "\n".join(page) + "\n")
+    print("\n".join(page))
+
+
+def heading(
+    engine: Engine, questions: int, max_new_tokens: int, hardware: dict[str, Any]
+) -> Iterator[str]:
+    """What was measured on what, and what the columns mean."""
+    yield "# Methods, measured"
+    yield ""
+    yield (
+        f"Target {engine.target_name}, {questions} questions, up to {max_new_tokens} new tokens, "
+        + ", ".join(f"{name} {value}" for name, value in hardware.items() if value)
+        + "."
+    )
+    yield ""
+    yield (
+        "Speed-up: tokens a second, prefill included, over autoregressive decoding of the same "
+        "questions, measured side by side; 95% intervals by bootstrap over questions. SWI: the "
+        "speed-up if every pass cost its model's parameters (an early exit counts with its own "
+        "parameters alone). Agreement: ROUGE-L with the target's greedy answer. The quality "
+        "columns compare with references, by task. Other ids: answers that differ from the "
+        "target's greedy ones; of a lossless method these are near-ties that low precision rounds "
+        "the other way. Failed: answers that are missing from the row."
+    )
+
+
+def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each arm, in the order of the arms file."""
+    rows, points = measured.rows, measured.points
+    at = {(point.arm, point.task): point for point in points}
+    tasks = [
+        task
+        for task, measures in JUDGED_BY.items()
+        if any(p.task == task and measures[0] in p.quality for p in points)
+    ]
+    headings = [
+        "method", "lossless", "speed-up", "95% interval", "decode only", "accepted a round",
+        "acceptance", "target calls a token", "SWI", "agreement",
+        *[f"{task}, {NAMES[JUDGED_BY[task][0]]}" for task in tasks], "other ids", "failed",
+    ]  # fmt: skip
+    made = []
+    for arm in engine.arm_names:
+        failed = sum(row.answers[arm].error is not None for row in rows)
+        lossless = "yes" if engine.arm(arm).lossless else "no"
+        point = at.get((arm, OVERALL))
+        if point is None:
+            blank = ["-"] * (len(headings) - 3)
+            made.append([arm, lossless, *blank, f"{failed} of {len(rows)}"])
+            continue
+        figures = point.cell
+        judged = [
+            percent(at[arm, task].quality.get(JUDGED_BY[task][0])) if (arm, task) in at else "-"
+            for task in tasks
+        ]
+        other = "-"
+        if figures.differs_from_ar is not None:
+            other = f"{figures.differs_from_ar} of {figures.compared}"
+        made.append(
+            [
+                arm,
+                lossless,
+                times(figures.speedup_vs_ar),
+                interval(figures.ci95),
+                times(figures.decode_speedup_vs_ar),
+                f"{figures.mean_accepted:.2f}",
+                percent(figures.acceptance_rate),
+                f"{figures.target_calls_per_token:.3f}",
+                times(swi_of(engine, rows, arm)),
+                percent(point.quality.get(AGREEMENT)),
+                *judged,
+                other,
+                f"{failed} of {len(rows)}" if failed else "-",
+            ]
+        )
+    return headings, made
+
+
+def swi_of(engine: Engine, rows: Sequence[Row], arm: str) -> float | None:
+    """Parameters as costs; None where a row does not say how often the drafter ran."""
+    turns = [turn for row in rows for turn in row.answers[arm].turns]
+    calls = [turn.draft_calls for turn in turns]
+    if None in calls:
+        return None
+    target = engine.target.parameters
+    passes = [
+        (sum(turn.target_calls for turn in turns), target),
+        (sum(count or 0 for count in calls), engine.arm_parameters(arm)),
+    ]
+    return swi(sum(len(turn.ids) for turn in turns), target, passes)
+
+
+if __name__ == "__main__":
+    main()

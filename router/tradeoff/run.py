@@ -1,0 +1,66 @@
+"""The whole job: measure every point of a sweep, read the curves, write tables and pictures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from decoders.recipes import ArmRecipe
+from decoders.records import Request
+
+from .. import telemetry
+from ..specbench.journal import write_atomically
+from ..specbench.plots import png
+from . import markdown, plots
+from .measure import measure
+from .summary import summarise
+from .sweep import Sweep
+
+if TYPE_CHECKING:
+    from decoders.queries import Query
+
+    from ..seams import RoutingEngine
+
+
+def tradeoff(
+    engine: RoutingEngine,
+    sweep: Sweep,
+    questions: Sequence[Query],
+    request: Request,
+    out: Path,
+    *,
+    seed: int = 0,
+    hardware: dict[str, Any] | None = None,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Measure, write tradeoff.json, .md and .png and arms.yaml into `out`; returns the summary.
+
+    engine: with the sweep's arms. Killed and started again with the same settings it goes on, with
+    more questions too; other settings raise DraftpickError.
+    """
+    measured = measure(engine, questions, request, out, seed=seed, quiet=quiet)
+    write_atomically(out / "arms.yaml", arms_yaml(sweep.arms))
+    about = {
+        "target": engine.target_name,
+        "settings": measured.settings,
+        "hardware": hardware or telemetry.hardware(),
+        "versions": telemetry.versions(),
+    }
+    summary = summarise(sweep.curves, measured.points, measured.rows, about)
+    write_atomically(out / "tradeoff.json", json.dumps(summary, indent=2) + "\n")
+    write_atomically(out / "tradeoff.md", markdown.render(summary))
+    (out / "tradeoff.png").write_bytes(png(plots.draw(summary)))
+    return summary
+
+
+def arms_yaml(arms: dict[str, ArmRecipe]) -> str:
+    """The points as an arms file, for `--config` of the other commands."""
+    bodies = {
+        name: recipe.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+        for name, recipe in arms.items()
+    }
+    return yaml.safe_dump({"arms": bodies}, sort_keys=False)

@@ -1,0 +1,68 @@
+"""A sweep as an MLflow run, beside the training runs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from policies.provenance import provenance
+from policies.store import using
+from policies.tracking import experiment_of, metric_name
+
+from ..specbench.summary import OVERALL
+
+EXPERIMENT = "draftpick-tradeoff"
+
+
+def reach(tracking_uri: str | None) -> None:
+    """Raises policies.PolicyError where the store cannot be used: before hours are spent."""
+    with using(tracking_uri):
+        pass
+
+
+def log(
+    summary: dict[str, Any], folder: Path, tracking_uri: str | None, experiment: str = EXPERIMENT
+) -> str:
+    """Settings as params; every point's latency and qualities, and every reading that the curves
+    reach, as metrics; the folder's files as artifacts. Returns the run's id."""
+    with using(tracking_uri) as uri:
+        import mlflow
+
+        experiment_id = experiment_of(mlflow.MlflowClient(), uri, experiment)
+        with mlflow.start_run(experiment_id=experiment_id, run_name=folder.name) as run:
+            mlflow.set_tags({f"draftpick.{k}": v for k, v in provenance().items()})
+            methods = ", ".join(summary["settings"]["methods"])
+            mlflow.log_params(
+                {**summary["settings"], "methods": methods, "questions": summary["questions"]}
+            )
+            mlflow.log_metrics(metrics_of(summary))
+            for name in ("tradeoff.json", "tradeoff.md", "tradeoff.png", "arms.yaml"):
+                mlflow.log_artifact(str(folder / name))
+            return str(run.info.run_id)
+
+
+def metrics_of(summary: dict[str, Any]) -> dict[str, float]:
+    """MLflow's flat names and numbers: `overall/NAME/latency`, `qa/NAME/rouge_l`, ..."""
+    metrics: dict[str, float] = {}
+    for point in summary["points"]:
+        at = f"{point['task']}/{_arm(point['arm'])}"
+        metrics[f"{at}/latency"] = point["latency"]
+        metrics |= {f"{at}/{measure}": value for measure, value in point["quality"].items()}
+        if point["task"] == OVERALL:
+            cell = point["cell"]
+            metrics[f"{at}/acceptance_rate"] = cell["acceptance_rate"]
+            metrics[f"{at}/mean_accepted"] = cell["mean_accepted"]
+    for panel in summary["panels"]:
+        for reading in panel["readings"]:
+            at = f"{panel['task']}/{_arm(reading['curve'])}/{panel['measure']}"
+            metrics |= {
+                f"{at}/{name}": value
+                for name, value in reading.items()
+                if name != "curve" and value is not None
+            }
+    return metrics
+
+
+def _arm(name: str) -> str:
+    return metric_name(re.sub("/", "_", name))

@@ -1,0 +1,100 @@
+"""benchmarks/methods.py: the table of all methods, on a toy target."""
+
+from __future__ import annotations
+
+import json
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_engine import ToyEngine
+
+from decoders import Engine, Request
+from decoders.arms import load_arms
+from router.specbench.protocol import load_questions
+from router.tradeoff.measure import measure
+
+ARMS = """
+arms:
+  copying: {kind: max_gram, shortest: 1}
+  broken: {kind: max_gram}
+"""
+
+
+@pytest.fixture(scope="module")
+def methods() -> Any:
+    path = Path(__file__).parents[2] / "benchmarks" / "methods.py"
+    spec = spec_from_file_location("methods", path)
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> ToyEngine:
+    path = tmp_path / "arms.yaml"
+    path.write_text(ARMS)
+    made = ToyEngine(load_arms(path))
+    made.fails = "broken"
+    return made
+
+
+def test_a_row_for_each_arm(
+    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path
+) -> None:
+    asked = load_questions([question_file], limit=1)
+    measured = measure(engine, asked, Request(48, seed=0), tmp_path, quiet=True)
+    headings, rows = methods.table_of(engine, measured)
+    table = {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
+    assert list(table) == ["autoregressive", "copying", "broken"]
+    plain, copying, broken = table.values()
+    assert (plain["speed-up"], plain["accepted a round"]) == ("1.00x", "1.00")
+    assert plain["SWI"] == "1.00x"
+    assert (plain["target calls a token"], plain["failed"]) == ("1.000", "-")
+    assert (copying["lossless"], copying["agreement"]) == ("yes", "100.0%")
+    assert copying["other ids"].startswith("0 of ")
+    assert copying["math, exact match"] == plain["math, exact match"]
+    # its drafter has no parameters: what is saved is target passes alone
+    turns = [turn for row in measured.rows for turn in row.answers["copying"].turns]
+    saved = sum(len(t.ids) for t in turns) / sum(t.target_calls for t in turns)
+    assert copying["SWI"] == f"{saved:.2f}x" != "1.00x"
+    assert (broken["speed-up"], broken["failed"]) == ("-", "3 of 3")
+
+
+def test_the_whole_page_and_going_on(
+    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(Engine, "load", lambda *_, **__: engine)
+    out = tmp_path / "methods.md"
+    arguments = [
+        "--queries", str(question_file), "--limit", "1", "--max-new-tokens", "8",
+        "--work", str(tmp_path / "work"), "--out", str(out),
+    ]  # fmt: skip
+    methods.main(arguments)
+    page = out.read_text()
+    assert page.count("| copying | yes |") == 2
+    assert "## Temperature 0\n" in page and "## Temperature 1\n" in page
+    assert {temperature for _, temperature in engine.asked} == {0.0, 1.0}
+    engine.asked.clear()
+    methods.main(arguments)
+    assert engine.asked == [], "a finished run asks nothing again"
+    assert out.read_text() == page
+
+
+def test_rows_of_an_earlier_version_have_no_swi(
+    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path
+) -> None:
+    asked, request = load_questions([question_file], limit=1), Request(8, seed=0)
+    measure(engine, asked, request, tmp_path, quiet=True)
+    journal = tmp_path / "rows.jsonl"
+    rows = [json.loads(line) for line in journal.read_text().splitlines()]
+    for answer in (answer for row in rows for answer in row["answers"].values()):
+        for turn in answer["turns"]:
+            del turn["draft_calls"]
+    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    measured = measure(engine, asked, request, tmp_path, quiet=True)
+    headings, table = methods.table_of(engine, measured)
+    assert {row[headings.index("SWI")] for row in table} == {"-"}
