@@ -98,7 +98,7 @@ def decode(
     while not stopper.reason:
         other_s += clock.lap()
         k = min(length.next(), stopper.room - 1)
-        proposal = _propose(drafter, context, k, sampling, chance, length.min_confidence, target)
+        proposal = _propose(method, context, k, sampling, chance, target)
         lap_draft = clock.lap()
         verdict = _score_and_verify(target, method.verifier, context, proposal, sampling, chance)
         lap_verify = clock.lap()
@@ -156,17 +156,17 @@ def _first_token(
 
 
 def _propose(
-    drafter: Drafter,
+    method: Method,
     context: list[int],
     k: int,
     sampling: Sampling,
     chance: Chance,
-    min_confidence: float,
     target: Backend,
 ) -> Proposal:
     if k < 1:
         return Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
-    return drafter.propose(context, k, sampling, chance, min_confidence)
+    bar, needs_raw = method.length.min_confidence, method.verifier.needs_raw
+    return method.drafter.propose(context, k, sampling, chance, bar, needs_raw)
 
 
 def _score_and_verify(

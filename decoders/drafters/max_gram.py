@@ -111,6 +111,7 @@ class MaxGramDrafter:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         self.calls += 1
         self._index(context)  # the first round's token comes without a commit

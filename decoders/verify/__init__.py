@@ -1,8 +1,9 @@
-"""Verifiers by name."""
+"""Verifiers: what of a draft is kept, and what follows it."""
 
 from .base import Verifier
+from .bild import BiLD
+from .deferral import SpeculativeCascade
 from .lossless import Lossless
+from .lossy import Lossy
 
-VERIFIERS: dict[str, type[Verifier]] = {"lossless": Lossless}
-
-__all__ = ["VERIFIERS", "Lossless", "Verifier"]
+__all__ = ["BiLD", "Lossless", "Lossy", "SpeculativeCascade", "Verifier"]

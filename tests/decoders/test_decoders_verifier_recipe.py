@@ -1,0 +1,162 @@
+"""What `verifier:` may say in an arms file, and what an arm's JSON says of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from decoder_toys import method, neural, run
+
+from decoders.arms import load_arms
+from decoders.backends.toy import ToyBackend
+from decoders.batch import Batch
+from decoders.engine import Engine
+from decoders.errors import DraftpickError
+from decoders.recipes import recipe
+from decoders.records import Request, Sampling
+from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
+from router.arms_view import arms_json, describe
+
+
+def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> Path:
+    path = folder / "arms.yaml"
+    arms = [f"  a{i}: {{kind: {kind}, verifier: {text}}}" for i, text in enumerate(said)]
+    path.write_text("\n".join(["arms:", *arms]))
+    return path
+
+
+GOOD: dict[str, tuple[type, bool]] = {
+    "lossless": (Lossless, True),
+    "{rule: lossless}": (Lossless, True),
+    "{rule: lossy, alpha: 0.3}": (Lossy, False),
+    "{rule: lossy, alpha: 0.3, beta: 0.7}": (Lossy, False),
+    "{rule: lossy, alpha: 0, beta: 2}": (Lossy, False),
+    "{rule: lossy, alpha: 0}": (Lossy, True),
+    "{rule: lossy_star, alpha: 0.3}": (Lossy, False),
+    "{rule: lossy_star, alpha: 0}": (Lossy, True),
+    "{rule: lossy_star, kl_budget: 0.1}": (Lossy, False),
+    "{rule: lossy_star, kl_budget: 0}": (Lossy, True),
+    "{rule: chow, alpha: 0}": (SpeculativeCascade, False),
+    "{rule: chow, alpha: 1}": (SpeculativeCascade, False),
+    "{rule: chow, alpha: 2.5, log_loss: true}": (SpeculativeCascade, False),
+    "{rule: diff, alpha: 0.1}": (SpeculativeCascade, False),
+    "{rule: opt, alpha: 3, log_loss: false}": (SpeculativeCascade, False),
+    "{rule: bild_star, alpha: 2}": (SpeculativeCascade, False),
+    "{rule: bild, rollback: 2}": (BiLD, False),
+    "{rule: bild, rollback: 0}": (BiLD, True),
+}
+
+
+@pytest.mark.parametrize("said", GOOD)
+def test_good_ones(said: str, tmp_path: Path) -> None:
+    arm: Any = load_arms(arms_file(tmp_path, said))["a0"]
+    kind, lossless = GOOD[said]
+    built = arm.verifier.build()
+    assert type(built) is kind
+    assert arm.lossless == built.lossless == lossless
+    assert built.needs_raw == (kind is SpeculativeCascade)
+    again = recipe(**json.loads(arm.model_dump_json()))
+    assert again == arm
+
+
+BAD = {
+    "magic": ("a0.verifier", "'magic'", "'lossless', 'lossy', 'lossy_star', 'chow'"),
+    "3": ("a0.verifier",),
+    "{alpha: 3}": ("a0.verifier", "rule"),
+    "chow": ("a0.verifier.chow.alpha", "required"),
+    "{rule: lossless, alpha: 1}": ("verifier.lossless.alpha",),
+    "{rule: lossy}": ("verifier.lossy.alpha", "required"),
+    "{rule: lossy, alpha: 1}": ("verifier.lossy.alpha", "less than 1"),
+    "{rule: lossy, alpha: -0.1}": ("verifier.lossy.alpha", "greater than or equal to 0"),
+    "{rule: lossy, alpha: 0.3, beta: 0.6}": ("verifier.lossy", "1 - alpha = 0.7"),
+    "{rule: lossy, alpha: 0.3, kl_budget: 1}": ("verifier.lossy.kl_budget",),
+    "{rule: lossy_star}": ("verifier.lossy_star", "either `alpha` or `kl_budget`"),
+    "{rule: lossy_star, alpha: 0.1, kl_budget: 1}": ("lossy_star", "either `alpha` or"),
+    "{rule: lossy_star, kl_budget: -1}": ("verifier.lossy_star.kl_budget",),
+    "{rule: lossy_star, kl_budget: .inf}": ("verifier.lossy_star.kl_budget", "finite"),
+    "{rule: lossy_star, alpha: 0.1, beta: 1}": ("verifier.lossy_star.beta",),
+    "{rule: chow, alpha: 1.1}": ("verifier.chow", "between 0 and 1"),
+    "{rule: diff, alpha: -0.5}": ("verifier.diff.alpha",),
+    "{rule: opt, alpha: .nan}": ("verifier.opt.alpha",),
+    "{rule: bild_star, alpha: 1, log_loss: true}": ("verifier.bild_star.log_loss",),
+    "{rule: bild, alpha: 1}": ("verifier.bild.rollback", "verifier.bild.alpha"),
+}
+
+
+@pytest.mark.parametrize("said", BAD)
+def test_bad_ones_are_named(said: str, tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError) as caught:
+        load_arms(arms_file(tmp_path, said))
+    for word in BAD[said]:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rule", ["chow", "diff", "opt"])
+def test_a_copy_has_no_confidence_to_compare(rule: str, tmp_path: Path) -> None:
+    said = f"{{rule: {rule}, alpha: 0.1}}"
+    with pytest.raises(DraftpickError, match=r"a0: .*a copy has none.*use lossless, lossy"):
+        load_arms(arms_file(tmp_path, said, kind="max_gram"))
+    for other in ("lossy, alpha: 0.1", "bild_star, alpha: 2", "bild, rollback: 2"):
+        load_arms(arms_file(tmp_path, f"{{rule: {other}}}", kind="max_gram"))
+
+
+def test_the_json_view_shows_rule_and_thresholds(tmp_path: Path) -> None:
+    path = arms_file(tmp_path, "lossless", "{rule: opt, alpha: 0.5, log_loss: true}")
+    none, plain, optimal = arms_json(path)
+    assert (none["verifier"], none["lossless"]) == (None, True)
+    assert (plain["verifier"], plain["lossless"]) == ("lossless", True)
+    assert optimal["verifier"] == {"rule": "opt", "alpha": 0.5, "log_loss": True}
+    assert optimal["lossless"] is False
+    assert describe(optimal["verifier"]) == "rule=opt, alpha=0.5, log_loss=yes"
+    json.dumps([none, plain, optimal])
+
+
+def test_the_name_alone_is_the_default() -> None:
+    said, left_out = (recipe(kind="max_gram", **more) for more in ({"verifier": "lossless"}, {}))
+    assert said == left_out
+    assert "verifier" not in said.model_dump(mode="json", exclude_defaults=True)
+    assert said.model_dump(mode="json")["verifier"] == "lossless"
+
+
+# -- what they become -----------------------------------------------------------------------------
+
+
+def test_thresholds_reach_the_loop() -> None:
+    """More is kept as each threshold is raised, until everything is."""
+    target, request = (
+        ToyBackend.random(6, seed=1, sharpness=1.0),
+        Request(40, Sampling(1.0), seed=2),
+    )
+    for rule, field, values in (
+        ("lossy", "alpha", (0, 0.5, 0.999999)),
+        ("lossy_star", "alpha", (0, 0.5, 0.999999)),
+        ("lossy_star", "kl_budget", (0, 0.3, 50)),
+        ("chow", "alpha", (0, 0.5, 1)),
+        ("diff", "alpha", (0, 0.1, 1)),
+        ("opt", "alpha", (0, 0.4, 50)),
+        ("bild_star", "alpha", (0, 1.5, 50)),
+        ("bild", "rollback", (0, 1.5, 50)),
+    ):
+        rates = []
+        for value in values:
+            arm: Any = recipe(kind="neural", drafter="x", verifier={"rule": rule, field: value})
+            how = method(neural(6, seed=9), 3, arm.verifier.build())
+            rates.append(run(target, how, [1], request).acceptance_rate)
+        assert rates[0] < rates[1] < rates[2] == 1, (rule, rates)
+
+
+def test_rounds_of_a_lossy_arm_are_not_told_from_the_target_s_answer() -> None:
+    arms = {
+        "exact": recipe(kind="max_gram", name="exact", verifier={"rule": "bild", "rollback": 0}),
+        "loose": recipe(kind="max_gram", name="loose", verifier={"rule": "bild", "rollback": 1}),
+    }
+    engine = Engine(ToyBackend.random(100, seed=1), arms)  # costs are measured on ids below 98
+    batch = Batch(engine)
+    assert batch.teacher_forced("exact", [[1, 2, 1]], [[2, 1, 2]])[0].rounds > 0
+    with pytest.raises(DraftpickError, match="arm 'loose' may keep what the target would not"):
+        batch.teacher_forced("loose", [[1, 2, 1]], [[2, 1, 2]])
+    for name in arms:  # writing alone is the drafter's own affair
+        assert batch.arm(name, [[1, 2, 1]], 4).ids

@@ -1,0 +1,397 @@
+"""Every verifier in the loop: books, ends, streams and seeds; BiLD beside its paper's algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import log
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    generate,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    run,
+    transformers_model,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decoders_loop import Says, Watched, balanced, cycle
+from torch import Tensor
+
+from decoders.backends.hf import HFBackend
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Generator
+from decoders.drafters import NeuralDrafter, NullDrafter
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.recipes.base import DraftingRecipe
+from decoders.records import Proposal, Request, Sampling
+from decoders.verify import BiLD, Lossless, Verifier
+
+Tiny = Callable[..., Path]
+
+VERIFIERS: list[Any] = [
+    "lossless",
+    {"rule": "lossy", "alpha": 0.4},
+    {"rule": "lossy_star", "alpha": 0.4},
+    {"rule": "lossy_star", "kl_budget": 0.1},
+    {"rule": "chow", "alpha": 0.4},
+    {"rule": "diff", "alpha": 0.2},
+    {"rule": "opt", "alpha": 0.5, "log_loss": True},
+    {"rule": "bild_star", "alpha": 1.5},
+    {"rule": "bild", "rollback": 1.5},
+]
+
+
+def verifier(said: Any) -> Verifier:
+    return DraftingRecipe(kind="test", verifier=said).verifier.build()
+
+
+# -- what holds for every verifier ----------------------------------------------------------------
+
+
+@given(
+    st.sampled_from(VERIFIERS),
+    st.integers(0, 999),
+    st.lists(st.integers(0, 3), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    st.integers(1, 20),
+    st.sets(st.integers(0, 3), max_size=2),
+    st.sampled_from([0.0, 0.8]),
+    st.sampled_from([1.0, 1.4]),
+)
+@settings(max_examples=150, deadline=None)
+def test_books_streams_and_seeds(
+    said: Any,
+    seed: int,
+    prompt: list[int],
+    pattern: list[int],
+    most: int,
+    eos: set[int],
+    temperature: float,
+    penalty: float,
+) -> None:
+    target, chunks = ToyBackend.random(4, seed), list[list[int]]()
+    request = Request(most, Sampling(temperature, repetition_penalty=penalty), seed=seed)
+    for drafter in (neural(4, seed + 1), reduced([0, 2], 4, seed), max_gram(shortest=1)):
+        chunks.clear()
+        how, ends = method(drafter, ListedLengths(pattern), verifier(said)), tuple(eos)
+        result = run(target, how, prompt, request, eos_ids=ends, emit=chunks.append)
+        balanced(result, most)
+        assert [token for chunk in chunks for token in chunk] == result.ids
+        assert all(chunks) and len(chunks) == result.rounds + 1
+        assert not eos & set(result.ids[:-1])
+        assert result.finish_reason == ("eos" if result.ids[-1] in eos else "length")
+        assert run(target, how, prompt, request, eos_ids=ends).ids == result.ids
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_the_target_would_write_stands_whole(said: Any, temperature: float) -> None:
+    target = ToyBackend.random(6, seed=1, sharpness=90.0)  # never in doubt
+    how = method(NeuralDrafter(ToyBackend(target.table)), 3, verifier(said))
+    result = run(target, how, [2], Request(21, Sampling(temperature), seed=0))
+    assert (result.rounds, result.accepted_per_position) == (5, [5, 5, 5])
+
+
+@pytest.mark.parametrize("said", [v for v in VERIFIERS if "chow" not in str(v)], ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_draft_that_the_target_would_never_write_falls_whole(
+    said: Any, temperature: float
+) -> None:
+    table = torch.full((4, 4, 4), -30.0, dtype=torch.float64)
+    for last in range(4):
+        table[:, last, (last + 1) % 4] = 30.0
+    unsure = torch.zeros_like(table)
+    for last in range(4):
+        unsure[:, last, (last + 2) % 4] = 1.0
+    target, how = ToyBackend(table), method(NeuralDrafter(ToyBackend(unsure)), 1, verifier(said))
+    result = run(target, how, [0], Request(30, Sampling(temperature, top_k=1), seed=0))
+    assert result.ids == [(1 + i) % 4 for i in range(30)]
+    assert (result.accepted, result.drafted) == (0, 28)
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+def test_no_draft_is_one_narrow_pass(said: Any) -> None:
+    for sampling in (Sampling(), Sampling(1.0)):
+        target = Watched(ToyBackend.random(5, seed=2).table)
+        how = method(NullDrafter(CPU), 3, verifier(said))
+        result = run(target, how, [1, 4], Request(9, sampling, seed=3))
+        alone = run(target, autoregressive(), [1, 4], Request(9, sampling, seed=3))
+        assert (result.ids, result.target_calls) == (alone.ids, 9)
+        assert target.widths[:9] == [2] + [1] * 8
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+def test_an_end_inside_a_draft(said: Any) -> None:
+    target = cycle(0, 1, 2, 3, 4)
+    result = run(target, method(Says(2, 3, 4), 3, verifier(said)), [0], Request(9), eos_ids=(3,))
+    assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
+    assert result.accepted == 2
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+def test_on_real_models(said: Any, tiny: Tiny) -> None:
+    """Native and transformers backends write the same; so does an early exit on a fresh cache."""
+    folder, small = tiny(), tiny(seed=5, num_hidden_layers=2)
+    for sampling in (Sampling(), Sampling(0.8, top_p=0.9)):
+        request, answers = Request(20, sampling, seed=1), []
+        for load in (native, lambda path: HFBackend.load(path, CPU, torch.float32)):
+            how = method(NeuralDrafter(load(small)), 3, verifier(said))
+            answers.append(run(load(folder), how, [3, 1, 4], request).ids)
+        assert answers[0] == answers[1]
+        target = native(folder)
+        how = method(random_exit(target, 2, seed=1, noise=0.05), 3, verifier(said))
+        first, again = (run(target, how, [3, 1, 4], request) for _ in range(2))
+        assert first.ids == again.ids and first.accepted > 0
+
+
+# -- the drafter's own distributions --------------------------------------------------------------
+
+
+def proposals(
+    drafter: NeuralDrafter, said: Any, request: Request, bar: float = 0
+) -> list[Proposal]:
+    made, propose = list[Proposal](), drafter.propose
+
+    def recorded(*arguments: Any, **named: Any) -> Proposal:
+        made.append(propose(*arguments, **named))
+        return made[-1]
+
+    drafter.propose = recorded  # type: ignore[method-assign]
+    target = ToyBackend.random(5, seed=2)
+    run(target, method(drafter, FixedLength(3, bar), verifier(said)), [1, 4], request)
+    return made
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 0.5])
+def test_raw_is_made_only_for_rules_that_read_it(said: Any, temperature: float) -> None:
+    drafts = proposals(neural(5, seed=3), said, Request(12, Sampling(temperature), seed=0))
+    reads = isinstance(said, dict) and said["rule"] in ("chow", "diff", "opt", "bild_star")
+    assert {made.raw is not None for made in drafts} == {reads}
+    assert {made.probs is not None for made in drafts} == {temperature > 0}
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.5])
+def test_raw_is_neither_cooled_nor_filtered_but_penalised(penalty: float) -> None:
+    sampling = Sampling(0.5, top_k=2, repetition_penalty=penalty)
+    drafter = neural(5, seed=3)
+    table = drafter.backend.table  # type: ignore[attr-defined]
+    context = [1, 4, 2]
+    drafter.reset(context[:-1])
+    made = drafter.propose(context, 3, sampling, Generator(CPU, 0), 0.0, True)
+    line = [*context, *made.ids.tolist()]
+    assert made.raw is not None and made.raw.shape == (3, 5)
+    for row, raw in enumerate(made.raw, len(context)):
+        logits = table[line[row - 2], line[row - 1]].clone()
+        for token in set(line[:row]):
+            logits[token] *= penalty if logits[token] < 0 else 1 / penalty
+        torch.testing.assert_close(raw, logits.softmax(-1))
+
+
+def test_raw_over_a_reduced_vocabulary() -> None:
+    drafts = proposals(reduced([0, 2, 3], 5, 3), VERIFIERS[4], Request(12))
+    for made in drafts:
+        assert made.raw is not None and made.raw.shape == (len(made.ids), 5)
+        torch.testing.assert_close(made.raw.sum(-1), torch.ones(len(made.ids), dtype=torch.float64))
+        assert not made.raw[:, [1, 4]].any() and made.raw[:, [0, 2, 3]].all()
+
+
+def test_a_draft_cut_short_by_its_confidence_has_as_many_rows_as_tokens() -> None:
+    drafts = proposals(neural(5, seed=7), VERIFIERS[5], Request(30), bar=0.5)
+    lengths = {len(made.ids) for made in drafts}
+    assert 0 in lengths and lengths & {1, 2}
+    for made in drafts:
+        assert (0 if made.raw is None else len(made.raw)) == len(made.ids)
+
+
+def test_a_drafter_that_keeps_its_confidence_to_itself_is_told() -> None:
+    drafter, propose = neural(5, seed=3), neural(5, seed=3).propose
+    drafter.propose = lambda context, k, sampling, chance, bar, raw: propose(  # type: ignore
+        context, k, sampling, chance, bar
+    )
+    how = method(drafter, 2, verifier(VERIFIERS[5]))
+    with pytest.raises(ValueError, match="must give `raw`"):
+        run(ToyBackend.random(5, seed=2), how, [1], Request(9, Sampling(1.0)))
+
+
+# -- BiLD -----------------------------------------------------------------------------------------
+
+
+def big_little(
+    target: Callable[[list[int]], Tensor],
+    draft: Callable[[list[int]], Tensor],
+    prompt: list[int],
+    most: int,
+    k: int,
+    fallback: float,
+    rollback: float,
+) -> list[int]:
+    """The paper's greedy loop, without a cache: next-token logits after a whole context."""
+    made = [int(target(prompt).argmax())]
+    while len(made) < most:
+        written: list[int] = []
+        while len(written) < min(k, most - len(made) - 1):
+            logits = draft([*prompt, *made, *written])
+            if float(logits.softmax(-1).max()) < fallback:
+                break
+            written.append(int(logits.argmax()))
+        for token in written:
+            logits = target([*prompt, *made])
+            own = int(logits.argmax())
+            surprise = -log(float(logits.softmax(-1)[token]))
+            made.append(token if surprise < rollback else own)
+            if made[-1] != token:
+                break
+        else:
+            made.append(int(target([*prompt, *made]).argmax()))
+    return made
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.integers(1, 10),
+    st.sampled_from([0.0, 0.3, 0.5, 0.7]),
+    st.sampled_from([0.0, 0.7, 1.5, 3.0, 50.0]),
+    st.integers(1, 25),
+)
+@settings(max_examples=150, deadline=None)
+def test_bild_is_the_paper_s_algorithm(
+    seed: int, prompt: list[int], k: int, fallback: float, rollback: float, most: int
+) -> None:
+    def logits(table: Tensor) -> Callable[[list[int]], Tensor]:
+        return lambda ids: table[ids[-2] if len(ids) > 1 else ids[-1], ids[-1]]
+
+    target, drafter = ToyBackend.random(5, seed, 1.0), neural(5, seed + 1)
+    how = method(drafter, FixedLength(k, fallback), BiLD(rollback))
+    result = run(target, how, prompt, Request(most))
+    slow = big_little(
+        logits(target.table),
+        logits(drafter.backend.table),  # type: ignore[attr-defined]
+        prompt,
+        most,
+        k,
+        fallback,
+        rollback,
+    )
+    assert result.ids == slow
+    assert result.target_calls == 1 + result.rounds
+    balanced(result, most)
+
+
+def test_bild_from_an_early_exit_is_the_paper_s_algorithm(tiny: Tiny) -> None:
+    target, fresh = native(tiny(), torch.float64), native(tiny(), torch.float64)
+    exit_target = native(tiny(), torch.float64)
+    alone = random_exit(exit_target, 2, seed=3, noise=0.15)
+
+    def draft(ids: list[int]) -> Tensor:
+        exit_target.prefill(ids[:-1])
+        alone.reset(ids[:-1])
+        made = alone.propose(ids, 1, Sampling(), Generator(CPU, 0), 0.0, True)
+        assert made.raw is not None
+        return made.raw[0].log()
+
+    how = method(random_exit(target, 2, seed=3, noise=0.15), FixedLength(10, 0.3), BiLD(3.0))
+    result = run(target, how, [3, 1, 4], Request(30))
+    slow = big_little(lambda ids: fresh.prefill(ids).logits, draft, [3, 1, 4], 30, 10, 0.3, 3.0)
+    assert result.ids == slow
+    assert slow != run(target, autoregressive(), [3, 1, 4], Request(30)).ids
+    assert 0 < result.accepted < result.drafted
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, 4), min_size=1, max_size=6),
+    st.sampled_from([0.0, 0.4]),
+    st.sampled_from([1.0, 1.4]),
+    st.sets(st.integers(0, 4), max_size=1),
+)
+@settings(max_examples=80, deadline=None)
+def test_bild_with_no_rollback_allowed_is_the_target_greedy(
+    seed: int, prompt: list[int], bar: float, penalty: float, eos: set[int]
+) -> None:
+    target, request = ToyBackend.random(5, seed), Request(20, Sampling(repetition_penalty=penalty))
+    ends = tuple(eos)
+    alone = run(target, autoregressive(), prompt, request, eos_ids=ends)
+    bild = method(neural(5, seed + 1), FixedLength(4, bar), BiLD(0))
+    strict = method(neural(5, seed + 1), FixedLength(4, bar), Lossless())
+    result = run(target, bild, prompt, request, eos_ids=ends)
+    assert result.ids == alone.ids
+    # agreement costs nothing: as many passes as the lossless rule takes
+    assert result.rounds == run(target, strict, prompt, request, eos_ids=ends).rounds
+
+
+def test_bild_with_no_rollback_allowed_is_transformers_greedy(tiny: Tiny) -> None:
+    model = transformers_model(tiny())
+    for prompt in ([3], [3, 1, 4, 1, 5, 9], [2] * 9):
+        target = native(tiny())
+        drafters = [
+            NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))),
+            random_exit(target, 2, seed=1, noise=0.05),
+            max_gram(shortest=1),
+        ]
+        for drafter in drafters:
+            result = run(target, method(drafter, 10, BiLD(0)), prompt, Request(24))
+            assert result.ids == generate(model, prompt, 24)
+
+
+@pytest.mark.parametrize("bar", [0.5, 0.999])
+def test_a_round_that_falls_back_at_once_costs_one_pass_of_each(bar: float) -> None:
+    unsure = ToyBackend(torch.zeros(5, 5, 5, dtype=torch.float64))
+    target = Watched(ToyBackend.random(5, seed=2).table)
+    for length in (FixedLength(10, bar), AdaptiveLength(10, bar)):
+        target.widths.clear()
+        for sampling in (Sampling(), Sampling(1.0)):
+            result = run(
+                target, method(NeuralDrafter(unsure), length, BiLD(2)), [1], Request(8, sampling)
+            )
+            assert (result.drafted, result.rounds, result.target_calls) == (0, 7, 8)
+            # the last round has no room to draft, and does not ask
+            assert result.draft_calls == 1 + 6
+        assert target.widths == [1] * 16
+
+
+def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
+    target = Watched(ToyBackend.random(5, seed=2, sharpness=6.0).table)
+    drafter = NeuralDrafter(ToyBackend.random(5, seed=3, sharpness=6.0))
+    result = run(target, method(drafter, FixedLength(10, 0.5), BiLD(4.0)), [1, 4], Request(120))
+    assert max(target.widths) == 11
+    assert sum(target.widths) == 2 + result.drafted + result.rounds
+    assert 0 < result.accepted < result.drafted
+    assert len(target.widths) == result.target_calls
+
+
+@pytest.mark.parametrize(("rollback", "ids"), [(9.1, [1, 7, 7, 0]), (8.9, [1, 2, 3, 0])])
+def test_a_draft_stands_below_the_threshold(rollback: float, ids: list[int]) -> None:
+    """Off the cycle the target has -log p = 9.0 for each token; after 7, 2.1 for all."""
+    result = run(cycle(0, 1, 2, 3), method(Says(7, 7), 2, BiLD(rollback)), [0], Request(4))
+    assert result.ids == ids
+
+
+def test_what_the_target_would_write_itself_is_never_replaced() -> None:
+    """After 7 the target is at a loss: -log p = 2.1 for each, the 0 that it would take too."""
+    target = cycle(0, 1, 2, 3)
+    result = run(target, method(Says(0, 1), 2, BiLD(1.0)), [2, 7], Request(5))
+    assert (result.ids, result.accepted) == ([0, 1, 2, 3, 0], 0)
+    target.table[:, 0, :] = 0.0  # at a loss after 0 as well
+    result = run(target, method(Says(0, 0), 2, BiLD(1.0)), [2, 7], Request(4))
+    assert (result.ids, result.accepted, result.rounds) == ([0, 0, 0, 0], 2, 1)
+
+
+def test_a_drafted_end_is_verified_like_any_token() -> None:
+    target = cycle(0, 1, 2, 3)
+    kept = run(target, method(Says(7), 1, BiLD(10)), [0], Request(9), eos_ids=(7,))
+    assert (kept.ids, kept.finish_reason) == ([1, 7], "eos")
+    replaced = run(target, method(Says(7), 1, BiLD(8)), [0], Request(9), eos_ids=(7,))
+    assert (replaced.ids, replaced.finish_reason) == ([1, 2, 3, 0, 1, 2, 3, 0, 1], "length")
