@@ -52,7 +52,7 @@ class Method:
         return decode(target, self, prompt_ids, prefilled, request, stopper, chance, emit)
 
 
-class _Clock:
+class Clock:
     """Seconds between marks, the device having caught up."""
 
     def __init__(self, device: torch.device) -> None:
@@ -82,10 +82,10 @@ def decode(
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
     """
-    clock = _Clock(target.device)
-    sampling, drafter, length = request.sampling, method.drafter, method.length
-    length.reset()
-    drafter.reset(prompt_ids)
+    clock = Clock(target.device)
+    sampling = request.sampling
+    method.length.reset()
+    method.drafter.reset(prompt_ids)
     prefill_s = prefilled.prefill_s + clock.lap()
     draft_s = verify_s = other_s = 0.0
     rounds = drafted = 0
@@ -97,17 +97,14 @@ def decode(
     emit(ids)
     while not stopper.reason:
         other_s += clock.lap()
-        k = min(length.next(), stopper.room - 1)
-        proposal = _propose(drafter, context, k, sampling, chance, length.min_confidence, target)
-        lap_draft = clock.lap()
-        verdict = _score_and_verify(target, method.verifier, context, proposal, sampling, chance)
-        lap_verify = clock.lap()
+        turn = play(target, method, context, stopper.room, sampling, chance, clock)
+        verdict = turn.verdict
         rounds += 1
         drafted += len(verdict.draft_ids)
-        draft_s += lap_draft
-        verify_s += lap_verify
+        draft_s += turn.draft_s
+        verify_s += turn.verify_s
 
-        kept = stopper.admit([*verdict.draft_ids[: verdict.accepted], verdict.next_token])
+        kept = stopper.admit(verdict.ids)
         accepted = min(verdict.accepted, len(kept))
         stood += [0] * (len(verdict.draft_ids) - len(stood))
         for position in range(accepted):
@@ -115,11 +112,7 @@ def decode(
         context += kept
         emit(kept)
         if not stopper.reason:
-            target.truncate(len(context) - 1)  # the newest token is read with the next draft
-            drafter.commit(context)
-            length.observe(
-                StepStats(len(verdict.draft_ids), verdict.accepted, lap_draft, lap_verify)
-            )
+            settle(target, method, context, turn)
     other_s += clock.lap()
     return DecodeResult(
         arm=method.name,
@@ -132,12 +125,48 @@ def decode(
         accepted=sum(stood),
         accepted_per_position=stood,
         target_calls=1 + rounds,
-        draft_calls=drafter.calls,
+        draft_calls=method.drafter.calls,
         prefill_s=prefill_s,
         draft_s=draft_s,
         verify_s=verify_s,
         other_s=other_s,
     )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round: what was decided, and the seconds that drafting and reviewing took."""
+
+    verdict: Verdict
+    draft_s: float
+    verify_s: float
+
+
+def play(
+    target: Backend,
+    method: Method,
+    context: list[int],
+    room: int,
+    sampling: Sampling,
+    chance: Chance,
+    clock: Clock,
+) -> Turn:
+    """Have tokens drafted to follow `context` and let `target` review them; room >= 1 is the most
+    that the verdict may hold, the target's own token included."""
+    k = min(method.length.next(), room - 1)
+    confidence = method.length.min_confidence
+    proposal = _propose(method.drafter, context, k, sampling, chance, confidence, target)
+    draft_s = clock.lap()
+    verdict = _score_and_verify(target, method.verifier, context, proposal, sampling, chance)
+    return Turn(verdict, draft_s, clock.lap())
+
+
+def settle(target: Backend, method: Method, context: list[int], turn: Turn) -> None:
+    """`context` is what stands after the round."""
+    target.truncate(len(context) - 1)  # the newest token is read with the next draft
+    method.drafter.commit(context)
+    drafted, accepted = len(turn.verdict.draft_ids), turn.verdict.accepted
+    method.length.observe(StepStats(drafted, accepted, turn.draft_s, turn.verify_s))
 
 
 def _first_token(
@@ -177,8 +206,9 @@ def _score_and_verify(
     sampling: Sampling,
     chance: Chance,
 ) -> Verdict:
-    newest = torch.tensor(context[-1:], device=target.device)
-    logits = target.extend(torch.cat([newest, proposal.ids]))  # [K + 1, V]
+    # the newest token alone, but for a reviewing draft model that sat out (drafters/vertical.py)
+    unread = torch.tensor(context[target.length :], device=target.device)
+    logits = target.extend(torch.cat([unread, proposal.ids]))[len(unread) - 1 :]  # [K + 1, V]
     logits = _penalised(logits, context, proposal.ids, sampling)
     return verifier.verify(proposal, logits, sampling, chance)
 

@@ -1,0 +1,94 @@
+"""Vertical cascade: a drafter that contains the speculative loop (D14; Chen et al., "Cascade
+Speculative Drafting", section 3.1).
+
+A middle model reviews what an inner drafter proposes, round after round, until enough tokens are
+drafted; the target reviews those. As `loop.py` uses drafters, take this class from here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..backends.base import Backend
+from ..chance import Chance
+from ..lengths import FixedLength
+from ..loop import Clock, Method, play, settle
+from ..records import Proposal, Sampling
+from ..sampling import raw_probabilities
+from ..verify import Lenient
+from .catch_up import roll_back
+from .null import NullDrafter
+
+
+class VerticalDrafter:
+    """reviewer: the middle model, in the target's vocabulary. method: what drafts for it, its
+    verifier (which must tell the law of its verdicts) and the length of the inner drafts.
+
+    writes_on: after the first review of a proposal the reviewer goes on alone (D13, the hierarchy
+    of three models), else more is drafted for it.
+    """
+
+    def __init__(self, reviewer: Backend, method: Method, writes_on: bool = False) -> None:
+        self.reviewer, self.method = reviewer, method
+        self.parameters = reviewer.parameters + method.parameters
+        self.context = min(reviewer.context, method.context)
+        alone = Method("", NullDrafter(reviewer.device), Lenient(), FixedLength(0))
+        self._later = alone if writes_on else method
+        self._reviews = 0
+
+    @property
+    def calls(self) -> int:
+        return self._reviews + self.method.drafter.calls
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.reviewer.prefill(prompt_ids)
+        self._reviews = 1
+        self.method.drafter.reset(prompt_ids)
+        self.method.length.reset()
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        return self.draft(context, k, k, sampling, chance, needs_raw)
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        context: list[int],
+        least: int,
+        most: int,
+        sampling: Sampling,
+        chance: Chance,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        """Review after review until `least` tokens stand, and never more than `most`."""
+        line, clock = list(context), Clock(self.reviewer.device)
+        laws: list[Tensor] = []
+        raws: list[Tensor] = []
+        method = self.method
+        while len(line) < len(context) + least:
+            room = len(context) + most - len(line)
+            turn = play(self.reviewer, method, line, room, sampling, chance, clock)
+            self._reviews += 1
+            line += turn.verdict.ids
+            if turn.verdict.law is not None:
+                laws.append(turn.verdict.law)
+            if needs_raw:
+                raws.append(raw_probabilities(turn.logits[: len(turn.verdict.ids)]))
+            settle(self.reviewer, method, line, turn)
+            method = self._later
+        ids = torch.tensor(line[len(context) :], device=self.reviewer.device)
+        return Proposal(
+            ids, torch.cat(laws) if laws else None, torch.cat(raws) if raws else None
+        )
+
+    def commit(self, context: list[int]) -> None:
+        self._reviews += roll_back(self.reviewer, context, self.reviewer.extend)
+        self.method.drafter.commit(context)
