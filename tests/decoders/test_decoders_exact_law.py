@@ -31,7 +31,8 @@ from decoders.drafters import Drafter
 from decoders.lengths import DraftLength, FixedLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
-from decoders.verify.lossless import Lossless, acceptance, draft_distribution, leading
+from decoders.verify import Lossless
+from decoders.verify.step import acceptance, draft_distribution, leading
 
 # four new tokens: the first is the prompt's own, then there is room to draft two
 MOST = 4

@@ -1,0 +1,76 @@
+"""Accept and resample, towards any distribution (D3; Narasimhan et al., "Faster Cascades via
+Speculative Decoding", Algorithm 4).
+
+A drafted x, drawn from q, stands with min(1, pi(x) / q(x)). At the first that falls the next token
+is drawn from norm(max(0, pi - q)); when all stand, from the target. Where pi sums to 1, that is the
+law of each drafted position; else it is min(pi, q) and what is left over, spread as max(0, pi - q).
+Nothing is read from the device but one small vector.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..records import Proposal, Sampling, Verdict
+from ..sampling import probabilities
+
+
+def accept_and_resample(
+    proposal: Proposal, pi: Tensor, draft: Tensor, target: Tensor, chance: Chance
+) -> Verdict:
+    """pi, draft: [K, V], what is wanted and what the ids were drawn from. target: [K + 1, V]."""
+    accepted = leading(chance.accept(acceptance(pi, draft, proposal.ids)))
+    return verdict(proposal, accepted, chance.draw(residual(pi, draft, target, accepted)))
+
+
+def verdict(proposal: Proposal, accepted: Tensor, next_token: Tensor) -> Verdict:
+    """The one host read of a round. accepted, next_token: one int64 each."""
+    read = torch.cat([accepted.view(1), next_token.view(1), proposal.ids]).tolist()
+    return Verdict(read[0], read[1], read[2:])
+
+
+def at(rows: Tensor, index: Tensor) -> Tensor:
+    """rows[index]. Indexing with a tensor of no dimensions would wait for the device."""
+    return rows.index_select(0, index.view(1))[0]
+
+
+def leading(stands: Tensor) -> Tensor:
+    """[K] bool -> [] int64, how many stand before the first that falls."""
+    return stands.long().cumprod(0).sum()
+
+
+def target_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
+    """[T, V] what the target's token is drawn from: a one-hot at temperature 0."""
+    if not sampling.greedy:
+        return probabilities(logits, sampling)
+    like = logits if logits.dtype == torch.float64 else logits.float()
+    return one_hot(logits.argmax(-1), like)
+
+
+def draft_distribution(proposal: Proposal, like: Tensor) -> Tensor:
+    """[K, V] the law each drafted id was drawn from: a one-hot for a deterministic draft."""
+    return one_hot(proposal.ids, like) if proposal.probs is None else proposal.probs.to(like.dtype)
+
+
+def one_hot(ids: Tensor, like: Tensor) -> Tensor:
+    """[T] ids -> [T, V], V and the dtype as in `like`."""
+    return like.new_zeros(len(ids), like.shape[-1]).scatter_(1, ids.unsqueeze(1), 1.0)
+
+
+def acceptance(pi: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
+    """[K] pi(x) / q(x) at the drafted ids; above 1 means certain."""
+    x = ids.unsqueeze(1)
+    return (pi.gather(1, x) / draft.gather(1, x)).squeeze(1)
+
+
+def residual(pi: Tensor, draft: Tensor, target: Tensor, accepted: Tensor) -> Tensor:
+    """[V], unnormalised: max(0, pi - q) at the first rejected position; the target's own
+    distribution where all stood, or where pi exceeds q nowhere, so that nothing is left over."""
+    last, k = at(target, accepted), len(draft)
+    if k == 0:
+        return last
+    row = accepted.clamp(max=k - 1)
+    left = (at(pi, row) - at(draft, row)).clamp(min=0)
+    return torch.where((accepted < k) & (left.sum() > 0), left, last)
