@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .backends.base import Backend
 from .backends.sync import synchronize
@@ -135,9 +136,11 @@ def decode(
 
 @dataclass(frozen=True)
 class Turn:
-    """One round: what was decided, and the seconds that drafting and reviewing took."""
+    """One round. logits: [K + 1, V], the target's after any repetition penalty. draft_s, verify_s:
+    the seconds that drafting and reviewing took."""
 
     verdict: Verdict
+    logits: Tensor
     draft_s: float
     verify_s: float
 
@@ -154,11 +157,11 @@ def play(
     """Have tokens drafted to follow `context` and let `target` review them; room >= 1 is the most
     that the verdict may hold, the target's own token included."""
     k = min(method.length.next(), room - 1)
-    confidence = method.length.min_confidence
-    proposal = _propose(method.drafter, context, k, sampling, chance, confidence, target)
+    proposal = _propose(method, context, k, sampling, chance, target)
     draft_s = clock.lap()
-    verdict = _score_and_verify(target, method.verifier, context, proposal, sampling, chance)
-    return Turn(verdict, draft_s, clock.lap())
+    logits = _score(target, context, proposal, sampling)
+    verdict = method.verifier.verify(proposal, logits, sampling, chance)
+    return Turn(verdict, logits, draft_s, clock.lap())
 
 
 def settle(target: Backend, method: Method, context: list[int], turn: Turn) -> None:
@@ -185,37 +188,28 @@ def _first_token(
 
 
 def _propose(
-    drafter: Drafter,
+    method: Method,
     context: list[int],
     k: int,
     sampling: Sampling,
     chance: Chance,
-    min_confidence: float,
     target: Backend,
 ) -> Proposal:
     if k < 1:
         return Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
-    return drafter.propose(context, k, sampling, chance, min_confidence)
+    bar, needs_raw = method.length.min_confidence, method.verifier.needs_raw
+    return method.drafter.propose(context, k, sampling, chance, bar, needs_raw)
 
 
-def _score_and_verify(
-    target: Backend,
-    verifier: Verifier,
-    context: list[int],
-    proposal: Proposal,
-    sampling: Sampling,
-    chance: Chance,
-) -> Verdict:
+def _score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
+    """[K + 1, V] logits, row i for the token after the first i drafted ones."""
     # the newest token alone, but for a reviewing draft model that sat out (drafters/vertical.py)
     unread = torch.tensor(context[target.length :], device=target.device)
-    logits = target.extend(torch.cat([unread, proposal.ids]))[len(unread) - 1 :]  # [K + 1, V]
-    logits = _penalised(logits, context, proposal.ids, sampling)
-    return verifier.verify(proposal, logits, sampling, chance)
+    logits = target.extend(torch.cat([unread, proposal.ids]))[len(unread) - 1 :]
+    return _penalised(logits, context, proposal.ids, sampling)
 
 
-def _penalised(
-    logits: torch.Tensor, context: list[int], draft: torch.Tensor, sampling: Sampling
-) -> torch.Tensor:
+def _penalised(logits: Tensor, context: list[int], draft: Tensor, sampling: Sampling) -> Tensor:
     if sampling.repetition_penalty == 1:
         return logits
     return penalise(logits, sampling, seen_mask(context, draft, *logits.shape))

@@ -78,11 +78,14 @@ class Proposal:
     """A drafter's guess at the next tokens.
 
     ids: [K] int64 on the target's device, K may be 0. probs: [K, V] the distributions that ids
-    were drawn from, or None where the draft is deterministic (a one-hot at each id).
+    were drawn from, or None where the draft is deterministic (a one-hot at each id). raw: [K, V]
+    the drafter's distributions at temperature 1 without filters, the repetition penalty applied;
+    None where the verifier does not need them, or the drafter has none (a one-hot, again).
     """
 
     ids: Tensor
     probs: Tensor | None = None
+    raw: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,15 @@ def penalise(logits: Tensor, sampling: Sampling, seen: Tensor | None) -> Tensor:
     return torch.where(seen, torch.where(logits < 0, logits * p, logits / p), logits)
 
 
+def raw_probabilities(logits: Tensor) -> Tensor:
+    """[T, V] logits -> [T, V], the model's own confidence: temperature 1, no filters.
+
+    The repetition penalty is no filter: where one is asked for, it belongs to the model, and these
+    logits have it already. Precision as in `probabilities`.
+    """
+    return (logits if logits.dtype == torch.float64 else logits.float()).softmax(-1)
+
+
 def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     """[T, V] logits -> [T, V] probabilities after temperature, top-k and top-p, in that order.
 

@@ -32,8 +32,12 @@ class Drafter(Protocol):
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
-        """At most k >= 1 tokens to follow `context` (prompt and answer so far)."""
+        """At most k >= 1 tokens to follow `context` (prompt and answer so far).
+
+        needs_raw: the verifier wants `Proposal.raw`.
+        """
         ...
 
     def commit(self, context: list[int]) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
-from ..sampling import penalise, probabilities, seen_mask
+from ..sampling import penalise, probabilities, raw_probabilities, seen_mask
 
 
 def draft_chain(
@@ -22,16 +22,19 @@ def draft_chain(
     sampling: Sampling,
     chance: Chance,
     min_confidence: float,
+    needs_raw: bool = False,
 ) -> tuple[Proposal, int]:
     """Up to k tokens, and how often `step` was called.
 
     first: [N] logits for the first drafted token. step: [1] target id -> [N] logits for the next.
     N counts draft tokens ("other" left out). At temperature 0 nothing is normalised and nothing is
-    read from the device, unless `min_confidence` asks for the likeliest token's probability.
+    read from the device, unless `min_confidence` asks for the likeliest token's probability or
+    `needs_raw` for all of them.
     """
     logits, steps = first, 0
     ids: list[Tensor] = []
     rows: list[Tensor] = []
+    raw: list[Tensor] = []
     penalised = sampling.repetition_penalty != 1
     while True:
         if penalised:
@@ -40,11 +43,13 @@ def draft_chain(
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
         if min_confidence > 0 and _confidence(logits) < min_confidence:
             break
+        if needs_raw:
+            raw.append(raw_probabilities(logits))
         if sampling.greedy:
             token = logits.argmax(-1)
         else:
             probs = probabilities(logits.unsqueeze(0), sampling)[0]
-            rows.append(probs if vocab is None else vocab.expand(probs))
+            rows.append(probs)
             token = chance.draw(probs)
         ids.append(token if vocab is None else vocab.to_target[token])
         if len(ids) == k:
@@ -52,7 +57,14 @@ def draft_chain(
         logits = step(ids[-1].view(1))
         steps += 1
     made = torch.stack(ids) if ids else first.new_empty(0, dtype=torch.int64)
-    return Proposal(made, torch.stack(rows) if rows else None), steps
+    return Proposal(made, _stacked(rows, vocab), _stacked(raw, vocab)), steps
+
+
+def _stacked(rows: list[Tensor], vocab: DraftVocab | None) -> Tensor | None:
+    """K rows over draft tokens -> [K, V] over the target's; None for no rows."""
+    if not rows:
+        return None
+    return torch.stack(rows) if vocab is None else vocab.expand(torch.stack(rows))
 
 
 def _width(logits: Tensor, vocab: DraftVocab | None) -> int:

@@ -45,10 +45,12 @@ class EarlyExitDrafter:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         newest = torch.tensor(context[self.target.length :], device=self.target.device)
+        first = self._step(newest)
         proposal, steps = draft_chain(
-            self._step(newest), self._step, k, context, self.vocab, sampling, chance, min_confidence
+            first, self._step, k, context, self.vocab, sampling, chance, min_confidence, needs_raw
         )
         self.calls += 1 + steps
         return proposal

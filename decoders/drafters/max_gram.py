@@ -2,7 +2,8 @@
 
 The index maps every n-gram of the context to where it ended, and grows by one entry per n for each
 new token, so that a proposal looks up at most `longest` keys whatever the context's length. In a
-cascade the context may end in tokens that later fall; their entries are taken back. Where nothing matches, a bigram table of the target's own outputs answers.
+cascade the context may end in drafted tokens; once they fall, their entries are taken back. Where
+nothing matches, a bigram table of the target's own outputs answers.
 """
 
 from __future__ import annotations
@@ -111,6 +112,7 @@ class MaxGramDrafter:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         self.calls += 1
         self._index(context)  # the first round's token comes without a commit

@@ -37,11 +37,12 @@ class NeuralDrafter:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         unread = torch.tensor(context[self.backend.length :], device=self._device)
         first = self._feed(unread)
         proposal, steps = draft_chain(
-            first, self._feed, k, context, self.vocab, sampling, chance, min_confidence
+            first, self._feed, k, context, self.vocab, sampling, chance, min_confidence, needs_raw
         )
         self.calls += 1 + steps
         return proposal

@@ -30,6 +30,7 @@ class NullDrafter:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         return self._nothing
 

@@ -85,9 +85,7 @@ class VerticalDrafter:
             settle(self.reviewer, method, line, turn)
             method = self._later
         ids = torch.tensor(line[len(context) :], device=self.reviewer.device)
-        return Proposal(
-            ids, torch.cat(laws) if laws else None, torch.cat(raws) if raws else None
-        )
+        return Proposal(ids, torch.cat(laws) if laws else None, torch.cat(raws) if raws else None)
 
     def commit(self, context: list[int]) -> None:
         self._reviews += roll_back(self.reviewer, context, self.reviewer.extend)

@@ -11,9 +11,11 @@ from ..records import Proposal, Sampling, Verdict
 
 
 class Verifier(Protocol):
-    """lossless: whether the output's law is the target's own."""
+    """lossless: whether the output's law is the target's own. needs_raw: whether it reads
+    `Proposal.raw`."""
 
     lossless: bool
+    needs_raw: bool
 
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
