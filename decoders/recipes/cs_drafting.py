@@ -8,6 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from .base import LONGEST, ArmRecipe
 from .max_gram import MaxGramRecipe
+from .nested import make
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -66,30 +67,15 @@ class CSDraftingRecipe(ArmRecipe):
         return ", ".join(model for model in self.models if isinstance(model, str)) + ", max_gram"
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        """One drafter a model, wherever the algorithm calls upon it: a step of models[i] is the
-        same step inside the step of a larger model and beside it, and so is its cache."""
-        from ..drafters.horizontal import HorizontalDrafter, Part
-        from ..drafters.vertical import VerticalDrafter
-        from ..lengths import FixedLength
-        from ..loop import Method
-        from ..verify import Lenient
+        from ..drafters.cs_drafting import cs_drafter
         from .checkpoints import find
 
-        *names, max_gram = self.models
-        assert isinstance(max_gram, MaxGramRecipe)
+        *names, last = self.models
+        assert isinstance(last, MaxGramRecipe)  # as validated
         found = [find(self.name, str(name), target, tokenizer) for name in names]
-        drafters = [max_gram.model_copy(update={"name": self.name}).make_drafter(target, tokenizer)]
-
-        def row(i: int) -> HorizontalDrafter:
-            """The draft for models[i - 1], of the models after it; for the target where i is 0."""
-            lengths = self.K[i][i:]
-            parts = [Part(d, k) for d, k in zip(drafters, lengths, strict=True)]
-            return HorizontalDrafter(parts, owned=1)  # the larger model's steps hold the others
-
-        for i in reversed(range(len(names))):
-            method = Method(self.name, row(i + 1), Lenient(self.lenience), FixedLength(LONGEST))
-            drafters.insert(0, VerticalDrafter(found[i].load_reviewer(), method))
-        return row(0)
+        max_gram = make(last, self.name, target, tokenizer)
+        reviewers = [checkpoint.load_reviewer() for checkpoint in found]
+        return cs_drafter(reviewers, max_gram, self.K, self.lenience, LONGEST)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..lengths import FixedLength
