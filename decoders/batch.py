@@ -74,6 +74,11 @@ class Batch:
     ) -> list[Replay]:
         """The arm's loop at temperature 0, replayed along the target's answers."""
         method = self._drafting(name)
+        if not method.verifier.lossless:
+            raise DraftpickError(
+                f"arm {name!r} may keep what the target would not write, so that its rounds cannot "
+                "be told from the target's answer; collect lossless arms"
+            )
         if isinstance(method.drafter, MaxGramDrafter):
             pairs = zip(prompts, target_ids, strict=True)
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]

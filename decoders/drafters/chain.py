@@ -27,9 +27,9 @@ def draft_chain(
     """Up to k tokens, and how often `step` was called.
 
     first: [N] logits for the first drafted token. step: [1] target id -> [N] logits for the next.
-    N counts draft tokens ("other" left out). At temperature 0 nothing is normalised and nothing is
-    read from the device, unless `min_confidence` asks for the likeliest token's probability or
-    `needs_raw` for all of them.
+    N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
+    `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the likeliest
+    token's probability.
     """
     logits, steps = first, 0
     ids: list[Tensor] = []

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from .strict import Strict
+from .verifier import LosslessRule, VerifierRecipe
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -12,14 +15,9 @@ if TYPE_CHECKING:
     from ..lengths import DraftLength
     from ..strategy import Strategy
 
+__all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
 
 LONGEST = 64  # tokens of a draft
-
-
-class Strict(BaseModel):
-    """Unknown fields are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class LengthRecipe(Strict):
@@ -62,11 +60,11 @@ class DraftingRecipe(ArmRecipe):
     """A drafter, reviewed by the target: the arms that run through the speculative loop."""
 
     length: LengthRecipe = LengthRecipe()
-    verifier: Literal["lossless"] = "lossless"
+    verifier: VerifierRecipe = LosslessRule()
 
     @property
     def lossless(self) -> bool:
-        return self.verifier == "lossless"
+        return self.verifier.lossless
 
     @property
     def on_target(self) -> bool:
@@ -79,11 +77,10 @@ class DraftingRecipe(ArmRecipe):
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..loop import Method
-        from ..verify import VERIFIERS
 
         return Method(
             self.name,
             self.make_drafter(target, tokenizer),
-            VERIFIERS[self.verifier](),
+            self.verifier.build(),
             self.length.build(),
         )

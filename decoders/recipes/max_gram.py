@@ -29,6 +29,15 @@ class MaxGramRecipe(DraftingRecipe):
             raise ValueError("`longest` must not be below `shortest`")
         return self
 
+    @model_validator(mode="after")
+    def _judged_by_the_target(self) -> MaxGramRecipe:
+        if self.verifier.rule in ("chow", "diff", "opt"):
+            raise ValueError(
+                f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
+                "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
+            )
+        return self
+
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters import MaxGramDrafter
         from ..drafters.max_gram import TABLE, load_table

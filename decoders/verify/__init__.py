@@ -1,9 +1,10 @@
-"""Verifiers by name."""
+"""Verifiers: what of a draft is kept, and what follows it."""
 
 from .base import Verifier
+from .bild import BiLD
+from .deferral import SpeculativeCascade
 from .lenient import Lenient
 from .lossless import Lossless
+from .lossy import Lossy
 
-VERIFIERS: dict[str, type[Verifier]] = {"lossless": Lossless}
-
-__all__ = ["VERIFIERS", "Lenient", "Lossless", "Verifier"]
+__all__ = ["BiLD", "Lenient", "Lossless", "Lossy", "SpeculativeCascade", "Verifier"]

@@ -11,11 +11,17 @@ from ..records import Proposal, Sampling, Verdict
 
 
 class Verifier(Protocol):
-    """lossless: whether the output's law is the target's own. needs_raw: whether it reads
-    `Proposal.raw`."""
+    """Decides how many drafted tokens stand, and what follows them."""
 
-    lossless: bool
-    needs_raw: bool
+    @property
+    def lossless(self) -> bool:
+        """Whether the output's law is the target's own."""
+        ...
+
+    @property
+    def needs_raw(self) -> bool:
+        """Whether it reads `Proposal.raw`."""
+        ...
 
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance

@@ -59,6 +59,7 @@ class Says:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         self.calls += 1
         return Proposal(torch.tensor(self._tokens[:k], dtype=torch.int64))

@@ -1,0 +1,249 @@
+"""D4 to D8 as functions of distributions: sums, budgets, ties and the ends of their ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoders.verify.deferral import bild_star, chow, diff, loss, opt
+from decoders.verify.lossy import lossy, lossy_budget, lossy_star
+from decoders.verify.step import one_hot, residual
+
+F64 = torch.float64
+
+
+def kl(pi: Tensor, p: Tensor) -> Tensor:
+    """[K] KL(pi || p), slowly and in float64."""
+    pi, p = pi.to(F64), p.to(F64)
+    return torch.where(pi > 0, pi * (pi.log() - p.log()), 0.0).sum(-1)
+
+
+def normal(x: Tensor) -> Tensor:
+    return x.to(F64) / x.to(F64).sum(-1, True)
+
+
+# -- pairs of distributions, from alike to disjoint -----------------------------------------------
+
+
+def softmaxes(vocab: int, sharpness: float, apart: float, seed: int, dtype: torch.dtype) -> Tensor:
+    """[2, 4, V] p and q of four rows."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = sharpness * torch.randn(4, vocab, generator=generator, dtype=F64)
+    moved = logits + apart * torch.randn(4, vocab, generator=generator, dtype=F64)
+    return torch.stack([logits, moved]).to(dtype).softmax(-1)
+
+
+def hard(dtype: torch.dtype) -> dict[str, Tensor]:
+    """[2, 1, 8] each: what random logits never give."""
+    rows = {
+        "same": ([4, 2, 1, 1, 0, 0, 0, 0], [4, 2, 1, 1, 0, 0, 0, 0]),
+        "disjoint": ([1, 1, 0, 0, 0, 0, 0, 0], [0, 0, 3, 1, 0, 0, 0, 0]),
+        "one-hots": ([1, 0, 0, 0, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0, 0, 0]),
+        "one-hot-draft": ([4, 2, 1, 1, 1, 1, 1, 1], [0, 0, 1, 0, 0, 0, 0, 0]),
+        "one-hot-target": ([0, 0, 1, 0, 0, 0, 0, 0], [4, 2, 1, 1, 1, 1, 1, 1]),
+        "draft-goes-further": ([4, 4, 0, 0, 0, 0, 0, 0], [1, 2, 3, 2, 0, 0, 0, 0]),
+        "target-goes-further": ([1, 2, 3, 2, 1, 1, 1, 1], [4, 4, 0, 0, 0, 0, 0, 0]),
+        "ties": ([1, 1, 1, 1, 1, 1, 1, 1], [2, 2, 2, 2, 0, 0, 0, 0]),
+        "tiny": ([1, 1e-30, 1e-12, 1e-6, 1e-3, 0, 0, 0], [1e-30, 1, 1e-6, 1e-12, 1e-3, 0, 0, 0]),
+    }
+    return {k: normal(torch.tensor(v, dtype=F64)).unsqueeze(1).to(dtype) for k, v in rows.items()}
+
+
+def check_budget(p: Tensor, q: Tensor, budget: float) -> None:
+    """Tolerances: float32 rounds each of V terms, float64 next to nothing."""
+    tolerance = 1e-5 if p.dtype == torch.float32 else 1e-10
+    pi = lossy_budget(p, q, kl_budget=budget)
+    assert pi.dtype == p.dtype and bool((pi >= 0).all())
+    assert float((pi.to(F64).sum(-1) - 1).abs().max()) < tolerance
+    spent = kl(pi, normal(p))
+    assert bool((spent <= budget + tolerance).all())
+    # the budget is used, or the draft kept as far as the target can say it
+    said = torch.where(p > 0, q, torch.zeros_like(q))
+    kept = (pi >= said - tolerance).all(-1)
+    assert bool((kept | (spent >= budget * (1 - 1e-4) - tolerance)).all())
+
+
+def check_star(p: Tensor, q: Tensor, alpha: float) -> None:
+    tolerance = 1e-5 if p.dtype == torch.float32 else 1e-10
+    pi = lossy_star(p, q, alpha=alpha)
+    assert pi.dtype == p.dtype
+    assert float((pi.to(F64).sum(-1) - 1).abs().max()) < tolerance
+    held = torch.minimum(q, p / (1 - alpha))
+    raised = pi > held + tolerance  # those are p / beta, for one beta of at least 1 in each row
+    least = torch.where(raised, pi / p, torch.inf).amin(-1)
+    most = torch.where(raised, pi / p, 0.0).amax(-1)
+    assert bool((least >= most * (1 - 1e-3)).all())
+    assert bool((most <= 1 + tolerance).all())
+    assert bool((pi >= held - tolerance).all())
+
+
+BUDGETS = [0.0, 1e-6, 1e-3, 0.1, 1.0, 20.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("vocab", [2, 8, 1000, 32000])
+def test_pi_sums_to_one_and_keeps_its_budget(vocab: int, dtype: torch.dtype) -> None:
+    for seed, (sharpness, apart) in enumerate([(0.1, 0.1), (2, 1), (4, 4), (12, 6), (40, 40)]):
+        p, q = softmaxes(vocab, sharpness, apart, seed, dtype)
+        for budget in BUDGETS:
+            check_budget(p, q, budget)
+        for alpha in (0.0, 0.1, 0.5, 0.99):
+            check_star(p, q, alpha)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, F64], ids=["float32", "float64"])
+@pytest.mark.parametrize("case", hard(F64))
+def test_supports_that_differ(case: str, dtype: torch.dtype) -> None:
+    p, q = hard(dtype)[case]
+    for budget in BUDGETS:
+        check_budget(p, q, budget)
+    for alpha in (0.0, 0.3, 0.99):
+        check_star(p, q, alpha)
+
+
+weights = st.lists(
+    st.one_of(st.just(0.0), st.floats(1e-9, 1.0), st.sampled_from([1e-40, 1e-20, 1.0, 1e6])),
+    min_size=8,
+    max_size=8,
+).filter(any)
+
+
+@given(weights, weights, st.floats(0, 5), st.floats(0, 0.999))
+@settings(max_examples=150, deadline=None)
+def test_any_eight_weights(one: list[float], other: list[float], budget: float, a: float) -> None:
+    p, q = (normal(torch.tensor([w], dtype=F64)) for w in (one, other))
+    check_budget(p, q, budget)
+    check_star(p, q, a)
+
+
+def by_bisection(p: Tensor, q: Tensor, budget: float) -> Tensor:
+    """The same law found slowly: a cap by bisection, and for each cap a floor by bisection. [V]"""
+
+    def law(log_cap: float) -> Tensor:
+        held = torch.minimum(q, p * torch.tensor(log_cap, dtype=F64).exp())
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            fits = float(torch.maximum(held, middle * p).sum()) <= 1
+            low, high = (middle, high) if fits else (low, middle)
+        return torch.maximum(held, low * p)
+
+    low, high = 0.0, 60.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        fits = float(kl(law(middle), p)) <= budget
+        low, high = (middle, high) if fits else (low, middle)
+    return law(low)
+
+
+@pytest.mark.parametrize("budget", [1e-5, 0.05, 1.5])
+@pytest.mark.parametrize("sharpness", [1.0, 5.0])
+def test_the_budget_s_law_found_slowly(sharpness: float, budget: float) -> None:
+    p, q = softmaxes(12, sharpness, sharpness, 3, F64)
+    fast = lossy_budget(p, q, kl_budget=budget)
+    for row in range(2):
+        slow = by_bisection(p[row], q[row], budget)
+        assert float((fast[row] - slow).abs().max()) < 1e-7
+
+
+@pytest.mark.parametrize("budget", [0.01, 0.2])
+def test_no_law_within_the_budget_keeps_more_drafts(budget: float) -> None:
+    """Against laws tried at random, moved towards the target until they fit."""
+    p, q = softmaxes(6, 1.5, 2.0, 4, F64)
+    best = torch.minimum(lossy_budget(p, q, kl_budget=budget), q).sum(-1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(300):
+        noise = torch.randn(4, 6, generator=generator, dtype=F64)
+        tried = (q.log() + 0.3 * noise).softmax(-1)
+        for _ in range(60):
+            tried = torch.where((kl(tried, p) > budget).unsqueeze(-1), 0.9 * tried + 0.1 * p, tried)
+        assert bool((kl(tried, p) <= budget).all())
+        assert bool((torch.minimum(tried, q).sum(-1) <= best + 1e-9).all())
+
+
+def test_lossy_by_hand() -> None:
+    p, q = torch.tensor([[0.5, 0.4, 0.1]]), torch.tensor([[0.1, 0.3, 0.6]])
+    # held at 0.1 / 0.5 = 0.2; with beta 1 the first two are the target's
+    heuristic = lossy(p, q, alpha=0.5)
+    torch.testing.assert_close(heuristic, torch.tensor([[0.5, 0.4, 0.2]]))
+    # that sums to 1.1; 0.8 is left for the first two, of which the target has 0.9
+    exact = torch.tensor([[0.5 * 8 / 9, 0.4 * 8 / 9, 0.2]])
+    torch.testing.assert_close(lossy_star(p, q, alpha=0.5), exact)
+    torch.testing.assert_close(lossy(p, q, alpha=0.5, beta=4), torch.tensor([[0.125, 0.3, 0.2]]))
+    torch.testing.assert_close(lossy(p, q, alpha=0.0), p)
+
+
+# -- deferral -------------------------------------------------------------------------------------
+
+
+def rows(*values: list[float]) -> Tensor:
+    return torch.tensor(values, dtype=F64)
+
+
+P, Q = rows([0.7, 0.2, 0.1]), rows([0.25, 0.5, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("rule", "keeps", "defers"),
+    [
+        (chow, 0.5, 0.49),  # 1 - max q = 0.5; where equal it is kept
+        (diff, 0.21, 0.19),  # 0.7 - 0.5 = 0.2
+        (opt, 0.45, 0.44),  # the same over a total variation of 0.45
+        (bild_star, 1.61, 1.60),  # -log 0.2, q's likeliest under p
+        (partial(chow, log_loss=True), 1.04, 1.03),  # H(q) = 1.0397
+        (partial(diff, log_loss=True), 0.24, 0.23),  # H(p) = 0.8018
+        (partial(opt, log_loss=True), 0.53, 0.52),
+    ],
+)
+def test_thresholds_by_hand(rule: Callable[..., Tensor], keeps: float, defers: float) -> None:
+    assert rule(P, Q, P, Q, alpha=keeps).equal(Q)
+    assert rule(P, Q, P, Q, alpha=defers).equal(P)
+
+
+@pytest.mark.parametrize("rule", [chow, diff, opt, bild_star])
+def test_each_position_is_decided_alone_and_by_raw_confidence(rule: Callable[..., Tensor]) -> None:
+    target, draft = torch.cat([P, P]), torch.cat([Q, Q])
+    sure, unsure = rows([0.98, 0.01, 0.01]), rows([0.34, 0.33, 0.33])
+    raw_draft, raw_target = torch.cat([sure, unsure]), torch.cat([sure, sure.roll(1, -1)])
+    pi = rule(target, draft, raw_target, raw_draft, alpha=0.1)
+    assert pi[0].equal(Q[0]) and pi[1].equal(P[0])
+
+
+def test_the_loss_of_a_one_hot_is_nothing() -> None:
+    hot = rows([0.0, 1.0, 0.0])
+    assert loss(hot, False).item() == 0 and loss(hot, True).item() == 0
+
+
+@given(weights, weights, st.integers(0, 7), st.integers(0, 7), st.floats(0, 2), st.booleans())
+@settings(max_examples=150, deadline=None)
+def test_greedy_opt_is_greedy_diff(
+    one: list[float], other: list[float], i: int, j: int, alpha: float, log_loss: bool
+) -> None:
+    """Lemma 8: between one-hots the total variation is 1, or there is nothing to decide."""
+    p_raw, q_raw = (normal(torch.tensor([w], dtype=F64)) for w in (one, other))
+    target, draft = (one_hot(torch.tensor([k]), p_raw) for k in (i, j))
+    arguments = (target, draft, p_raw, q_raw)
+    same = opt(*arguments, alpha=alpha, log_loss=log_loss)
+    assert same.equal(diff(*arguments, alpha=alpha, log_loss=log_loss))
+
+
+def test_sampled_opt_is_not_diff() -> None:
+    assert not opt(P, Q, P, Q, alpha=0.3).equal(diff(P, Q, P, Q, alpha=0.3))
+
+
+# -- the residual ---------------------------------------------------------------------------------
+
+
+def test_the_residual_by_hand() -> None:
+    target = torch.cat([P, rows([0.1, 0.2, 0.7])])  # [K + 1, V], K = 1
+    torch.testing.assert_close(residual(P, Q, target, torch.tensor(0)), rows([0.45, 0, 0])[0])
+    assert residual(P, Q, target, torch.tensor(1)).equal(target[1])  # all stood
+    assert residual(Q / 2, Q, target, torch.tensor(0)).equal(target[0])  # nothing left over
+    none = Q[:0]
+    assert residual(none, none, target[1:], torch.tensor(0)).equal(target[1])
