@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from ..backends.base import Backend
 from ..lengths import FixedLength
-from ..loop import Method
-from ..verify import Lenient
 from .base import Drafter
 from .horizontal import HorizontalDrafter, Part
 from .vertical import VerticalDrafter
@@ -35,6 +33,6 @@ def cs_drafter(
         return HorizontalDrafter(parts, owned=1)  # the largest holds the others inside
 
     for i in reversed(range(len(reviewers))):
-        method = Method("", row(i + 1), Lenient(lenience), FixedLength(longest))
-        drafters.insert(0, VerticalDrafter(reviewers[i], method))
+        step = VerticalDrafter(reviewers[i], row(i + 1), FixedLength(longest), lenience)
+        drafters.insert(0, step)
     return row(0)

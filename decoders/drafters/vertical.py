@@ -12,39 +12,48 @@ from torch import Tensor
 
 from ..backends.base import Backend
 from ..chance import Chance
-from ..lengths import FixedLength
+from ..lengths import DraftLength, FixedLength
 from ..loop import Clock, Method, play, settle
 from ..records import Proposal, Sampling
 from ..sampling import raw_probabilities
 from ..verify import Lenient
+from .base import Drafter
 from .catch_up import roll_back
 from .null import NullDrafter
 
 
 class VerticalDrafter:
-    """reviewer: the middle model, in the target's vocabulary. method: what drafts for it, its
-    verifier (which must tell the law of its verdicts) and the length of the inner drafts.
+    """reviewer: the middle model, in the target's ids. inner, length: what drafts for it, and how
+    much at a time. lenience: of its review.
 
     writes_on: after the first review of a proposal the reviewer goes on alone (D13, the hierarchy
     of three models), else more is drafted for it.
     """
 
-    def __init__(self, reviewer: Backend, method: Method, writes_on: bool = False) -> None:
-        self.reviewer, self.method = reviewer, method
-        self.parameters = reviewer.parameters + method.parameters
-        self.context = min(reviewer.context, method.context)
+    def __init__(
+        self,
+        reviewer: Backend,
+        inner: Drafter,
+        length: DraftLength,
+        lenience: float = 1.0,
+        writes_on: bool = False,
+    ) -> None:
+        self.reviewer, self.inner = reviewer, inner
+        self.parameters = reviewer.parameters + inner.parameters
+        self.context = min(reviewer.context, inner.context)
+        self.method = Method("", inner, Lenient(lenience), length)
         alone = Method("", NullDrafter(reviewer.device), Lenient(), FixedLength(0))
-        self._later = alone if writes_on else method
+        self._later = alone if writes_on else self.method
         self._reviews = 0
 
     @property
     def calls(self) -> int:
-        return self._reviews + self.method.drafter.calls
+        return self._reviews + self.inner.calls
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.reviewer.prefill(prompt_ids)
         self._reviews = 1
-        self.method.drafter.reset(prompt_ids)
+        self.inner.reset(prompt_ids)
         self.method.length.reset()
 
     def propose(
@@ -89,4 +98,4 @@ class VerticalDrafter:
 
     def commit(self, context: list[int]) -> None:
         self._reviews += roll_back(self.reviewer, context, self.reviewer.extend)
-        self.method.drafter.commit(context)
+        self.inner.commit(context)

@@ -45,13 +45,10 @@ class HierarchyRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter
-        from ..loop import Method
-        from ..verify import Lenient
         from .checkpoints import find
 
         middle = find(self.name, self.middle, target, tokenizer)
         small = make(self.small, self.name, target, tokenizer)
         own = "length" in self.small.model_fields_set
         length = self.small.length if own else self.length
-        method = Method(self.name, small, Lenient(), length.build())
-        return VerticalDrafter(middle.load_reviewer(), method, writes_on=True)
+        return VerticalDrafter(middle.load_reviewer(), small, length.build(), writes_on=True)

@@ -45,11 +45,9 @@ class VerticalRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter
-        from ..loop import Method
-        from ..verify import Lenient
         from .checkpoints import find
 
         review = find(self.name, self.review, target, tokenizer)
         inner = make(self.inner, self.name, target, tokenizer)
-        method = Method(self.name, inner, Lenient(self.lenience), self.inner.length.build())
-        return VerticalDrafter(review.load_reviewer(), method)
+        length = self.inner.length.build()
+        return VerticalDrafter(review.load_reviewer(), inner, length, self.lenience)

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities, raw_probabilities
+from .lossy import lossy
 from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
 
 
@@ -42,7 +43,7 @@ class Lenient:
             return verdict(proposal, accepted, at(best, accepted))
         target = probabilities(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
-        pi = torch.minimum(draft, self.lenience * target[:-1]).maximum(target[:-1])
+        pi = lossy(target[:-1], draft, alpha=1 - 1 / self.lenience)
         made = accept_and_resample(proposal, pi, draft, target, chance)
         law = torch.cat([reached_law(pi, draft, target[:-1]), target[-1:]])
         # the last token has its place's law, whether it replaced a draft or follows them all

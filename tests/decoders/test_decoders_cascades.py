@@ -38,7 +38,6 @@ from decoders.chance import Chance, Generator
 from decoders.drafters import Drafter, NeuralDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
-from decoders.drafters.vertical import VerticalDrafter
 from decoders.lengths import AdaptiveLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
@@ -152,10 +151,10 @@ class DraftSLaw(Lenient):
 
 
 @pytest.mark.parametrize("wrong", [MiddleSLaw, DraftSLaw])
-def test_a_wrong_law_is_caught(wrong: type[Lenient]) -> None:
+def test_a_wrong_law_is_caught(wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch) -> None:
     target, request = toy(3), Request(4, Sampling(1.0))
-    drafter = VerticalDrafter(toy(11), method(neural(3, 7), 2, wrong(2.0)))
-    law = loop_law(target, method(drafter, 2), PROMPT, request)
+    monkeypatch.setattr("decoders.drafters.vertical.Lenient", wrong)
+    law = loop_law(target, method(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request)
     assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-4
 
 
