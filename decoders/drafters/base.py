@@ -42,7 +42,7 @@ class Drafter(Protocol):
 
     def commit(self, context: list[int]) -> None:
         """`context` is what stands after the round; what was drafted beyond it is forgotten. A
-        drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade what
-        stood may fall in its turn: a later `context` may be shorter or end otherwise, as long as it
-        begins with what stood before the target's round."""
+        drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade
+        what a draft model let stand may fall before the target: a later `context` may be shorter,
+        or go on otherwise from some point after the target's last round."""
         ...

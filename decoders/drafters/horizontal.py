@@ -19,7 +19,8 @@ from .vertical import VerticalDrafter
 
 @dataclass(frozen=True)
 class Part:
-    """tokens: by how many its limit lies above that of the part before it."""
+    """tokens: by how many its limit lies above that of the part before it. min_confidence: it stops
+    before a token that it gives less."""
 
     drafter: Drafter
     tokens: int

@@ -26,8 +26,11 @@ class VerticalDrafter:
     """reviewer: the middle model, in the target's ids. inner, length: what drafts for it, and how
     much at a time. lenience: of its review.
 
-    writes_on: after the first review of a proposal the reviewer goes on alone (D13, the hierarchy
-    of three models), else more is drafted for it.
+    writes_on: after the first review of a proposal the reviewer goes on alone, else more is drafted
+    for it. That is the hierarchy of three models (D13; Tulsian et al., "Fast Inference from
+    Transformers via Speculative Decoding", Algorithm 3), except that a rejected token is replaced
+    from the residual, so that the proposal's law is the reviewer's own, and that the token which
+    the review itself adds is used.
     """
 
     def __init__(
@@ -65,6 +68,7 @@ class VerticalDrafter:
         min_confidence: float = 0.0,
         needs_raw: bool = False,
     ) -> Proposal:
+        """k tokens. Reviewed as they are, none is left out for `min_confidence`."""
         return self.draft(context, k, k, sampling, chance, needs_raw)
 
     @torch.inference_mode()

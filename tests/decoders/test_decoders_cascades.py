@@ -88,8 +88,8 @@ def test_the_law_is_the_target_s(name: str, sampling: str) -> None:
 
 
 DEEPER: dict[str, Callable[[], Drafter]] = {
-    "lenient": lambda: vertical(toy(1, 2), neural(2, 7), 2, 1.5),
-    "two-deep": lambda: vertical(toy(2, 2), vertical(toy(1, 2), max_gram(shortest=1), 2, 3.0), 2),
+    "lenient": lambda: vertical(toy(1, 2), neural(2, 7), 1, 1.5),
+    "two-deep": lambda: vertical(toy(2, 2), vertical(toy(1, 2), max_gram(shortest=1), 1, 3.0), 1),
     "cs-drafting": lambda: cs_drafter(
         [toy(1, 2), toy(2, 2)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
     ),
@@ -288,7 +288,7 @@ cascades = nested(st.recursive(leaves, nested, max_leaves=4))
     st.sets(st.integers(0, V - 1), max_size=2),
     st.sampled_from([1.0, 1.0, 1.6]),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_every_nest_writes_the_target_s_own_ids(
     seed: int,
     prompt: list[int],
