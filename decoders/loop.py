@@ -9,6 +9,7 @@ import time
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from .backends.base import Backend
 from .backends.sync import synchronize
@@ -52,7 +53,7 @@ class Method:
         return decode(target, self, prompt_ids, prefilled, request, stopper, chance, emit)
 
 
-class _Clock:
+class Clock:
     """Seconds between marks, the device having caught up."""
 
     def __init__(self, device: torch.device) -> None:
@@ -82,10 +83,10 @@ def decode(
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
     """
-    clock = _Clock(target.device)
-    sampling, drafter, length = request.sampling, method.drafter, method.length
-    length.reset()
-    drafter.reset(prompt_ids)
+    clock = Clock(target.device)
+    sampling = request.sampling
+    method.length.reset()
+    method.drafter.reset(prompt_ids)
     prefill_s = prefilled.prefill_s + clock.lap()
     draft_s = verify_s = other_s = 0.0
     rounds = drafted = 0
@@ -97,17 +98,14 @@ def decode(
     emit(ids)
     while not stopper.reason:
         other_s += clock.lap()
-        k = min(length.next(), stopper.room - 1)
-        proposal = _propose(method, context, k, sampling, chance, target)
-        lap_draft = clock.lap()
-        verdict = _score_and_verify(target, method.verifier, context, proposal, sampling, chance)
-        lap_verify = clock.lap()
+        turn = play(target, method, context, stopper.room, sampling, chance, clock)
+        verdict = turn.verdict
         rounds += 1
         drafted += len(verdict.draft_ids)
-        draft_s += lap_draft
-        verify_s += lap_verify
+        draft_s += turn.draft_s
+        verify_s += turn.verify_s
 
-        kept = stopper.admit([*verdict.draft_ids[: verdict.accepted], verdict.next_token])
+        kept = stopper.admit(verdict.ids)
         accepted = min(verdict.accepted, len(kept))
         stood += [0] * (len(verdict.draft_ids) - len(stood))
         for position in range(accepted):
@@ -115,11 +113,7 @@ def decode(
         context += kept
         emit(kept)
         if not stopper.reason:
-            target.truncate(len(context) - 1)  # the newest token is read with the next draft
-            drafter.commit(context)
-            length.observe(
-                StepStats(len(verdict.draft_ids), verdict.accepted, lap_draft, lap_verify)
-            )
+            settle(target, method, context, turn)
     other_s += clock.lap()
     return DecodeResult(
         arm=method.name,
@@ -132,12 +126,50 @@ def decode(
         accepted=sum(stood),
         accepted_per_position=stood,
         target_calls=1 + rounds,
-        draft_calls=drafter.calls,
+        draft_calls=method.drafter.calls,
         prefill_s=prefill_s,
         draft_s=draft_s,
         verify_s=verify_s,
         other_s=other_s,
     )
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One round. logits: [K + 1, V], the target's after any repetition penalty. draft_s, verify_s:
+    the seconds that drafting and reviewing took."""
+
+    verdict: Verdict
+    logits: Tensor
+    draft_s: float
+    verify_s: float
+
+
+def play(
+    target: Backend,
+    method: Method,
+    context: list[int],
+    room: int,
+    sampling: Sampling,
+    chance: Chance,
+    clock: Clock,
+) -> Turn:
+    """Have tokens drafted to follow `context` and let `target` review them; room >= 1 is the most
+    that the verdict may hold, the target's own token included."""
+    k = min(method.length.next(), room - 1)
+    proposal = _propose(method, context, k, sampling, chance, target)
+    draft_s = clock.lap()
+    logits = _score(target, context, proposal, sampling)
+    verdict = method.verifier.verify(proposal, logits, sampling, chance)
+    return Turn(verdict, logits, draft_s, clock.lap())
+
+
+def settle(target: Backend, method: Method, context: list[int], turn: Turn) -> None:
+    """`context` is what stands after the round."""
+    target.truncate(len(context) - 1)  # the newest token is read with the next draft
+    method.drafter.commit(context)
+    drafted, accepted = len(turn.verdict.draft_ids), turn.verdict.accepted
+    method.length.observe(StepStats(drafted, accepted, turn.draft_s, turn.verify_s))
 
 
 def _first_token(
@@ -169,23 +201,15 @@ def _propose(
     return method.drafter.propose(context, k, sampling, chance, bar, needs_raw)
 
 
-def _score_and_verify(
-    target: Backend,
-    verifier: Verifier,
-    context: list[int],
-    proposal: Proposal,
-    sampling: Sampling,
-    chance: Chance,
-) -> Verdict:
-    newest = torch.tensor(context[-1:], device=target.device)
-    logits = target.extend(torch.cat([newest, proposal.ids]))  # [K + 1, V]
-    logits = _penalised(logits, context, proposal.ids, sampling)
-    return verifier.verify(proposal, logits, sampling, chance)
+def _score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
+    """[K + 1, V] logits, row i for the token after the first i drafted ones."""
+    # the newest token alone, but for a reviewing draft model that sat out (drafters/vertical.py)
+    unread = torch.tensor(context[target.length :], device=target.device)
+    logits = target.extend(torch.cat([unread, proposal.ids]))[len(unread) - 1 :]
+    return _penalised(logits, context, proposal.ids, sampling)
 
 
-def _penalised(
-    logits: torch.Tensor, context: list[int], draft: torch.Tensor, sampling: Sampling
-) -> torch.Tensor:
+def _penalised(logits: Tensor, context: list[int], draft: Tensor, sampling: Sampling) -> Tensor:
     if sampling.repetition_penalty == 1:
         return logits
     return penalise(logits, sampling, seen_mask(context, draft, *logits.shape))

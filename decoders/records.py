@@ -93,12 +93,20 @@ class Verdict:
     """A verifier's answer, read from the device in one go.
 
     accepted: how many drafted ids stand, from the left. next_token: the one that follows them.
-    draft_ids: the drafted ids on the host.
+    draft_ids: the drafted ids on the host. law: [accepted + 1, V], the distribution that each of
+    `ids` has, its place having been reached; None at temperature 0, and from verifiers that only
+    review for the target.
     """
 
     accepted: int
     next_token: int
     draft_ids: list[int]
+    law: Tensor | None = None
+
+    @property
+    def ids(self) -> list[int]:
+        """What stands after the round."""
+        return [*self.draft_ids[: self.accepted], self.next_token]
 
 
 @dataclass(frozen=True)

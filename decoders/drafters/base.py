@@ -12,9 +12,14 @@ class Drafter(Protocol):
     """Guesses for one sequence at a time. calls: forward passes made since `reset`. context: the
     longest sequence it can follow."""
 
-    parameters: int
-    context: int
-    calls: int
+    @property
+    def parameters(self) -> int: ...
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def calls(self) -> int: ...
 
     def reset(self, prompt_ids: list[int]) -> None:
         """A new query; the target has just read its prompt."""
@@ -37,5 +42,7 @@ class Drafter(Protocol):
 
     def commit(self, context: list[int]) -> None:
         """`context` is what stands after the round; what was drafted beyond it is forgotten. A
-        drafter that sat out some rounds catches up here, not in `propose`."""
+        drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade
+        what a draft model let stand may fall before the target: a later `context` may be shorter,
+        or go on otherwise from some point after the target's last round."""
         ...

@@ -1,13 +1,15 @@
 """Max-Gram (Chen et al., Cascade Speculative Drafting): what followed the longest earlier match.
 
-The index maps every n-gram of the context to where it last (or first) ended, and grows by one entry
-per n for each new token, so that a proposal looks up at most `longest` keys whatever the context's
-length. Where nothing matches, a table made from the target's own outputs answers.
+The index maps every n-gram of the context to where it ended, and grows by one entry per n for each
+new token, so that a proposal looks up at most `longest` keys whatever the context's length. In a
+cascade the context may end in drafted tokens; once they fall, their entries are taken back. Where
+nothing matches, a table made from the target's own outputs answers.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 
 import torch
 
@@ -52,8 +54,8 @@ class MaxGramDrafter:
         self.reset([])
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self._ends: dict[tuple[int, ...], int] = {}
-        self._indexed = 0
+        self._ends: dict[tuple[int, ...], list[int]] = {}  # ascending
+        self._line: list[int] = []  # the context that is indexed
         self.calls = 0
         self._index(prompt_ids)
 
@@ -63,19 +65,30 @@ class MaxGramDrafter:
     def _index(self, context: list[int]) -> None:
         """Enter every n-gram that ends before the last token: each has a successor, and the suffix
         never matches itself."""
-        for end in range(max(1, self._indexed), len(context)):
-            for n in range(self._shortest, min(self._longest, end) + 1):
-                key = tuple(context[end - n : end])
-                if not self._earliest or key not in self._ends:
-                    self._ends[key] = end
-        self._indexed = max(self._indexed, len(context))
+        held = _common(self._line, context)
+        first = max(1, held)
+        for end in reversed(range(first, len(self._line))):  # what no longer stands
+            for key in self._keys(end):
+                ends = self._ends[key]
+                ends.pop()
+                if not ends:
+                    del self._ends[key]
+        self._line[held:] = context[held:]
+        for end in range(first, len(context)):
+            for key in self._keys(end):
+                self._ends.setdefault(key, []).append(end)
+
+    def _keys(self, end: int) -> Iterator[tuple[int, ...]]:
+        """The n-grams that end before position `end`."""
+        for n in range(self._shortest, min(self._longest, end) + 1):
+            yield tuple(self._line[end - n : end])
 
     def match(self, line: list[int]) -> tuple[int, int] | None:
         """Where the longest known suffix of `line` was followed by a token, and how long it is."""
         for n in range(min(self._longest, len(line)), self._shortest - 1, -1):
-            found = self._ends.get(tuple(line[-n:]))
-            if found is not None:
-                return found, n
+            ends = self._ends.get(tuple(line[-n:]))
+            if ends is not None:
+                return ends[0 if self._earliest else -1], n
         return None
 
     def guess(self, context: list[int], k: int) -> list[int]:
@@ -117,3 +130,10 @@ class MaxGramDrafter:
         self._index(context)  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
+
+
+def _common(one: list[int], other: list[int]) -> int:
+    """How many leading tokens agree."""
+    if other[: len(one)] == one:
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

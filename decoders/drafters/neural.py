@@ -9,6 +9,7 @@ from ..backends.base import Backend
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
+from .catch_up import roll_back
 from .chain import draft_chain
 
 
@@ -47,12 +48,7 @@ class NeuralDrafter:
         return proposal
 
     def commit(self, context: list[int]) -> None:
-        # of what was drafted, the cache may keep the part that stands: all but the newest token
-        held = min(self.backend.length, len(context) - 1)
-        self.backend.truncate(held)
-        if len(context) - held > 2:  # sat out: two unread tokens are the most a round leaves
-            self._feed(torch.tensor(context[held:-1], device=self._device))
-            self.calls += 1
+        self.calls += roll_back(self.backend, context, self._feed)
 
     def _feed(self, ids: Tensor) -> Tensor:
         """Append target ids [T]; logits [N] for what follows the last."""

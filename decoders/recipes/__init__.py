@@ -9,15 +9,23 @@ from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
 from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .cs_drafting import CSDraftingRecipe
 from .early_exit import EarlyExitRecipe
+from .hierarchy import HierarchyRecipe
+from .horizontal import HorizontalRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .vertical import VerticalRecipe
 
 KINDS: dict[str, type[ArmRecipe]] = {
     "autoregressive": AutoregressiveRecipe,
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
     "max_gram": MaxGramRecipe,
+    "vertical": VerticalRecipe,
+    "horizontal": HorizontalRecipe,
+    "cs_drafting": CSDraftingRecipe,
+    "hierarchy": HierarchyRecipe,
 }
 
 

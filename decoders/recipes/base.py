@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ..lengths import DraftLength
     from ..strategy import Strategy
 
-__all__ = ["ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
+__all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
+
+LONGEST = 64  # tokens of a draft
 
 
 class LengthRecipe(Strict):
@@ -23,7 +25,7 @@ class LengthRecipe(Strict):
     the measured costs. min_confidence: stop before a token that the drafter gives less."""
 
     kind: Literal["fixed", "adaptive"] = "fixed"
-    k: Annotated[int, Field(ge=1, le=64)] = 4
+    k: Annotated[int, Field(ge=1, le=LONGEST)] = 4
     min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     def build(self) -> DraftLength:
@@ -63,6 +65,11 @@ class DraftingRecipe(ArmRecipe):
     @property
     def lossless(self) -> bool:
         return self.verifier.lossless
+
+    @property
+    def on_target(self) -> bool:
+        """Whether it runs on the target's own layers, and so drafts for no other model."""
+        return False
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         """The part that guesses, for this target."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
 
 from .. import targets
 from ..backends.base import Backend
+from ..backends.hf import HFBackend
+from ..backends.llama import LlamaBackend
+from ..backends.mapped import MappedBackend
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
 from ..zoo.catalogue import shipped_folders, verify_files
@@ -48,14 +56,57 @@ def draft_vocab_of(arm: str, folder: Path, target: Backend) -> DraftVocab | None
     return vocab.to(target.device)
 
 
-def require_same_tokenizer(
-    arm: str, folder: Path, drafter: Backend, target: Backend, tokenizer: Any
-) -> None:
+@dataclass(frozen=True)
+class Checkpoint:
+    """A draft model that fits the target, found and checked but not loaded. vocab: the part of the
+    target's vocabulary that it has, None for all of it."""
+
+    folder: Path
+    vocab: DraftVocab | None
+    target: Backend
+
+    def load(self) -> tuple[Backend, DraftVocab | None]:
+        """The model, with a cache of its own, and what it can say of the target's vocabulary."""
+        backend = _load(self.folder, self.target.device, self.target.dtype)
+        return backend, self.vocab or common_vocab(backend, self.target)
+
+    def load_reviewer(self) -> Backend:
+        """The same in the target's ids, for a model that reviews."""
+        backend, vocab = self.load()
+        return backend if vocab is None else MappedBackend(backend, vocab)
+
+
+def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
+    """Raises DraftpickError where there is no such model or it does not fit the target."""
+    folder = folder_of(arm, drafter, "config.json")
+    vocab = draft_vocab_of(arm, folder, target)
+    if vocab is None:
+        require_same_tokenizer(arm, folder, target, tokenizer)
+    return Checkpoint(folder, vocab, target)
+
+
+_LOADED: WeakValueDictionary[tuple[object, ...], Backend] = WeakValueDictionary()
+
+
+def _load(folder: Path, device: torch.device, dtype: torch.dtype) -> Backend:
+    """A checkpoint that another drafter holds lends its weights; the cache is never shared."""
+    key = (folder, targets.fingerprint(folder), device, dtype)
+    held = _LOADED.get(key)
+    if isinstance(held, LlamaBackend):
+        return LlamaBackend(held.shape, held.weights)
+    if isinstance(held, HFBackend):
+        return HFBackend(held.model)
+    _LOADED[key] = backend = targets.load_backend(folder, device, dtype)
+    return backend
+
+
+def require_same_tokenizer(arm: str, folder: Path, target: Backend, tokenizer: Any) -> None:
     """A whole-vocabulary drafter must mean the same by every id."""
     if (folder / "tokenizer.json").is_file() and tokenizer is not None:
         same = targets.load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
     else:
-        same = drafter.vocab_size == target.vocab_size
+        config = json.loads((folder / "config.json").read_text())
+        same = config.get("text_config", config)["vocab_size"] == target.vocab_size
     if not same:
         raise DraftpickError(
             f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "

@@ -19,6 +19,10 @@ class EarlyExitRecipe(DraftingRecipe):
     kind: Literal["early_exit"] = "early_exit"
     drafter: str
 
+    @property
+    def on_target(self) -> bool:
+        return True
+
     def prepare(self, target: Backend) -> None:
         """A target that cannot have an exit is left alone: the arm says so when it is asked for,
         the others work."""

@@ -18,14 +18,7 @@ class NeuralRecipe(DraftingRecipe):
     drafter: str
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from .. import targets
         from ..drafters import NeuralDrafter
-        from .checkpoints import common_vocab, draft_vocab_of, folder_of, require_same_tokenizer
+        from .checkpoints import find
 
-        folder = folder_of(self.name, self.drafter, "config.json")
-        vocab = draft_vocab_of(self.name, folder, target)
-        backend = targets.load_backend(folder, target.device, target.dtype)
-        if vocab is None:
-            require_same_tokenizer(self.name, folder, backend, target, tokenizer)
-            vocab = common_vocab(backend, target)
-        return NeuralDrafter(backend, vocab)
+        return NeuralDrafter(*find(self.name, self.drafter, target, tokenizer).load())

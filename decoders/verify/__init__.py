@@ -3,7 +3,8 @@
 from .base import Verifier
 from .bild import BiLD
 from .deferral import SpeculativeCascade
+from .lenient import Lenient
 from .lossless import Lossless
 from .lossy import Lossy
 
-__all__ = ["BiLD", "Lossless", "Lossy", "SpeculativeCascade", "Verifier"]
+__all__ = ["BiLD", "Lenient", "Lossless", "Lossy", "SpeculativeCascade", "Verifier"]

@@ -1,0 +1,24 @@
+"""Bringing a drafting model's cache to what stands after a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from ..backends.base import Backend
+
+
+def roll_back(backend: Backend, context: list[int], read: Callable[[Tensor], Tensor]) -> int:
+    """Keep what stands of a cache, and read now what a model that sat out has missed; passes made.
+
+    read: appends ids [T] to the cache.
+    """
+    # of what was drafted, the cache may keep the part that stands: all but the newest token
+    held = min(backend.length, len(context) - 1)
+    backend.truncate(held)
+    if len(context) - held <= 2:  # two unread tokens are the most a round leaves
+        return 0
+    read(torch.tensor(context[held:-1], device=backend.device))
+    return 1

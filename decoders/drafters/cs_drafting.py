@@ -1,0 +1,38 @@
+"""Cascade speculative drafting: the nest of vertical and horizontal cascades over a row of draft
+models (D14 with D15; Chen et al., "Cascade Speculative Drafting", Algorithm 1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..backends.base import Backend
+from ..lengths import FixedLength
+from .base import Drafter
+from .horizontal import HorizontalDrafter, Part
+from .vertical import VerticalDrafter
+
+
+def cs_drafter(
+    reviewers: Sequence[Backend],
+    last: Drafter,
+    K: Sequence[Sequence[int]],
+    lenience: float,
+    longest: int,
+) -> HorizontalDrafter:
+    """What drafts for the target. reviewers: from larger to smaller; `last` drafts with no help.
+
+    K: row 0 is for the target, row i + 1 for reviewers[i]; each says how many tokens the models
+    after the row's own add in turn. A model's step is the same inside a larger model's step and
+    beside it, so there is one drafter, and one cache, a model. longest: bounds any one draft.
+    """
+    drafters = [last]
+
+    def row(i: int) -> HorizontalDrafter:
+        parts = [Part(d, tokens) for d, tokens in zip(drafters, K[i][i:], strict=True)]
+        return HorizontalDrafter(parts, owned=1)  # the largest holds the others inside
+
+    for i in reversed(range(len(reviewers))):
+        step = VerticalDrafter(reviewers[i], row(i + 1), FixedLength(longest), lenience)
+        drafters.insert(0, step)
+    return row(0)

@@ -1,0 +1,96 @@
+"""Horizontal cascade: earlier draft positions from the better drafter, later ones from cheaper ones
+(D15; Chen et al., "Cascade Speculative Drafting", section 3.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..records import Proposal, Sampling
+from ..verify.step import one_hot
+from .base import Drafter
+from .vertical import VerticalDrafter
+
+
+@dataclass(frozen=True)
+class Part:
+    """tokens: by how many its limit lies above that of the part before it. min_confidence: it stops
+    before a token that it gives less."""
+
+    drafter: Drafter
+    tokens: int
+    min_confidence: float = 0.0
+
+
+class HorizontalDrafter:
+    """Each part drafts until the limits of the parts up to it are reached together: where one fell
+    short, the next makes up for it. A vertical cascade may pass its limit, as all that its review
+    let stand costs nothing more.
+
+    owned: how many parts, from the first, are this drafter's own to reset and commit. The others
+    must be at work inside those, sharing their cache: None for all.
+    """
+
+    def __init__(self, parts: Sequence[Part], owned: int | None = None) -> None:
+        self.parts = list(parts)
+        self._own = [part.drafter for part in self.parts[:owned]]
+        self.parameters = sum(drafter.parameters for drafter in self._own)
+        self.context = min(drafter.context for drafter in self._own)
+
+    @property
+    def calls(self) -> int:
+        return sum(drafter.calls for drafter in self._own)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        for drafter in self._own:
+            drafter.reset(prompt_ids)
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        line, made, limit = list(context), list[Proposal](), 0
+        for part in self.parts:
+            limit = min(limit + part.tokens, k)
+            drafted = len(line) - len(context)
+            if drafted >= limit:
+                continue
+            least, most, drafter = limit - drafted, k - drafted, part.drafter
+            if isinstance(drafter, VerticalDrafter):
+                proposal = drafter.draft(line, least, most, sampling, chance, needs_raw)
+            else:
+                bar = max(min_confidence, part.min_confidence)
+                proposal = drafter.propose(line, least, sampling, chance, bar, needs_raw)
+            made.append(proposal)
+            line += proposal.ids.tolist()
+        return _joined(made)
+
+    def commit(self, context: list[int]) -> None:
+        for drafter in self._own:
+            drafter.commit(context)
+
+
+def _joined(made: list[Proposal]) -> Proposal:
+    """One after the other."""
+    ids = [proposal.ids for proposal in made]
+    probs = _rows(ids, [proposal.probs for proposal in made])
+    return Proposal(torch.cat(ids), probs, _rows(ids, [proposal.raw for proposal in made]))
+
+
+def _rows(ids: list[Tensor], given: list[Tensor | None]) -> Tensor | None:
+    """[K, V], a part that gave none being deterministic; None where no part gave any."""
+    like = next((rows for rows in given if rows is not None), None)
+    if like is None:
+        return None
+    pairs = zip(ids, given, strict=True)
+    return torch.cat([one_hot(i, like) if rows is None else rows for i, rows in pairs])

@@ -1,0 +1,47 @@
+"""Recipes inside a recipe: the drafters that a cascade is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+
+from .base import DraftingRecipe
+
+if TYPE_CHECKING:
+    from ..backends.base import Backend
+    from ..drafters import Drafter
+
+
+def _nested(body: Any) -> Any:
+    """A mapping with `kind:`, of any kind that drafts. Its mistakes become one sentence."""
+    from . import recipe
+
+    if not isinstance(body, dict):
+        return body
+    try:
+        made = recipe(**{"kind": None, **body})
+    except ValidationError as error:
+        mistakes = error.errors(include_url=False)
+        paths = [".".join(map(str, mistake["loc"])) for mistake in mistakes]
+        said = [mistake["msg"].removeprefix("Value error, ") for mistake in mistakes]
+        lines = [f"{p}: {s}" if p else s for p, s in zip(paths, said, strict=True)]
+        raise ValueError("; ".join(lines)) from error
+    if not isinstance(made, DraftingRecipe):
+        raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
+    if "verifier" in made.model_fields_set:
+        raise ValueError("verifier: leave it out; only the target's review has one to choose")
+    return made
+
+
+Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
+
+
+def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Drafter:
+    """The drafter of a nested recipe, whose mistakes are the arm's."""
+    return inner.model_copy(update={"name": arm}).make_drafter(target, tokenizer)
+
+
+def words(inner: DraftingRecipe) -> str:
+    """A nested recipe in a few words."""
+    return " ".join(filter(None, [inner.kind, getattr(inner, "drafter", None)]))

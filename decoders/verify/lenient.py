@@ -1,0 +1,66 @@
+"""Review with lenience, by a draft model of a draft that the target reviews in its turn (D14; Chen
+et al., "Cascade Speculative Drafting", section 3.1).
+
+Sampled: token x, drawn from q, stands with min(1, l p(x) / q(x)); at the first that falls, the next
+token is drawn from norm(max(0, p - q)); when all stand, from p. Greedy: it stands while it is the
+reviewer's argmax or l p(x) >= q(x), p and q being the models' raw probabilities.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..records import Proposal, Sampling, Verdict
+from ..sampling import probabilities, raw_probabilities
+from .lossy import lossy
+from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
+
+
+class Lenient:
+    """lenience: l >= 1. 1 is strict: the reviewer's own law, and greedily its own argmax alone.
+
+    Its verdicts hold the law of what stands, so that the target's review can be lossless.
+    """
+
+    def __init__(self, lenience: float = 1.0) -> None:
+        self.lenience = lenience
+        self.lossless = lenience == 1
+        self.needs_raw = lenience > 1
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        if sampling.greedy:
+            best = target_logits.argmax(-1)  # [K + 1]
+            stands = best[:-1] == proposal.ids
+            if self.needs_raw:
+                stands |= self._likely_enough(proposal, target_logits[:-1])
+            accepted = leading(stands)
+            return verdict(proposal, accepted, at(best, accepted))
+        target = probabilities(target_logits, sampling)  # [K + 1, V]
+        draft = draft_distribution(proposal, target)  # [K, V]
+        pi = lossy(target[:-1], draft, alpha=1 - 1 / self.lenience)
+        made = accept_and_resample(proposal, pi, draft, target, chance)
+        law = torch.cat([reached_law(pi, draft, target[:-1]), target[-1:]])
+        # the last token has its place's law, whether it replaced a draft or follows them all
+        return replace(made, law=law[: made.accepted + 1])
+
+    def _likely_enough(self, proposal: Proposal, logits: Tensor) -> Tensor:
+        """[K] bool: l p(x) >= q(x)."""
+        sure = raw_probabilities(logits)  # [K, V]
+        draft = one_hot(proposal.ids, sure) if proposal.raw is None else proposal.raw.to(sure.dtype)
+        return self.lenience * acceptance(sure, draft, proposal.ids) >= 1
+
+
+def reached_law(pi: Tensor, draft: Tensor, target: Tensor) -> Tensor:
+    """[K, V], the law that accepting and resampling (`step.py`) gives each position it reaches:
+    min(pi, q), and what that leaves over spread as max(0, pi - q). pi need not sum to 1."""
+    stands = torch.minimum(pi, draft)
+    left = (pi - draft).clamp(min=0)
+    total = left.sum(-1, keepdim=True)
+    spread = torch.where(total > 0, left / total, target)
+    return stands + (1 - stands.sum(-1, keepdim=True)).clamp(min=0) * spread

@@ -1,0 +1,28 @@
+"""Cascades of toy models."""
+
+from __future__ import annotations
+
+from decoders.backends.base import Backend
+from decoders.backends.mapped import MappedBackend
+from decoders.backends.toy import ToyBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import Drafter
+from decoders.drafters.vertical import VerticalDrafter
+from decoders.lengths import DraftLength, FixedLength
+
+
+def vertical(
+    reviewer: Backend, inner: Drafter, length: DraftLength | int = 2, lenience: float = 1.0
+) -> VerticalDrafter:
+    rule = FixedLength(length) if isinstance(length, int) else length
+    return VerticalDrafter(reviewer, inner, rule, lenience)
+
+
+def hierarchy(middle: Backend, small: Drafter, length: int = 2) -> VerticalDrafter:
+    return VerticalDrafter(middle, small, FixedLength(length), writes_on=True)
+
+
+def part_of_vocabulary(kept: list[int], target_vocab: int, seed: int) -> MappedBackend:
+    """A reviewer over a part of the target's vocabulary."""
+    vocab = DraftVocab(kept, target_vocab)
+    return MappedBackend(ToyBackend.random(vocab.size, seed, 1.0), vocab)

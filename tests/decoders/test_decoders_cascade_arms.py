@@ -1,0 +1,352 @@
+"""Arms that are cascades: their YAML, its mistakes, and what is built of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import CPU, native
+from test_decoders_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
+
+from decoders import Engine, targets
+from decoders.arms import load_arms
+from decoders.backends.hf import HFBackend
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.mapped import MappedBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import MaxGramDrafter, NeuralDrafter
+from decoders.drafters.horizontal import HorizontalDrafter
+from decoders.drafters.vertical import VerticalDrafter
+from decoders.errors import DraftpickError
+from decoders.loop import Method
+from decoders.records import Request, Sampling
+from router.arms_view import arms_json
+
+Tiny = Callable[..., Path]
+PROMPT = [7, 11, 7, 11, 7]
+
+GOOD = """
+arms:
+  vertical:
+    kind: vertical
+    review: {one}
+    lenience: 2
+    inner: {{kind: neural, drafter: {two}, length: {{k: 3}}}}
+    length: {{kind: adaptive, k: 8}}
+  two-deep:
+    kind: vertical
+    review: {one}
+    inner:
+      kind: vertical
+      review: {two}
+      inner: {{kind: max_gram, shortest: 1, length: {{k: 2}}}}
+      length: {{k: 3}}
+    length: {{k: 6}}
+  horizontal:
+    kind: horizontal
+    parts:
+      - {{kind: early_exit, drafter: {exit}, length: {{k: 2, min_confidence: 0.3}}}}
+      - {{kind: neural, drafter: {part}, length: {{k: 2}}}}
+      - {{kind: max_gram, shortest: 1, length: {{k: 4}}}}
+  nest:
+    kind: cs_drafting
+    models: [{one}, {part}, {{kind: max_gram, shortest: 1}}]
+    K: [[1, 2, 3], [0, 2, 2], [0, 0, 4]]
+    lenience: 3
+  hierarchy:
+    kind: hierarchy
+    small: {{kind: neural, drafter: {two}}}
+    middle: {part}
+    length: {{k: 5}}
+"""
+
+
+@pytest.fixture(scope="module")
+def file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cascades")
+    (folder / "part").mkdir()
+    part = with_tokenizer(tiny(seed=7, num_hidden_layers=1, vocab_size=8), folder / "part", None)
+    DraftVocab([1, 2, 3, 5, 8, 13, 15], 16).save(part)
+    (folder / "exit").mkdir()
+    places = {
+        "one": tiny(seed=5, num_hidden_layers=2),
+        "two": tiny(seed=6, num_hidden_layers=1),
+        "part": part,
+        "exit": adapter_folder(tiny, folder / "exit"),
+    }
+    (folder / "arms.yaml").write_text(GOOD.format(**places))
+    return folder / "arms.yaml"
+
+
+def names() -> list[str]:
+    return ["vertical", "two-deep", "horizontal", "nest", "hierarchy"]
+
+
+@pytest.fixture
+def engine(tiny: Tiny, file: Path) -> Engine:
+    return Engine(native(tiny()), load_arms(file), eos_ids=(15,))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None:
+    drafted = 0
+    for prompt in ([3], PROMPT, [3, 1, 4, 1, 5, 9, 2]):
+        for request in (Request(24), Request(24, Sampling(repetition_penalty=1.3))):
+            result = engine.decode(name, prompt, request)
+            assert result.ids == engine.decode("autoregressive", prompt, request).ids
+            drafted += result.drafted
+        again = [engine.decode(name, prompt, Request(9, Sampling(0.8), seed=3)) for _ in range(2)]
+        if name != "vertical":  # its length follows the clock
+            assert again[0].ids == again[1].ids
+    assert drafted > 0 and engine.arms[name].lossless
+
+
+def test_what_is_built(engine: Engine) -> None:
+    def drafter(name: str) -> Any:
+        method = engine.method(name)
+        assert isinstance(method, Method) and method.verifier.lossless
+        return method.drafter
+
+    deep = drafter("two-deep")
+    assert isinstance(deep, VerticalDrafter) and isinstance(deep.inner, VerticalDrafter)
+    assert isinstance(deep.inner.inner, MaxGramDrafter)
+    assert (deep.method.length.next(), deep.inner.method.length.next()) == (3, 2)
+    one, part, last = (p.drafter for p in drafter("nest").parts)
+    assert isinstance(one.inner, HorizontalDrafter)
+    assert [p.drafter for p in one.inner.parts] == [part, last]  # the same, not its like
+    assert [p.tokens for p in one.inner.parts] == [2, 2]
+    assert [p.tokens for p in drafter("nest").parts] == [1, 2, 3]
+    assert [p.tokens for p in part.inner.parts] == [4]
+    assert one.method.verifier.lenience == part.method.verifier.lenience == 3
+    assert isinstance(part.reviewer, MappedBackend)
+    assert [p.min_confidence for p in drafter("horizontal").parts] == [0.3, 0.0, 0.0]
+    small = drafter("hierarchy").inner
+    assert isinstance(small, NeuralDrafter)
+    assert drafter("hierarchy").method.length.next() == 5  # the arm's, as it has none of its own
+    assert drafter("vertical").context == min(engine.target.context, 96)
+
+
+def test_one_checkpoint_s_weights_are_in_memory_once(engine: Engine) -> None:
+    """Each user has a cache of its own."""
+    users = [engine.method(name).drafter for name in ("vertical", "two-deep", "nest")]  # type: ignore[attr-defined]
+    models = [users[0].reviewer, users[1].reviewer, users[2].parts[0].drafter.reviewer]
+    assert all(isinstance(model, LlamaBackend) for model in models)
+    assert len({id(model.weights.embedding) for model in models}) == 1
+    assert len({id(model._cache[0][0]) for model in models}) == 3
+
+
+def test_a_transformers_model_s_weights_too(
+    tiny: Tiny, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = targets.load_backend
+    monkeypatch.setattr(targets, "load_backend", lambda *args: real(*args, "hf"))
+    engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
+    users = [engine.method(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
+    assert all(isinstance(user.reviewer, HFBackend) for user in users)
+    assert users[0].reviewer.model is users[1].reviewer.model
+    expected = engine.decode("autoregressive", PROMPT, Request(20)).ids
+    for name in ("vertical", "two-deep", "vertical"):
+        assert engine.decode(name, PROMPT, Request(20)).ids == expected
+
+
+def test_a_mapped_reviewer(tiny: Tiny) -> None:
+    vocab = DraftVocab([1, 4, 6], 8)
+    inner = native(tiny(seed=7, vocab_size=4), torch.float64)
+    model, alone = MappedBackend(inner, vocab), native(tiny(seed=7, vocab_size=4), torch.float64)
+    first = model.prefill([4, 0, 6]).logits  # 0 is not in the list: the model's id 3, "other"
+    assert torch.equal(first[[1, 4, 6]], alone.prefill([1, 3, 2]).logits[:3])
+    assert first.isneginf().nonzero().flatten().tolist() == [0, 2, 3, 5, 7]
+    rows = model.extend(torch.tensor([1, 7]))
+    assert rows.shape == (2, 8) and model.length == 5
+    assert torch.equal(rows[:, [1, 4, 6]], alone.extend(torch.tensor([0, 3]))[:, :3])
+    model.truncate(3)
+    assert (model.length, inner.length) == (3, 3)
+
+
+def test_the_view_names_what_drafts(file: Path) -> None:
+    said = {arm["name"]: arm["drafter"] for arm in arms_json(file)}
+    assert "reviewing neural" in said["vertical"]
+    assert "reviewing vertical" in said["two-deep"] and "max_gram" in said["two-deep"]
+    assert said["horizontal"].startswith("early_exit") and "then max_gram" in said["horizontal"]
+    assert said["nest"].endswith(", max_gram") and "after neural" in said["hierarchy"]
+
+
+def test_what_is_nested_counts_as_part_of_the_recipe(tmp_path: Path) -> None:
+    def print_of(tokens: int) -> str:
+        body = f"{{kind: vertical, review: x, inner: {{kind: max_gram, shortest: {tokens}}}}}"
+        (tmp_path / "a.yaml").write_text(f"arms: {{a: {body}}}")
+        arms = load_arms(tmp_path / "a.yaml")
+        engine = Engine.__new__(Engine)  # the recipes alone
+        engine.arms = arms
+        return engine.arms_fingerprint(["a"])
+
+    assert print_of(1) != print_of(3) == print_of(3)
+
+
+# -- mistakes -------------------------------------------------------------------------------------
+
+MAX_GRAM = "{kind: max_gram}"
+PARTS = "kind: horizontal, parts"
+NEST = f"kind: cs_drafting, models: [x, {MAX_GRAM}], K"
+MISTAKES = {
+    "K is not square": (f"{NEST}: [[1, 2, 3], [0, 1, 1]]", r"K: give 2 rows of 2 numbers"),
+    "a row of K too few": (f"{NEST}: [[1, 2]]", r"K: give 2 rows of 2 numbers"),
+    "K below the diagonal": (f"{NEST}: [[1, 2], [3, 1]]", r"K: row 1 must be 0 left of the diag"),
+    "0 on the diagonal": (f"{NEST}: [[0, 2], [0, 1]]", r"K: row 0 must have 1 or more on the diag"),
+    "K below 0": (f"{NEST}: [[1, -2], [0, 1]]", r"row 0 must have .* 0 or more right of it"),
+    "K too long a draft": (f"{NEST}: [[1, 64], [0, 1]]", r"row 0 .* at most 64 together"),
+    "no K": ("kind: cs_drafting, models: [x, {kind: max_gram}]", r"arms\.a\.K: Field required"),
+    "no Max-Gram at the end": ("kind: cs_drafting, models: [x, y], K: [[1]]", "end the list with"),
+    "Max-Gram alone": (f"kind: cs_drafting, models: [{MAX_GRAM}], K: [[1]]", "at least one draft"),
+    "Max-Gram in between": (
+        f"kind: cs_drafting, models: [x, {MAX_GRAM}, y], K: [[1]]",
+        "end the list with",
+    ),
+    "no models": ("kind: cs_drafting, models: [], K: [[1]]", "at least one draft model"),
+    "lenience of a nest": (
+        f"{NEST}: [[1, 1], [0, 1]], lenience: 0.5",
+        r"a\.lenience: .*equal to 1",
+    ),
+    "lenience": (
+        f"kind: vertical, review: x, inner: {MAX_GRAM}, lenience: 0.9",
+        r"a\.lenience: .*greater than or equal to 1",
+    ),
+    "boundless lenience": (
+        f"kind: vertical, review: x, inner: {MAX_GRAM}, lenience: .inf",
+        r"a\.lenience: .*finite",
+    ),
+    "nothing inside": ("kind: vertical, review: x", r"arms\.a\.inner: Field required"),
+    "a name inside": ("kind: vertical, review: x, inner: y", r"arms\.a\.inner"),
+    "no kind inside": ("kind: vertical, review: x, inner: {}", r"inner: kind: None is not one of"),
+    "a kind that does not draft": (
+        "kind: vertical, review: x, inner: {kind: autoregressive}",
+        r"inner: kind: 'autoregressive' cannot draft for another model",
+    ),
+    "a nest in a nest": (
+        f"kind: vertical, review: x, inner: {{{NEST}: [[1, 1], [0, 1]]}}",
+        r"inner: kind: 'cs_drafting' cannot draft for another model",
+    ),
+    "a mistake inside": (
+        "kind: vertical, review: x, inner: {kind: max_gram, shortest: 0, colour: red}",
+        r"arms\.a\.inner: shortest: .*; colour: ",
+    ),
+    "a verifier inside": (
+        "kind: vertical, review: x, inner: {kind: max_gram, verifier: lossless}",
+        r"inner: verifier: leave it out",
+    ),
+    "an exit drafts for another model": (
+        "kind: vertical, review: x, inner: {kind: early_exit, drafter: y}",
+        r"inner: an early exit runs on the target's own layers",
+    ),
+    "an exit hidden in a row": (
+        "kind: hierarchy, middle: x, small: {kind: horizontal, parts: "
+        f"[{{kind: early_exit, drafter: y}}, {MAX_GRAM}]}}",
+        r"small: an early exit runs on the target's own layers",
+    ),
+    "doubt of the reviewed": (
+        f"kind: vertical, review: x, inner: {MAX_GRAM}, length: {{min_confidence: 0.3}}",
+        r"length\.min_confidence: .*set it on `inner`",
+    ),
+    "doubt of the middle": (
+        f"kind: hierarchy, middle: x, small: {MAX_GRAM}, length: {{min_confidence: 0.3}}",
+        r"length\.min_confidence: .*set it on `small`",
+    ),
+    "a hierarchy of one token": (
+        f"kind: hierarchy, middle: x, small: {MAX_GRAM}, length: {{k: 1}}",
+        r"length\.k: give at least 2",
+    ),
+    "one part": (f"{PARTS}: [{MAX_GRAM}]", r"arms\.a\.parts: .*at least 2"),
+    "two exits": (
+        f"{PARTS}: [{{kind: early_exit, drafter: x}}, {{kind: early_exit, drafter: y}}]",
+        r"parts: only one early exit",
+    ),
+    "an adaptive part": (
+        f"{PARTS}: [{MAX_GRAM}, {{kind: neural, drafter: x, length: {{kind: adaptive}}}}]",
+        r"parts\.1\.length: give \{kind: fixed",
+    ),
+    "a row in a row": (
+        f"{PARTS}: [{MAX_GRAM}, {{{PARTS}: [{MAX_GRAM}, {MAX_GRAM}]}}]",
+        r"parts\.1: list the parts of that cascade here",
+    ),
+    "a mistake in a part": (
+        f"{PARTS}: [{MAX_GRAM}, {{kind: neural}}]",
+        r"arms\.a\.parts\.1: drafter: Field required",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_in_the_file(case: str, tmp_path: Path) -> None:
+    body, said = MISTAKES[case]
+    (tmp_path / "arms.yaml").write_text(f"arms: {{a: {{{body}}}}}")
+    with pytest.raises(DraftpickError, match=said) as caught:
+        load_arms(tmp_path / "arms.yaml")
+    assert "1 mistake(s)" in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*args: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(targets, "load_backend", load)
+
+
+def refused(tiny: Tiny, tmp_path: Path, body: str) -> str:
+    path = tmp_path / "arms.yaml"
+    path.write_text(f"arms: {{a: {{{body}}}}}")
+    engine = Engine(native(tiny()), load_arms(path), tokenizer=tokenizer(WORDS))
+    with pytest.raises(DraftpickError) as caught:
+        engine.method("a")
+    assert str(caught.value).startswith("arm 'a': ") and "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def body(kind: str, model: Path, inner: str = MAX_GRAM) -> str:
+    return {
+        "vertical": f"kind: vertical, review: {model}, inner: {inner}",
+        "inner": f"kind: vertical, review: {model.parent}/fits, inner: "
+        f"{{kind: neural, drafter: {model}}}",
+        "part": f"kind: horizontal, parts: [{inner}, {{kind: neural, drafter: {model}}}]",
+        "nest": f"kind: cs_drafting, models: [{model}, {inner}], K: [[1, 1], [0, 1]]",
+        "hierarchy": f"kind: hierarchy, middle: {model}, small: {inner}",
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["vertical", "inner", "part", "nest", "hierarchy"])
+@pytest.mark.parametrize("fault", ["tokenizer", "width", "reduced", "missing"])
+@pytest.mark.usefixtures("nothing_loads")
+def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
+    kind: str, fault: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    """Another tokenizer; none, and another width; a part of another vocabulary; no such folder."""
+    model, fits = tmp_path / "model", tmp_path / "fits"
+    for place, words in ((model, WORDS[::-1]), (fits, WORDS)):
+        place.mkdir()
+        with_tokenizer(tiny(seed=5, num_hidden_layers=2), place, words)
+    if fault == "width":
+        model = tiny(seed=5, num_hidden_layers=2, vocab_size=20)
+        (model.parent / "fits").exists() or (model.parent / "fits").symlink_to(fits)
+    elif fault == "reduced":
+        DraftVocab([*range(7)], 20).save(model)
+    elif fault == "missing":
+        (model / "config.json").unlink()
+    said = refused(tiny, tmp_path, body(kind, model))
+    expected = {
+        "tokenizer": "has another tokenizer than the target",
+        "width": "has another tokenizer than the target",
+        "reduced": "target vocabulary of 20, this target has 16",
+        "missing": "holds no config.json",
+    }
+    assert expected[fault] in said
+
+
+def test_an_exit_in_a_row_is_opened_before_the_first_prompt(tiny: Tiny, file: Path) -> None:
+    target = native(tiny())
+    engine = Engine(target, load_arms(file))
+    prompt = engine.prefill(PROMPT)  # before any arm is built
+    assert engine.decode("horizontal", PROMPT, Request(12), prompt).drafted > 0
+    assert target.device == CPU

@@ -1,0 +1,668 @@
+"""D13 to D15: drafters made of drafters. The target's own ids and law, whatever the nest; and what
+a nest drafts, against a plain recursion without any cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from cascade_toys import hierarchy, part_of_vocabulary, vertical
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    distance,
+    every_outcome,
+    generate,
+    loop_law,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    reference_law,
+    run,
+    transformers_model,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decoders_exact_law import LENGTHS, PROMPT, SAMPLINGS, check, small_llama, toy_logits
+from test_decoders_loop import Watched, balanced, cycle
+from torch import Tensor
+
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance, Generator
+from decoders.drafters import Drafter, NeuralDrafter
+from decoders.drafters.cs_drafting import cs_drafter
+from decoders.drafters.horizontal import HorizontalDrafter, Part
+from decoders.lengths import AdaptiveLength
+from decoders.records import Proposal, Request, Sampling, Verdict
+from decoders.sampling import probabilities
+from decoders.verify import Lenient
+
+GREEDY = Sampling()
+
+
+def toy(seed: int, vocab: int = 3) -> ToyBackend:
+    return ToyBackend.random(vocab, seed, 1.0)
+
+
+# -- the law, every outcome walked ----------------------------------------------------------------
+
+CASCADES: dict[str, Callable[[], Drafter]] = {
+    "strict": lambda: vertical(toy(11), neural(3, 7)),
+    "lenient": lambda: vertical(toy(11), neural(3, 7), 2, 2.0),
+    "lenient-max-gram": lambda: vertical(toy(11), max_gram([1, 2, -1], shortest=1), 2, 3.0),
+    "two-deep": lambda: vertical(toy(12), vertical(toy(11), max_gram(shortest=1), 1, 3.0), 2, 1.5),
+    "part-of-vocabulary": lambda: vertical(part_of_vocabulary([0, 2], 3, 5), neural(3, 7), 2, 2.0),
+    "inner-sits-out": lambda: vertical(toy(11), neural(3, 7), ListedLengths([0, 1, 2]), 2.0),
+    "horizontal": lambda: HorizontalDrafter(
+        [Part(neural(3, 7), 1), Part(max_gram([1, 2, -1], shortest=1), 1)]
+    ),
+    "horizontal-unsure": lambda: HorizontalDrafter(
+        [Part(neural(3, 7), 1, 0.5), Part(reduced([0, 2], 3, 8), 1)]
+    ),
+    "horizontal-of-vertical": lambda: HorizontalDrafter(
+        [Part(vertical(toy(11), max_gram(shortest=1), 2, 2.0), 1), Part(neural(3, 7), 1)]
+    ),
+    "vertical-of-horizontal": lambda: vertical(
+        toy(11), HorizontalDrafter([Part(max_gram(shortest=1), 1), Part(neural(3, 7), 1)]), 2, 2.0
+    ),
+    "cs-drafting": lambda: cs_drafter(
+        [toy(11), toy(12)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
+    ),
+    "hierarchy": lambda: hierarchy(toy(11), neural(3, 7)),
+}
+
+
+@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("name", CASCADES)
+def test_the_law_is_the_target_s(name: str, sampling: str) -> None:
+    """Four new tokens: drafts of two, reviewed within and without."""
+    target, request = toy(3), Request(4, SAMPLINGS[sampling])
+    law = loop_law(target, method(CASCADES[name](), 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+DEEPER: dict[str, Callable[[], Drafter]] = {
+    "lenient": lambda: vertical(toy(1, 2), neural(2, 7), 1, 1.5),
+    "two-deep": lambda: vertical(toy(2, 2), vertical(toy(1, 2), max_gram(shortest=1), 1, 3.0), 1),
+    "cs-drafting": lambda: cs_drafter(
+        [toy(1, 2), toy(2, 2)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEEPER)
+def test_several_reviews_for_one_of_the_target_s(name: str) -> None:
+    target, request = toy(3, 2), Request(5, Sampling(1.0))
+    law = loop_law(target, method(DEEPER[name](), 3), [0, 1, 0], request)
+    check(law, reference_law(toy_logits(target), [0, 1, 0], request))
+
+
+@pytest.mark.parametrize("length", ["confident", "sits-out"])
+@pytest.mark.parametrize("name", ["lenient", "horizontal", "cs-drafting", "hierarchy"])
+def test_the_target_s_draft_length_does_not_change_the_law(name: str, length: str) -> None:
+    target, request = toy(4), Request(4, SAMPLINGS["plain"])
+    law = loop_law(target, method(CASCADES[name](), LENGTHS[length]()), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("name", ["lenient", "cs-drafting", "hierarchy"])
+def test_the_law_of_answers_that_end_early_and_of_a_short_prompt(name: str) -> None:
+    target, request = toy(5), Request(4, Sampling(1.0))
+    law = loop_law(target, method(CASCADES[name](), 2), [2], request, eos=(1,))
+    check(law, reference_law(toy_logits(target), [2], request, eos=(1,)))
+
+
+def test_an_early_exit_with_max_gram_after_it_keeps_the_law(tiny: Callable[..., Path]) -> None:
+    target, fresh = small_llama(tiny), small_llama(tiny)
+    request = Request(4, Sampling(1.0))
+    parts = [Part(random_exit(target, 1, seed=2), 1), Part(max_gram(shortest=1), 1)]
+    law = loop_law(target, method(HorizontalDrafter(parts), 2), PROMPT, request)
+    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+
+
+class MiddleSLaw(Lenient):
+    """Wrong on purpose: a lenient review that claims the reviewer's own law."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        made = super().verify(proposal, target_logits, sampling, chance)
+        law = probabilities(target_logits, sampling)[: made.accepted + 1]
+        return Verdict(made.accepted, made.next_token, made.draft_ids, law)
+
+
+class DraftSLaw(Lenient):
+    """Wrong on purpose: what stood is said to have the inner draft's law."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        made = super().verify(proposal, target_logits, sampling, chance)
+        assert made.law is not None
+        drafted = made.law[:0] if proposal.probs is None else proposal.probs[: made.accepted]
+        law = torch.cat([drafted, made.law[made.accepted :]])
+        return Verdict(made.accepted, made.next_token, made.draft_ids, law)
+
+
+@pytest.mark.parametrize("wrong", [MiddleSLaw, DraftSLaw])
+def test_a_wrong_law_is_caught(wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch) -> None:
+    target, request = toy(3), Request(4, Sampling(1.0))
+    monkeypatch.setattr("decoders.drafters.vertical.Lenient", wrong)
+    law = loop_law(target, method(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request)
+    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-4
+
+
+# -- the review -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lenience", [1.0, 1.3, 2.0, 50.0])
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_review_tells_the_law_of_what_stands(lenience: float, deterministic: bool) -> None:
+    """Each place's law, given that the review reached it, against the law that is told."""
+    sampling, review = Sampling(1.0), Lenient(lenience)
+    generator = torch.Generator().manual_seed(5)
+    logits = 2 * torch.randn(3, 3, generator=generator, dtype=torch.float64)
+    q = torch.randn(2, 3, generator=generator, dtype=torch.float64).softmax(-1)
+    reached = torch.zeros(3, 3, dtype=torch.float64)  # [place, token]
+    told: dict[int, Tensor] = {}
+
+    def once(chance: Chance) -> Verdict:
+        drawn = [torch.tensor(2), torch.tensor(1)] if deterministic else map(chance.draw, q)
+        ids = torch.stack(list(drawn))
+        return review.verify(Proposal(ids, None if deterministic else q), logits, sampling, chance)
+
+    for weight, verdict in every_outcome(once):
+        assert verdict.law is not None and len(verdict.law) == len(verdict.ids)
+        for place, (token, law) in enumerate(zip(verdict.ids, verdict.law, strict=True)):
+            reached[place, token] += weight
+            torch.testing.assert_close(told.setdefault(place, law), law)
+    for place, law in told.items():
+        torch.testing.assert_close(reached[place] / reached[place].sum(), law)
+    p = probabilities(logits, sampling)
+    assert torch.allclose(told[0], p[0]) == (lenience == 1)
+    assert (told[0] <= lenience * p[0] + 1e-12).all()  # never more than l times the reviewer's own
+
+
+GREEDY_CASES = {
+    # lenience, the draft's raw probability of its token 0 (None: deterministic), does it stand?
+    "strict": (1.0, 0.1, False),
+    "likely enough": (2.0, 0.59, True),
+    "just too unlikely": (1.9, 0.6, False),
+    "a deterministic draft is sure": (3.0, None, False),
+    "but may pass": (3.4, None, True),
+}
+
+
+@pytest.mark.parametrize("case", GREEDY_CASES)
+def test_a_greedy_review(case: str) -> None:
+    """The reviewer gives token 0 a probability of 0.3 and likes token 1 best."""
+    lenience, q, stands = GREEDY_CASES[case]
+    logits = torch.tensor([[0.3, 0.5, 0.2], [0.1, 0.2, 0.7]], dtype=torch.float64).log()
+    raw = None if q is None else torch.tensor([[q, 1 - q, 0.0]], dtype=torch.float64)
+    proposal = Proposal(torch.tensor([0]), raw=raw)
+    verdict = Lenient(lenience).verify(proposal, logits, GREEDY, Generator(CPU, 0))
+    assert verdict.ids == ([0, 2] if stands else [1])
+
+
+def test_a_strict_cascade_drafts_what_its_reviewer_would_alone() -> None:
+    """Also without the reviews that its length would have cost."""
+    model = toy(8, 6)
+    alone, context = NeuralDrafter(ToyBackend(model.table)), [1, 5, 2]
+    reviewer = Watched(model.table)
+    cascade = vertical(reviewer, NeuralDrafter(ToyBackend(model.table)), 3)
+    for drafter in (alone, cascade):
+        drafter.reset(context[:-1])
+    reviewer.widths.clear()
+    ids = cascade.propose(context, 8, GREEDY, Generator(CPU, 0)).ids.tolist()
+    assert ids == alone.propose(context, 8, GREEDY, Generator(CPU, 0)).ids.tolist()
+    assert reviewer.widths == [4, 4]  # 3 drafted and one of its own, twice
+
+
+def test_lenience_spares_reviews() -> None:
+    def reviews(lenience: float) -> int:
+        reviewer = Watched(toy(8, 6).table)
+        drafter = vertical(reviewer, neural(6, 9), 4, lenience)
+        drafter.reset([1, 5])
+        reviewer.widths.clear()
+        drafter.propose([1, 5, 2], 20, GREEDY, Generator(CPU, 0))
+        return len(reviewer.widths)
+
+    assert reviews(1e6) == 4 < reviews(1.0)  # 20 tokens in fives
+
+
+# -- temperature 0 --------------------------------------------------------------------------------
+
+V = 5
+seeds = st.integers(0, 99)
+tokens = st.integers(1, 5)
+leniences = st.sampled_from([1.0, 1.5, 3.0, 100.0])
+leaves: st.SearchStrategy[Callable[[], Drafter]] = st.one_of(
+    st.builds(lambda seed: lambda: neural(V, seed), seeds),
+    st.builds(lambda seed: lambda: reduced([0, 2, 3], V, seed), seeds),
+    st.builds(lambda n: lambda: max_gram([1, 3, -1, 0, 2], shortest=n), st.integers(1, 2)),
+    st.just(lambda: max_gram(shortest=1, earliest=True)),
+)
+
+
+def nested(
+    inner: st.SearchStrategy[Callable[[], Drafter]],
+) -> st.SearchStrategy[Callable[[], Drafter]]:
+    return st.one_of(
+        st.builds(
+            lambda seed, make, k, lenience: lambda: vertical(toy(seed, V), make(), k, lenience),
+            *(seeds, inner, tokens, leniences),
+        ),
+        st.builds(
+            lambda seed, make, k: (
+                lambda: vertical(
+                    part_of_vocabulary([0, 1, 3], V, seed), make(), AdaptiveLength(k, 0.3), 2.0
+                )
+            ),
+            *(seeds, inner, tokens),
+        ),
+        st.builds(
+            lambda seed, make, k: lambda: hierarchy(toy(seed, V), make(), k), seeds, inner, tokens
+        ),
+        st.builds(
+            lambda parts: lambda: HorizontalDrafter([Part(make(), k, c) for make, k, c in parts]),
+            st.lists(st.tuples(inner, tokens, st.sampled_from([0.0, 0.5])), min_size=1, max_size=3),
+        ),
+    )
+
+
+cascades = nested(st.recursive(leaves, nested, max_leaves=4))
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, V - 1), min_size=1, max_size=10),
+    cascades,
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.sets(st.integers(0, V - 1), max_size=2),
+    st.sampled_from([1.0, 1.0, 1.6]),
+)
+@settings(max_examples=300, deadline=None)
+def test_every_nest_writes_the_target_s_own_ids(
+    seed: int,
+    prompt: list[int],
+    make: Callable[[], Drafter],
+    pattern: list[int],
+    most: int,
+    eos: set[int],
+    penalty: float,
+) -> None:
+    target = ToyBackend.random(V, seed)
+    request = Request(most, Sampling(repetition_penalty=penalty))
+    alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
+    chunks: list[list[int]] = []
+    how = method(make(), ListedLengths(pattern))
+    result = run(target, how, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
+    assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
+    assert [token for chunk in chunks for token in chunk] == result.ids
+    assert result.draft_calls == how.drafter.calls
+    balanced(result, most)
+
+
+@given(cascades, seeds, st.lists(st.integers(0, 6), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_the_books_of_sampled_answers_balance(
+    make: Callable[[], Drafter], seed: int, pattern: list[int]
+) -> None:
+    target, how = toy(seed, V), method(make(), ListedLengths(pattern))
+    request = Request(20, Sampling(0.9, top_p=0.9), seed=seed)
+    result = run(target, how, [1, 2], request, eos_ids=(4,))
+    balanced(result, 20)
+    assert result.draft_calls == how.drafter.calls
+
+
+# -- what a nest drafts: a plain recursion, everything read from its start ------------------------
+
+
+class Plain:
+    """Algorithm 1 of "Cascade Speculative Drafting" at temperature 0, without a cache."""
+
+    def __init__(self, models: list[ToyBackend], K: list[list[int]], lenience: float) -> None:
+        self.models, self.K, self.lenience = models, K, lenience
+
+    def draft(self, row: int, prefix: list[int]) -> list[tuple[int, float]]:
+        """Tokens with the probability that their author gave them."""
+        made: list[tuple[int, float]] = []
+        limit = 0
+        for i in range(row, len(self.K)):
+            limit += self.K[row][i]
+            while len(made) < limit:
+                line = prefix + [token for token, _ in made]
+                if i < len(self.models):
+                    made += self.step(i, line)
+                else:
+                    copier = max_gram(shortest=1)
+                    copier.reset(line)
+                    made += [(token, 1.0) for token in copier.guess(line, limit - len(made))]
+                    break
+        return made
+
+    def step(self, i: int, prefix: list[int]) -> list[tuple[int, float]]:
+        """models[i] reviews what the smaller ones draft."""
+        line, made = list(prefix), list[tuple[int, float]]()
+        for token, q in [*self.draft(i + 1, prefix), (-1, 1.0)]:
+            p = self.models[i].prefill(line).logits.softmax(-1)
+            best = int(p.argmax())
+            likely = self.lenience > 1 and token >= 0 and self.lenience * float(p[token]) >= q
+            if token != best and not likely:
+                return [*made, (best, float(p[best]))]
+            made.append((token, float(p[token])))
+            line.append(token)
+        raise AssertionError("the last, -1, never stands")
+
+
+@given(
+    st.lists(seeds, min_size=1, max_size=3, unique=True),
+    st.data(),
+    st.sampled_from([1.0, 1.5, 4.0]),
+    st.lists(st.integers(0, V - 1), min_size=2, max_size=8),
+)
+@settings(max_examples=60, deadline=None)
+def test_cs_drafting_is_the_algorithm(
+    models: list[int], data: st.DataObject, lenience: float, prompt: list[int]
+) -> None:
+    n = len(models) + 1
+    cells = st.integers(0, 3)
+    K = [[0] * i + [data.draw(st.integers(1, 3))] for i in range(n)]
+    K = [row + [data.draw(cells) for _ in range(n - len(row))] for row in K]
+    tables = [toy(seed, V).table for seed in models]
+    plain = Plain([ToyBackend(table) for table in tables], K, lenience)
+    reviewers = [ToyBackend(table) for table in tables]
+    drafter = cs_drafter(reviewers, max_gram(shortest=1), K, lenience, 64)
+    drafter.reset(prompt[:-1])
+    assert drafter.calls == len(models)  # each read the prompt once
+    target, context = toy(100, V), list(prompt)
+    for _ in range(5):  # the target lets as much stand as it would
+        expected = [token for token, _ in plain.draft(0, context)]
+        ids = drafter.propose(context, 64, GREEDY, Generator(CPU, 0)).ids.tolist()
+        assert ids == expected
+        for token in [*ids, -1]:
+            best = int(target.prefill(context).logits.argmax())
+            context.append(best)
+            if token != best:
+                break
+        drafter.commit(context)
+
+
+def test_one_model_and_max_gram() -> None:
+    """K = [[2, 10], [0, 10]], the paper's for a decoder, on a target and a model that count."""
+    counts = cycle(0, 1, 2, 3, 4, 5, 6, 7)
+    reviewer = Watched(counts.table)
+    drafter = cs_drafter([reviewer], max_gram(shortest=1), [[2, 10], [0, 10]], 1.0, 64)
+    context = [0, 1, 2, 3, 4, 5, 6, 7, 0]
+    drafter.reset(context[:-1])
+    reviewer.widths.clear()
+    proposal = drafter.propose(context, 64, GREEDY, Generator(CPU, 0))
+    # one review lets 10 copies stand and adds a token; that passes the limit of 2, and Max-Gram
+    # fills up to 12 alone
+    assert proposal.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
+    assert reviewer.widths == [11]
+
+
+class Listed:
+    """Drafts from its own list, as far as it goes; remembers what was asked of it."""
+
+    parameters, context, calls = 0, 1 << 30, 0
+
+    def __init__(self, *ids: int) -> None:
+        self.ids, self.asked = list(ids), list[tuple[int, int]]()
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        pass
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        self.asked.append((len(context), k))
+        return Proposal(torch.tensor(self.ids[:k], dtype=torch.int64))
+
+    def commit(self, context: list[int]) -> None:
+        pass
+
+
+def test_a_later_part_makes_up_for_an_earlier_one() -> None:
+    one, two, three = Listed(5), Listed(6, 7, 8, 9), Listed(1, 2)
+    drafter = HorizontalDrafter([Part(one, 3), Part(two, 2), Part(three, 1)])
+    proposal = drafter.propose([0, 0], 20, GREEDY, Generator(CPU, 0))
+    assert proposal.ids.tolist() == [5, 6, 7, 8, 9, 1]
+    assert (one.asked, two.asked, three.asked) == ([(2, 3)], [(3, 4)], [(7, 1)])
+    assert drafter.propose([0, 0], 2, GREEDY, Generator(CPU, 0)).ids.tolist() == [5, 6]
+    assert (two.asked[1:], three.asked[1:]) == ([(3, 1)], [])
+
+
+def test_parts_that_find_nothing() -> None:
+    drafter = HorizontalDrafter([Part(Listed(), 3), Part(Listed(), 3)])
+    proposal = drafter.propose([0, 0], 4, Sampling(1.0), Generator(CPU, 0))
+    assert (len(proposal.ids), proposal.probs) == (0, None)
+
+
+# -- the hierarchy --------------------------------------------------------------------------------
+
+
+def test_the_middle_model_reviews_once_and_then_writes_on() -> None:
+    middle, small = Watched(toy(8, 6).table), Watched(-toy(8, 6).table)  # never agrees
+    drafter = hierarchy(middle, NeuralDrafter(small), 3)
+    drafter.reset([1, 5])
+    middle.widths.clear()
+    small.widths.clear()
+    ids = drafter.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids.tolist()
+    assert middle.widths == [4, 1, 1, 1]  # a review of three, then a token at a time
+    assert small.widths == [1, 1, 1]  # drafts once, and reads no more until the target has spoken
+    alone = NeuralDrafter(ToyBackend(middle.table))
+    alone.reset([1, 5])
+    assert ids == alone.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids.tolist()
+
+
+def test_a_middle_model_that_agrees_with_the_small_one_runs_once() -> None:
+    table = toy(8, 6).table
+    middle = Watched(table)
+    drafter = hierarchy(middle, NeuralDrafter(ToyBackend(table)), 3)
+    drafter.reset([1, 5])
+    middle.widths.clear()
+    assert len(drafter.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids) == 4
+    assert middle.widths == [4]
+
+
+# -- contract -------------------------------------------------------------------------------------
+
+ON_A_CYCLE: dict[str, Callable[[ToyBackend], Drafter]] = {
+    "vertical": lambda model: vertical(model, max_gram(), 3, 2.0),
+    "horizontal": lambda model: HorizontalDrafter(
+        [Part(NeuralDrafter(model), 2), Part(max_gram(), 4)]
+    ),
+    "cs-drafting": lambda model: cs_drafter(
+        [model], max_gram(), [[2, 4], [0, 4]], lenience=2.0, longest=64
+    ),
+    "hierarchy": lambda model: hierarchy(model, max_gram(), 3),
+}
+
+
+@pytest.mark.parametrize("k", [2, 3, 5, 9])
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_an_end_inside_a_draft(name: str, k: int) -> None:
+    target = cycle(0, 1, 2, 3, 4)
+    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
+    result = run(target, method(drafter, k), [0, 1, 2, 3, 4, 0], Request(30), eos_ids=(3,))
+    assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
+    balanced(result, 30)
+
+
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_everything_accepted(name: str) -> None:
+    target = cycle(0, 1, 2, 3, 4)
+    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
+    result = run(target, method(drafter, 4), [0, 1, 2, 3, 4, 0], Request(21))
+    assert (result.rounds, result.drafted, result.accepted) == (4, 16, 16)
+    assert result.ids == [1, 2, 3, 4, 0] * 4 + [1]
+    balanced(result, 21)
+
+
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_nothing_accepted(name: str) -> None:
+    target, backwards = cycle(0, 1, 2, 3, 4), cycle(4, 3, 2, 1, 0)
+    drafter = ON_A_CYCLE[name](backwards)
+    if isinstance(drafter, HorizontalDrafter):
+        drafter.parts = drafter.parts[:1]  # Max-Gram, let out alone, is right in time
+    result = run(target, method(drafter, 3), [0], Request(12))
+    assert (result.accepted, result.rounds) == (0, 11)
+    balanced(result, 12)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_never_more_than_asked_and_never_drafted_in_vain(name: str, most: int) -> None:
+    target = cycle(0, 1, 2)
+    longest = most + 1  # a model that is led past the prompt and the answer says so
+    drafter = ON_A_CYCLE[name](ToyBackend(target.table, context=longest))
+    result = run(target, method(drafter, 9), [0], Request(most))
+    assert len(result.ids) == most
+    assert result.drafted + result.rounds + 1 <= most
+    balanced(result, most)
+
+
+class Words:
+    """Token i is the i-th letter."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool) -> str:
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_a_stop_string_inside_a_draft(name: str) -> None:
+    target = cycle(0, 1, 2, 3, 4)
+    drafter = ON_A_CYCLE[name](ToyBackend(target.table))
+    request = Request(30, stop=("cd",))
+    result = run(target, method(drafter, 8), [0, 1, 2, 3, 4, 0], request, tokenizer=Words())
+    assert (result.text, result.finish_reason) == ("bcd", "stop")
+
+
+@pytest.mark.parametrize("name", ON_A_CYCLE)
+def test_seeds_reproduce(name: str) -> None:
+    target, model = ToyBackend.random(6, seed=0, sharpness=0.5), toy(1, 6)
+    how = method(ON_A_CYCLE[name](model), 4)
+    one, same, other = (
+        run(target, how, [1, 2, 1], Request(20, Sampling(1.0), seed=seed)) for seed in (5, 5, 6)
+    )
+    assert one.ids == same.ids != other.ids
+    assert (one.drafted, one.draft_calls) == (same.drafted, same.draft_calls)
+
+
+class Counted(ToyBackend):
+    """Counts its passes."""
+
+    passes = 0
+
+    def extend(self, ids: Tensor) -> Tensor:
+        self.passes += 1
+        return super().extend(ids)
+
+
+@pytest.mark.parametrize("pattern", [[3], [0, 5], [2, 0, 0, 0, 4]])
+def test_every_pass_is_counted_once(pattern: list[int]) -> None:
+    """The prompt's own included, a model's that sat out, and one that drafts in two places."""
+    models = [Counted(toy(seed, V).table) for seed in (1, 2)]
+    copier = max_gram(shortest=1)
+    drafter = cs_drafter(models, copier, [[2, 2, 3], [0, 1, 2], [0, 0, 3]], 1.5, 64)
+    result = run(toy(3, V), method(drafter, ListedLengths(pattern)), [1, 2], Request(40))
+    passes = sum(model.passes for model in models)
+    assert result.draft_calls == passes + copier.calls and copier.calls > 0
+    assert drafter.parameters == 2 * V**3
+
+
+def test_a_cascade_that_sat_out_catches_up_in_commit() -> None:
+    """A proposal never pays for the rounds before it: its first review reads two tokens at most
+    beside what is drafted for it."""
+    reviewer, small = Watched(toy(1, V).table), Watched(toy(2, V).table)
+    drafter = vertical(reviewer, NeuralDrafter(small), 2)
+    firsts: list[tuple[int, int]] = []
+    real = drafter.draft
+
+    def draft(*args: object) -> Proposal:
+        reviewer.widths.clear()
+        small.widths.clear()
+        made = real(*args)  # type: ignore[arg-type]
+        firsts.append((reviewer.widths[0], small.widths[0]))
+        return made
+
+    drafter.draft = draft  # type: ignore[method-assign]
+    how = method(drafter, ListedLengths([3, 0, 0, 0, 4, 0, 0, 3]))
+    target = toy(3, V)
+    result = run(target, how, [1, 4, 2], Request(40))
+    assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(40)).ids
+    assert len(firsts) > 3
+    assert all(reviewed <= 2 + 2 and drafted <= 2 for reviewed, drafted in firsts)
+
+
+def test_max_gram_forgets_what_fell() -> None:
+    drafter = max_gram()
+    drafter.reset([1, 2, 3, 1])
+    drafter.commit([1, 2, 3, 1, 2, 9, 8, 1, 2])  # drafted: 9 follows 1 2 now
+    assert drafter.guess([1, 2, 3, 1, 2, 9, 8, 1, 2], 1) == [9]
+    drafter.commit([1, 2, 3, 1, 2])
+    assert drafter.guess([1, 2, 3, 1, 2], 1) == [3]
+    drafter.commit([1, 2, 3, 1, 2, 3, 7, 1, 2])
+    assert drafter.guess([1, 2, 3, 1, 2, 3, 7, 1, 2], 2) == [3, 7]
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=9), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_max_gram_is_as_if_it_had_read_the_last_context_alone(
+    contexts: list[list[int]], shortest: int, earliest: bool
+) -> None:
+    drafter = max_gram(shortest=shortest, longest=4, earliest=earliest)
+    for context in contexts:
+        drafter.commit(context)
+    fresh = max_gram(shortest=shortest, longest=4, earliest=earliest)
+    fresh.reset(contexts[-1])
+    assert drafter._ends == fresh._ends
+    assert drafter.guess(contexts[-1], 5) == fresh.guess(contexts[-1], 5)
+
+
+# -- against transformers -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vertical", "cs-drafting", "exit-first", "hierarchy"])
+def test_ids_equal_transformers_generate(name: str, tiny: Callable[..., Path]) -> None:
+    target, model = native(tiny()), transformers_model(tiny())
+    one, two = native(tiny(seed=5, num_hidden_layers=2)), native(tiny(seed=6, num_hidden_layers=1))
+    drafters: dict[str, Callable[[], Drafter]] = {
+        "vertical": lambda: vertical(one, NeuralDrafter(two), 3, 2.0),
+        "cs-drafting": lambda: cs_drafter(
+            [one, two], max_gram(shortest=1), [[1, 2, 3], [0, 2, 2], [0, 0, 4]], 2.0, 64
+        ),
+        "exit-first": lambda: HorizontalDrafter(
+            [
+                Part(max_gram(), 2),
+                Part(random_exit(target, 2, seed=1, noise=0.05), 3, 0.2),
+                Part(max_gram(shortest=1), 2),
+            ]
+        ),
+        "hierarchy": lambda: hierarchy(one, NeuralDrafter(two), 3),
+    }
+    how = method(drafters[name](), 9)
+    drafted = 0
+    for prompt in ([3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]):
+        result = run(target, how, prompt, Request(24))
+        assert result.ids == generate(model, prompt, 24)
+        drafted += result.drafted
+    assert drafted > 0
