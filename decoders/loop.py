@@ -16,7 +16,7 @@ from .chance import Chance
 from .drafters.base import Drafter
 from .lengths.base import DraftLength
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
-from .sampling import penalise, probabilities, seen_mask
+from .sampling import choose, penalise, penalised, seen_mask
 from .stopping import Stopper
 from .strategy import Emit
 from .verify.base import Verifier
@@ -52,7 +52,7 @@ class Method:
         return decode(target, self, prompt_ids, prefilled, request, stopper, chance, emit)
 
 
-class _Clock:
+class Clock:
     """Seconds between marks, the device having caught up."""
 
     def __init__(self, device: torch.device) -> None:
@@ -82,7 +82,7 @@ def decode(
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
     """
-    clock = _Clock(target.device)
+    clock = Clock(target.device)
     sampling, drafter, length = request.sampling, method.drafter, method.length
     length.reset()
     drafter.reset(prompt_ids)
@@ -92,7 +92,8 @@ def decode(
     stood: list[int] = []  # at i: how often the (i + 1)-th drafted token stood
 
     context = list(prompt_ids)
-    ids = stopper.admit([_first_token(target, prefilled, prompt_ids, sampling, chance)])
+    first = penalised(prefilled.logits, prompt_ids, sampling)
+    ids = stopper.admit([choose(first, sampling, chance)])
     context += ids
     emit(ids)
     while not stopper.reason:
@@ -138,21 +139,6 @@ def decode(
         verify_s=verify_s,
         other_s=other_s,
     )
-
-
-def _first_token(
-    target: Backend,
-    prefilled: Prefilled,
-    prompt_ids: list[int],
-    sampling: Sampling,
-    chance: Chance,
-) -> int:
-    logits = prefilled.logits.unsqueeze(0)  # [1, V]
-    nothing = torch.empty(0, dtype=torch.int64, device=target.device)
-    logits = _penalised(logits, prompt_ids, nothing, sampling)
-    if sampling.greedy:
-        return int(logits[0].argmax())
-    return int(chance.draw(probabilities(logits, sampling)[0]))
 
 
 def _propose(
