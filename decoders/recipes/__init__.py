@@ -9,6 +9,8 @@ from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
 from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .calm import CalmRecipe
+from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .early_exit import EarlyExitRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
@@ -18,6 +20,10 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
     "max_gram": MaxGramRecipe,
+    "token_cascade": TokenCascadeRecipe,
+    "sequence_cascade": SequenceCascadeRecipe,
+    "oracle_cascade": OracleCascadeRecipe,
+    "calm": CalmRecipe,
 }
 
 
