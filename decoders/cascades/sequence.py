@@ -66,7 +66,8 @@ class SequenceCascade:
         calls = self.drafter.calls + 1  # with the pass that scored the answer
         if stands:
             emit(stopper.admit(answer))
-            books.rounds, books.drafted, books.stood = 1, len(answer), [1] * len(answer)
+            books.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
+            books.drafted, books.stood = len(answer), [1] * len(answer)
             return books.close(self.name, prompt_ids, answer, stopper, calls)
         alone = Method(self.name, NullDrafter(target.device), Lossless(), FixedLength(0))
         result = alone.decode(target, prompt_ids, prefilled, request, stopper, chance, emit)

@@ -26,7 +26,8 @@ class TokenCascade:
     A target pass reads all that the target has not seen, so there are as many of them as deferred
     tokens; a deferred first token costs none, the prompt's own pass has given its logits. In the
     result, drafted counts the tokens at which the draft model was asked (all of them), accepted
-    those that it wrote, and a round ends with a token of the target's.
+    those that it wrote; a round ends with a token of the target's, the first begins with the second
+    token, as in the loop.
     """
 
     name: str
@@ -55,7 +56,8 @@ class TokenCascade:
         books = Books(Clock(target.device), prefilled.prefill_s)
         begin(self.drafter, target, prompt_ids)
         books.prefill_s += books.clock.lap()
-        context, run = list(prompt_ids), 0  # run: drafted tokens since the target's last
+        context = list(prompt_ids)
+        run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
         while not stopper.reason:
             books.other_s += books.clock.lap()
             first = len(context) == len(prompt_ids)
@@ -63,7 +65,8 @@ class TokenCascade:
             tokens = proposal.ids.tolist()  # empty where the draft model is less sure
             books.draft_s += books.clock.lap()
             books.drafted += 1
-            books.rounds += run == 0 and (bool(tokens) or not first)
+            if not first and not within:
+                books.rounds, within = books.rounds + 1, True
             if tokens:
                 books.stands(run)
                 run += 1
@@ -76,7 +79,7 @@ class TokenCascade:
                 logits = penalised(logits, context, request.sampling)
                 tokens = [choose(logits, request.sampling, chance)]
                 books.verify_s += books.clock.lap()
-                run = 0
+                run, within = 0, False
             context += stopper.admit(tokens)
             emit(tokens)
             if not stopper.reason:
