@@ -63,7 +63,9 @@ def small() -> ToyBackend:
 
 
 def toy_logits(model: ToyBackend) -> Logits:
-    return lambda context: model.table[context[-2] if len(context) > 1 else context[-1], context[-1]]
+    return lambda context: model.table[
+        context[-2] if len(context) > 1 else context[-1], context[-1]
+    ]
 
 
 def raw(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
@@ -398,8 +400,7 @@ def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tin
 def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
     target, how = make(name, tiny)
     one, two, other, fresh = (
-        run(target, how, [1], Request(20, Sampling(1.5), seed=seed)).ids
-        for seed in (5, 5, 6, None)
+        run(target, how, [1], Request(20, Sampling(1.5), seed=seed)).ids for seed in (5, 5, 6, None)
     )
     assert one == two != other
     assert fresh != one
