@@ -73,8 +73,8 @@ class Outcome:
     is its own (it does not draft, or its review is lossy) these four are of its own answer, and
     rounds counts the target's passes after the prompt's: 0 where it was not asked. prefill_s,
     decode_s: this query's share of the batch in which the arm wrote its own text. measured_*: one
-    decode at batch 1 through the arm, None unless the collection measured. seed: of the sampled answer
-    (autoregressive arm), else None. error: why there are no numbers, else None.
+    decode at batch 1 through the arm, None unless the collection measured. seed: of the sampled
+    answer (autoregressive arm), else None. error: why there are no numbers, else None.
     """
 
     query_id: str

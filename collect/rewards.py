@@ -96,7 +96,7 @@ def acceptance(outcome: Outcome, context: Context) -> float:
 def saved_passes(outcome: Outcome, context: Context) -> float:
     """The share of the target's passes that drafting saves: 1 - rounds / (new_tokens - 1).
 
-    Equals 1 - 1 / (tokens per round), so autoregressive decoding has 0. In [0, 1).
+    Equals 1 - 1 / (tokens per round), so autoregressive decoding has 0. In [0, 1].
     """
     decoded = _known(outcome.new_tokens) - 1
     return 1 - _known(outcome.rounds) / decoded if decoded > 0 else 0.0
