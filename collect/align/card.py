@@ -10,8 +10,8 @@ _WHAT = {
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
     "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "
-    "lies beside it (`../target`). The copy's own norm and head read the exit's states. Figures are "
-    "on answers of {target}; the copy may write others.",
+    "lies beside it (`../target`). The copy's own norm and head read the exit's states. Figures "
+    "are on answers of {target}; the copy may write others.",
     "bigram": "The token that most often follows each token in what {target} writes: Max-Gram's "
     "answer where nothing matches.",
 }
