@@ -40,7 +40,8 @@ class Alone:
             if not drafted:
                 break
             context += stopper.admit(drafted)
-            self._follow(context)
+            if not stopper.reason:
+                self._follow(context)
         return context[len(prompt_ids) :]
 
     def start(self, prompt_ids: list[int]) -> None:

@@ -43,7 +43,7 @@ def align(
             "--joint",
             help="With --kind exit: train no adapter but all layers of a copy of the target, by "
             "the mean of the exit's and the last layer's losses (as BiLD does). OUT/target is the "
-            "copy, a target of its own. Name no shipped drafter with it.",
+            "copy, a target of its own: drafters that were aligned with the first fit it less.",
         ),
     ] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,

@@ -151,13 +151,13 @@ class LlamaBackend:
         start, layers = self._length, self.shape.layers
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
-        rope, _ = self.positions(start, 1)
+        rope, mask = self.positions(start, 1)
         h, depth = self._embed(torch.tensor([token], device=self.device)), 0
         left = False
         while depth < layers and not left:
             below = h
             w, cache = self.weights.layers[depth], self._cache[depth]
-            h = layer(below, w, self.shape, rope, None, cache, start)
+            h = layer(below, w, self.shape, rope, mask, cache, start)
             depth += 1
             left = depth < layers and leaves(h[0, 0], below[0, 0], depth)
         for above in range(depth, layers):
