@@ -103,6 +103,12 @@ def layer(
     return h + linear(F.silu(gate) * up, w.down)
 
 
+def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
+    cos, sin = rope
+    left, right = x.chunk(2, -1)
+    return x * cos + torch.cat([-right, left], -1) * sin
+
+
 def skip_layer(
     h: Tensor,
     w: LayerWeights,
@@ -120,12 +126,6 @@ def skip_layer(
     end = start + h.shape[1]
     keys[:, :, start:end] = _rotate(qkv[:, shape.heads : rotary], rope)
     values[:, :, start:end] = qkv[:, rotary:]
-
-
-def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    cos, sin = rope
-    left, right = x.chunk(2, -1)
-    return x * cos + torch.cat([-right, left], -1) * sin
 
 
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
