@@ -2,6 +2,9 @@
 
     target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
 
+An arm whose answers are its own (it does not draft, or its review is lossy) is run as it is: its
+own answer is what it writes, and its passes are those that it made.
+
 Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
 too, its row holds the error and nothing else.
 """
@@ -221,10 +224,11 @@ def _arm_rows(
         replays = [_Replay.without_drafts(ids) for ids in targets]
     else:
         written = engine.batch.arm(arm.name, prompts, options.max_new_tokens)
-        replays = [
-            _Replay(tuple(r.agree), r.rounds, r.drafted, r.accepted)
-            for r in engine.batch.teacher_forced(arm.name, prompts, targets)
-        ]
+        made = written.replays
+        if made is None:
+            made = engine.batch.teacher_forced(arm.name, prompts, targets)
+        replays = [_Replay(tuple(r.agree), r.rounds, r.drafted, r.accepted) for r in made]
+    live = written.replays is not None
     rows = []
     for (prompt, answer), ids, replay in zip(group, written.ids, replays, strict=True):
         text = _text(engine, ids)
@@ -237,7 +241,7 @@ def _arm_rows(
                 rounds=replay.rounds,
                 drafted=replay.drafted,
                 accepted=replay.accepted,
-                new_tokens=len(answer.ids),
+                new_tokens=len(ids if live else answer.ids),
                 prefill_s=written.prefill_s / len(group),
                 decode_s=written.decode_s / len(group),
                 seed=seed,

@@ -28,7 +28,8 @@ class Recipe(Protocol):
 
 class Written(Protocol):
     """Answers to a batch of n prompts. ids: the new tokens, end-of-sequence included.
-    embeddings: [n, d] float32. Seconds are of the whole batch."""
+    embeddings: [n, d] float32. Seconds are of the whole batch. replays: one an answer where the arm
+    gives answers of its own, else None."""
 
     @property
     def ids(self) -> list[list[int]]: ...
@@ -42,9 +43,13 @@ class Written(Protocol):
     @property
     def decode_s(self) -> float: ...
 
+    @property
+    def replays(self) -> Sequence[Replay] | None: ...
+
 
 class Replay(Protocol):
-    """An arm's greedy loop replayed along the target's answer. agree: per position of it."""
+    """An arm's greedy loop replayed along the target's answer (agree: per position of it), or its
+    own answer live (agree: empty). rounds: passes of the target after the prompt's."""
 
     @property
     def agree(self) -> list[bool]: ...

@@ -14,7 +14,7 @@ class ArmInfo:
     """What rewards need to know of an arm.
 
     kind: "autoregressive" for the target alone, else how it drafts. parameters: weights read for
-    one drafted token, the target's for "autoregressive", 0 for an n-gram table. recipe: the arm
+    one drafted token, the target's where nothing drafts, 0 for an n-gram table. recipe: the arm
     as declared, JSON-ready.
     """
 
@@ -34,7 +34,7 @@ class Costs:
     """Seconds measured on the machine that collected, at batch 1.
 
     verify_s: at index i, one pass of the target over i + 1 tokens. draft_s: by arm, one drafted
-    token.
+    token; an arm without a drafter is left out.
     """
 
     verify_s: tuple[float, ...]
@@ -69,10 +69,12 @@ class Outcome:
     rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1].
     parameters: as ArmInfo. rounds, drafted, accepted: what the arm's loop does while it writes
     the target's greedy answer. new_tokens: tokens of that answer, end-of-sequence included; the
-    first comes from the prompt's own pass, so rounds give new_tokens - 1. prefill_s, decode_s:
-    this query's share of the batch in which the arm wrote its own text. measured_*: one decode
-    at batch 1 through the arm, None unless the collection measured. seed: of the sampled answer
-    (autoregressive arm), else None. error: why there are no numbers, else None.
+    first comes from the prompt's own pass, so rounds give new_tokens - 1. For an arm whose answer
+    is its own (it does not draft, or its review is lossy) these four are of its own answer, and
+    rounds counts the target's passes after the prompt's: 0 where it was not asked. prefill_s,
+    decode_s: this query's share of the batch in which the arm wrote its own text. measured_*: one
+    decode at batch 1 through the arm, None unless the collection measured. seed: of the sampled
+    answer (autoregressive arm), else None. error: why there are no numbers, else None.
     """
 
     query_id: str
@@ -96,9 +98,10 @@ class Outcome:
 class OutcomeRow(Outcome):
     """A row of the `outcomes` table: the numbers and the tokens behind them.
 
-    output_ids, text: what the arm's drafter (or the sampling target) wrote by itself.
-    target_ids: the target's greedy answer. agree: at position i, whether the drafter, given the
-    target's first i tokens, would draft token i; empty for an arm that drafts nothing.
+    output_ids, text: what the arm's drafter (or the sampling target) wrote by itself, or the arm
+    where its answer is its own. target_ids: the target's greedy answer. agree: at position i,
+    whether the drafter, given the target's first i tokens, would draft token i; empty for an arm
+    that drafts nothing and for one whose answer is its own.
     """
 
     output_ids: tuple[int, ...] = ()

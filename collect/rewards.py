@@ -80,7 +80,8 @@ def parameter_ratio(outcome: Outcome, context: Context) -> float:
 def latency_ratio(outcome: Outcome, context: Context) -> float:
     """As `paper` with c = 1 - t_i / t_max, t the measured seconds of one token. In [0, 1].
 
-    The autoregressive arm's t is one single-token pass of the target.
+    The t of an arm without a drafter, as the autoregressive one, is one single-token pass of the
+    target.
     """
     seconds = {name: _token_s(arm, context.costs) for name, arm in context.arms.items()}
     slowest = max(seconds.values())
@@ -96,7 +97,7 @@ def acceptance(outcome: Outcome, context: Context) -> float:
 def saved_passes(outcome: Outcome, context: Context) -> float:
     """The share of the target's passes that drafting saves: 1 - rounds / (new_tokens - 1).
 
-    Equals 1 - 1 / (tokens per round), so autoregressive decoding has 0. In [0, 1).
+    Equals 1 - 1 / (tokens per round), so autoregressive decoding has 0. In [0, 1].
     """
     decoded = _known(outcome.new_tokens) - 1
     return 1 - _known(outcome.rounds) / decoded if decoded > 0 else 0.0
@@ -107,14 +108,15 @@ def modelled(outcome: Outcome, context: Context) -> float:
 
     (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
     width = 1 + drafted / rounds, interpolated between the measured widths. Prefill excluded;
-    1 where the prompt's own pass wrote the whole answer.
+    1 where the prompt's own pass wrote the whole answer. A pass that leaves the target early (CALM)
+    counts as a whole one: only the measured rewards see what it saves.
     """
     rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
     decoded = _known(outcome.new_tokens) - 1
-    if decoded <= 0 or rounds <= 0 or context.arms[outcome.arm].autoregressive:
+    if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
-    verify_s = _interpolate(costs.verify_s, drafted / rounds)
+    verify_s = _interpolate(costs.verify_s, drafted / rounds) if rounds else 0.0
     arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
     return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
 
@@ -194,7 +196,9 @@ def _blend(outcome: Outcome, context: Context, cost_score: float) -> float:
 
 
 def _token_s(arm: ArmInfo, costs: Costs) -> float:
-    return costs.verify_s[0] if arm.autoregressive else costs.draft_s.get(arm.name, 0.0)
+    return (
+        costs.verify_s[0] if arm.autoregressive else costs.draft_s.get(arm.name, costs.verify_s[0])
+    )
 
 
 def _known(value: int | None) -> float:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from .alone import Alone
 from .arms import AUTOREGRESSIVE
 from .backends.llama import LlamaBackend
-from .drafters import MaxGramDrafter
+from .drafters import MaxGramDrafter, NullDrafter
 from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
@@ -26,16 +27,23 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class BatchOutput:
     """Answers to n prompts. ids: new tokens, end-of-sequence included. embeddings: [n, d] float32.
-    Seconds are of the whole batch."""
+    Seconds are of the whole batch. replays: for an arm whose answers are its own, not the target's,
+    what it did to write each; None for others (see `Batch.teacher_forced`)."""
 
     ids: list[list[int]]
     embeddings: NDArray[np.float32]
     prefill_s: float
     decode_s: float
+    replays: list[Replay] | None = None
 
 
 class Batch:
-    """Batched where the models are native, one by one elsewhere; the answers are the same."""
+    """Batched where the models are native, one by one elsewhere; the answers are the same.
+
+    An arm that drafts for a lossless review can only speed up the target's answer: it is told by
+    what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
+    otherwise, or does not draft, has an answer of its own, so that it is run as it is.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -58,41 +66,52 @@ class Batch:
         return self._write(self._target, prompts, max_new_tokens, temperature, seed)
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
-        """What the arm's drafter writes on its own, greedily."""
-        drafter = self._drafting(name).drafter
-        if isinstance(drafter, MaxGramDrafter):
-            return self._copied(drafter, prompts, max_new_tokens)
-        stack = Stack.of_drafter(drafter)
+        """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
+        answers."""
+        method = self._lossless(name)
+        if method is None:
+            return self._live(name, prompts, max_new_tokens)
+        if isinstance(method.drafter, MaxGramDrafter):
+            return self._copied(method.drafter, prompts, max_new_tokens)
+        stack = Stack.of_drafter(method.drafter)
         if stack is None:
-            raise DraftpickError(
-                f"arm {name!r} cannot write on its own here: its drafter is not a native model"
-            )
+            return self._alone(method, prompts, max_new_tokens)
         return self._write(stack, prompts, max_new_tokens, 0.0, 0)
 
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:
         """The arm's loop at temperature 0, replayed along the target's answers."""
-        method = self._drafting(name)
-        if not method.verifier.lossless:
+        method = self._lossless(name)
+        if method is None:
             raise DraftpickError(
-                f"arm {name!r} may keep what the target would not write, so that its rounds cannot "
-                "be told from the target's answer; collect lossless arms"
+                f"arm {name!r} gives answers of its own, so that it cannot be replayed along the "
+                "target's; its figures come with the answers"
             )
+        pairs = list(zip(prompts, target_ids, strict=True))
         if isinstance(method.drafter, MaxGramDrafter):
-            pairs = zip(prompts, target_ids, strict=True)
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
         stack = Stack.of_drafter(method.drafter)
         if stack is None:
-            raise DraftpickError(f"arm {name!r} cannot be replayed: its drafter is not native")
+            return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
         guesses = score(stack, prompts, target_ids)
-        pairs_ = zip(target_ids, guesses, strict=True)
-        return [self._forced(name, answer, guess) for answer, guess in pairs_]
+        return [
+            self._forced(name, answer, guess)
+            for answer, guess in zip(target_ids, guesses, strict=True)
+        ]
+
+    def _lossless(self, name: str) -> Method | None:
+        """The arm's parts where it drafts for a lossless review, else None."""
+        method = self._engine.method(name)
+        if not isinstance(method, Method) or not method.verifier.lossless:
+            return None
+        if isinstance(method.drafter, NullDrafter):
+            raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
+        return method
 
     def _drafting(self, name: str) -> Method:
-        method = self._engine.method(name)
-        if not isinstance(method, Method):
-            raise DraftpickError(f"arm {name!r} does not draft, so that nothing can be replayed")
+        method = self._lossless(name)
+        assert method is not None
         return method
 
     def _forced(self, name: str, answer: Sequence[int], guesses: list[Guess]) -> Replay:
@@ -129,6 +148,46 @@ class Batch:
             return drafter.guess(context, k)
 
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
+        """One pass for the agreement, a draft of one token everywhere; another for the rounds."""
+        method, costs = self._drafting(name), self._engine.cost_table
+        alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
+        alone.start(prompt)
+        agree = [
+            at == 0 or alone.draft(prompt + answer[:at], 1) == [token]
+            for at, token in enumerate(answer)
+        ]
+        alone.start(prompt)
+
+        def draft(at: int, k: int) -> list[int]:
+            return alone.draft(prompt + answer[:at], k, confidence)
+
+        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _alone(self, method: Method, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+        alone, answers, decode_s = Alone(method.drafter, self._engine.target), [], 0.0
+        for prompt in prompts:
+            self._engine.prefill(prompt)
+            started = time.perf_counter()
+            answers.append(alone.write(prompt, max_new_tokens, self._engine.eos_ids, method.length))
+            decode_s += time.perf_counter() - started
+        none = np.zeros((len(prompts), 0), dtype=np.float32)
+        return BatchOutput(answers, none, 0.0, decode_s)
+
+    def _live(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+        request = Request(max_new_tokens)
+        results = [self._engine.decode(name, prompt, request) for prompt in prompts]
+        return BatchOutput(
+            [result.ids for result in results],
+            np.zeros((len(prompts), 0), dtype=np.float32),
+            sum(result.prefill_s for result in results),
+            sum(result.decode_s for result in results),
+            [
+                Replay([], result.target_calls - 1, result.drafted, result.accepted)
+                for result in results
+            ],
+        )
 
     def _copied(
         self, drafter: MaxGramDrafter, prompts: list[list[int]], max_new_tokens: int

@@ -18,7 +18,6 @@ from .backends.base import Backend
 from .backends.sync import synchronize
 from .chance import Generator
 from .drafters import Drafter, EarlyExitDrafter
-from .loop import Method
 from .records import Sampling
 
 WIDEST = 17
@@ -30,7 +29,7 @@ DRAFTED = 4
 @dataclass(frozen=True)
 class Costs:
     """verify_s: seconds of one target pass of width i + 1. draft_s: seconds for each drafted token,
-    by arm."""
+    by arm; an arm without a drafter is left out."""
 
     verify_s: list[float]
     draft_s: dict[str, float]
@@ -43,7 +42,7 @@ class Costs:
         return asdict(self)
 
 
-def measure(target: Backend, methods: Mapping[str, Method]) -> Costs:
+def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     """Interleaved medians; what the target held is forgotten.
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
@@ -58,7 +57,7 @@ def measure(target: Backend, methods: Mapping[str, Method]) -> Costs:
         for width in range(1, WIDEST + 1):
             widths[width - 1].append(_extend_s(target, ids[:width]))
             target.truncate(CONTEXT)
-    draft_s = {name: _draft_s(target, method.drafter, prompt) for name, method in methods.items()}
+    draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
     return Costs([statistics.median(times) for times in widths], draft_s)
 
 

@@ -23,11 +23,10 @@ from .batch import Batch
 from .chance import Generator
 from .costs import Costs, measure
 from .errors import ContextTooLong, DraftpickError, NoSuchName
-from .loop import Method
 from .recipes import ArmRecipe
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
-from .strategy import Strategy
+from .strategy import Drafts, Strategy
 
 
 def _build(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Strategy:
@@ -115,10 +114,12 @@ class Engine:
         return self.arms[name]
 
     def arm_parameters(self, name: str) -> int:
-        """What the arm drafts with: 0 for Max-Gram, the target itself for autoregressive."""
-        if self.arm(name).kind == "autoregressive":
+        """What the arm drafts with: 0 for Max-Gram; the target itself where nothing drafts, as for
+        autoregressive."""
+        method = self.method(name)
+        if self.arm(name).kind == "autoregressive" or not isinstance(method, Drafts):
             return self.target.parameters
-        return self.method(name).parameters
+        return method.parameters
 
     def method(self, name: str) -> Strategy:
         """The arm's moving parts, made when first asked for."""
@@ -203,8 +204,8 @@ class Engine:
     def cost_table(self) -> Costs:
         """What passes cost on this machine, measured when first asked for."""
         methods = {name: self.method(name) for name in self.arms if name != AUTOREGRESSIVE}
-        drafting = {name: m for name, m in methods.items() if isinstance(m, Method)}
-        return measure(self.target, drafting)
+        drafters = {name: m.drafter for name, m in methods.items() if isinstance(m, Drafts)}
+        return measure(self.target, drafters)
 
 
 def _silent(ids: list[int]) -> None:

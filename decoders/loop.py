@@ -17,7 +17,7 @@ from .chance import Chance
 from .drafters.base import Drafter
 from .lengths.base import DraftLength
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
-from .sampling import penalise, probabilities, seen_mask
+from .sampling import choose, penalise, penalised, seen_mask
 from .stopping import Stopper
 from .strategy import Emit
 from .verify.base import Verifier
@@ -93,7 +93,8 @@ def decode(
     stood: list[int] = []  # at i: how often the (i + 1)-th drafted token stood
 
     context = list(prompt_ids)
-    ids = stopper.admit([_first_token(target, prefilled, prompt_ids, sampling, chance)])
+    first = penalised(prefilled.logits, prompt_ids, sampling)
+    ids = stopper.admit([choose(first, sampling, chance)])
     context += ids
     emit(ids)
     while not stopper.reason:
@@ -170,21 +171,6 @@ def settle(target: Backend, method: Method, context: list[int], turn: Turn) -> N
     method.drafter.commit(context)
     drafted, accepted = len(turn.verdict.draft_ids), turn.verdict.accepted
     method.length.observe(StepStats(drafted, accepted, turn.draft_s, turn.verify_s))
-
-
-def _first_token(
-    target: Backend,
-    prefilled: Prefilled,
-    prompt_ids: list[int],
-    sampling: Sampling,
-    chance: Chance,
-) -> int:
-    logits = prefilled.logits.unsqueeze(0)  # [1, V]
-    nothing = torch.empty(0, dtype=torch.int64, device=target.device)
-    logits = _penalised(logits, prompt_ids, nothing, sampling)
-    if sampling.greedy:
-        return int(logits[0].argmax())
-    return int(chance.draw(probabilities(logits, sampling)[0]))
 
 
 def _propose(

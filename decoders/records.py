@@ -129,6 +129,7 @@ class DecodeResult:
     token. accepted_per_position: at index i, how often the (i+1)-th drafted token stood. accepted:
     their sum, counting only tokens that are in ids. target_calls: forward passes of the target,
     the prefill included. prefill_s covers the target's and the drafter's reading of the prompt.
+    mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     """
 
     arm: str
@@ -146,6 +147,7 @@ class DecodeResult:
     draft_s: float
     verify_s: float
     other_s: float
+    mean_layers: float | None = None
 
     @property
     def decode_s(self) -> float:

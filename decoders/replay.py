@@ -16,8 +16,8 @@ from .records import StepStats
 @dataclass(frozen=True)
 class Replay:
     """agree: per answer token, whether the drafter would have proposed it there given everything
-    before it (the first is the prefill's own and True). rounds, drafted, accepted: as in
-    DecodeResult."""
+    before it (the first is the prefill's own and True); empty for an arm whose answers are its own.
+    rounds: passes of the target after the prompt's. drafted, accepted: as in DecodeResult."""
 
     agree: list[bool]
     rounds: int

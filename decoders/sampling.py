@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .chance import Chance
 from .records import Sampling
 
 
@@ -50,3 +51,24 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         drop[..., -1] = False  # the likeliest token always stays
         scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
     return scores.softmax(-1)
+
+
+def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
+    """[V] logits for what follows `context`, the repetition penalty applied."""
+    if sampling.repetition_penalty == 1:
+        return logits
+    nothing = torch.empty(0, dtype=torch.int64, device=logits.device)
+    return penalise(logits, sampling, seen_mask(context, nothing, 1, len(logits))[0])
+
+
+def choose(logits: Tensor, sampling: Sampling, chance: Chance) -> int:
+    """The next token, read to the host: the likeliest of [V] logits, or one drawn."""
+    if sampling.greedy:
+        return int(logits.argmax())
+    return int(chance.draw(probabilities(logits.unsqueeze(0), sampling)[0]))
+
+
+def confidence(logits: Tensor) -> float:
+    """The likeliest token's probability at temperature 1, unfiltered; logits [V]."""
+    scores = logits.float()
+    return float((scores.max() - scores.logsumexp(-1)).exp())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 from .records import Request
@@ -24,6 +25,12 @@ class Stopper:
         self._tail = max((len(s.encode()) for s in request.stop), default=0) + 1
         self._ids: list[int] = []
         self.reason = ""
+
+    def fresh(self) -> Stopper:
+        """Another with the same rules, nothing admitted yet."""
+        other = copy.copy(self)
+        other._ids, other.reason = [], ""
+        return other
 
     @property
     def room(self) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from .backends.base import Backend
 from .chance import Chance
+from .drafters.base import Drafter
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 
@@ -41,3 +42,11 @@ class Strategy(Protocol):
         is the stopper's.
         """
         ...
+
+
+@runtime_checkable
+class Drafts(Protocol):
+    """A strategy with a part that guesses or writes beside the target."""
+
+    @property
+    def drafter(self) -> Drafter: ...

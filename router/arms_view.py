@@ -47,7 +47,11 @@ def describe(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold: pydantic models as dicts."""
+    """What JSON can hold: pydantic models as dicts, an arm's part by what its entry says of it."""
+    from decoders.recipes import ArmRecipe
+
+    if isinstance(value, ArmRecipe):
+        return value.model_dump(mode="json", exclude_unset=True, exclude={"name"})
     if hasattr(value, "model_dump"):
         return value.model_dump(mode="json")
     return str(value) if isinstance(value, Path) else value

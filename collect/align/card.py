@@ -9,6 +9,9 @@ _WHAT = {
     "(`draft_vocab.json`). It is no use on its own: it predicts what its target writes.",
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
+    "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "
+    "lies beside it (`../target`). The copy's own norm and head read the exit's states. Figures "
+    "are on answers of {target}; the copy may write others.",
     "bigram": "The token that most often follows each token, and each pair, in what {target} "
     "writes, and how often: Max-Gram's answer where nothing matches.",
 }
@@ -23,7 +26,7 @@ def render(name: str, card: dict[str, Any]) -> str:
         "---",
         f"# {name}",
         "",
-        _WHAT[card["kind"]].format(target=card["target"]),
+        _WHAT["joint" if card.get("joint") else card["kind"]].format(target=card["target"]),
         "",
         "## How well it predicts",
         "",

@@ -34,14 +34,30 @@ def align(
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
     vocab_size: Annotated[int, typer.Option(help="Draft vocabulary: the commonest tokens.")] = 8192,
     exit_layer: Annotated[int, typer.Option(help="Target layers below the exit.")] = 4,
-    blocks: Annotated[int, typer.Option(help="Trained layers above the exit.")] = 1,
+    blocks: Annotated[
+        int, typer.Option(help="Trained layers above the exit; none with --joint.")
+    ] = 1,
+    joint: Annotated[
+        bool,
+        typer.Option(
+            "--joint",
+            help="With --kind exit: train no adapter but all layers of a copy of the target, by "
+            "the mean of the exit's and the last layer's losses (as BiLD does). OUT/target is the "
+            "copy, a target of its own: drafters that were aligned with the first fit it less.",
+        ),
+    ] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
     minutes: Annotated[
         float | None, typer.Option(help="Train so long instead; the schedule fits it.")
     ] = None,
     batch_tokens: Annotated[int, typer.Option(help="Padded tokens a step.")] = 2048,
-    lr: Annotated[float, typer.Option(help="Peak rate for embeddings and norms (AdamW).")] = 3e-3,
-    matrix_lr: Annotated[float, typer.Option(help="Peak rate for matrices (Muon).")] = 2e-2,
+    lr: Annotated[
+        float | None,
+        typer.Option(help="Peak rate for embeddings and norms (AdamW): 3e-3, with --joint 1e-4."),
+    ] = None,
+    matrix_lr: Annotated[
+        float | None, typer.Option(help="Peak rate for matrices (Muon): 2e-2, with --joint 5e-4.")
+    ] = None,
     max_prompt: Annotated[int, typer.Option(help="Prompt tokens kept, from the end.")] = 320,
     max_new_tokens: Annotated[int, typer.Option(help="Answer tokens the target writes.")] = 256,
     seed: Annotated[int, typer.Option(help="Order of examples and initial weights.")] = 0,
@@ -58,6 +74,7 @@ def align(
       draftpick align --out drafts/general --minutes 30
       draftpick align --out drafts/math --start drafts/general/model --tasks math --minutes 10
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
+      draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint --epochs 1
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -91,7 +108,11 @@ def align(
         max_answer=max_new_tokens,
         exit_layer=exit_layer,
         blocks=blocks,
+        joint=joint,
     )
+    rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
+    lr = rates[0] if lr is None else lr
+    matrix_lr = rates[1] if matrix_lr is None else matrix_lr
     recipe = Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed)
     console = Console(stderr=True)
     columns = (
@@ -115,4 +136,4 @@ def align(
     for name, share in acceptance.items():
         table.add_row(name, f"{share:.3f}")
     Console().print(table)
-    typer.echo(f"model: {out / 'model'}")
+    typer.echo(f"model: {out / 'model'}" + (f"\ntarget: {out / 'target'}" if joint else ""))

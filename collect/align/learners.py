@@ -1,4 +1,4 @@
-"""What is trained: a whole small model, or an exit adapter on a frozen target.
+"""What is trained: a small model, an exit adapter on a frozen target, or an exit with a copy of it.
 
 A learner turns a batch into a loss and into agreement (how often its most likely token is the
 target's), and saves itself as the folder that `decoders` loads.
@@ -6,6 +6,7 @@ target's), and saves itself as the folder that `decoders` loads.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from decoders.backends.early_exit import Adapter, AdapterConfig
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import shape_of
 from decoders.backends.packed import dense
 from decoders.draft_vocab import DraftVocab
 
@@ -24,6 +26,10 @@ class Learner(Protocol):
 
     @property
     def module(self) -> nn.Module: ...
+
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """What training lowers: [] for ids and labels [B, T], as in `Batch`."""
+        ...
 
     def hidden(self, ids: Tensor) -> Tensor:
         """[B, T] target ids -> [B, T, d], ready for the head."""
@@ -36,7 +42,7 @@ class Learner(Protocol):
     def save(self, folder: Path) -> None: ...
 
 
-def loss(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
+def draft_loss(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over answer tokens that the draft vocabulary holds."""
     draft = torch.where(labels >= 0, vocab.from_target[labels.clamp(min=0)], -100)
     draft = torch.where(draft == vocab.size - 1, -100, draft)
@@ -79,6 +85,9 @@ class DraftLearner:
         with torch.no_grad():
             table[:-1, :width] = cut
 
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return draft_loss(self, self.vocab, ids, labels)
+
     def hidden(self, ids: Tensor) -> Tensor:
         out: Tensor = self.module.model(self.vocab.from_target[ids], use_cache=False)[0]
         return out
@@ -111,6 +120,9 @@ class ExitLearner:
         final = self.target.final_norm(self.target.lower_batch(ids, layers))
         self.module.fit_lens(states, final)
 
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return draft_loss(self, self.vocab, ids, labels)
+
     def hidden(self, ids: Tensor) -> Tensor:
         with torch.no_grad():
             states = self.target.lower_batch(ids, self.module.config.exit_layer)
@@ -123,3 +135,57 @@ class ExitLearner:
     def save(self, folder: Path) -> None:
         self.module.save(folder)
         self.vocab.save(folder)
+
+
+class JointExitLearner:
+    """A copy of the target, all of it trained so that it can be left after `exit_layer` layers by
+    its own norm and head (Kim et al., Speculative Decoding with Big Little Decoder, section 4.4).
+
+    The copy is a target of its own: what it writes is no longer what the first one wrote.
+    """
+
+    def __init__(self, folder: Path, exit_layer: int, vocab: DraftVocab) -> None:
+        from transformers import AutoModelForCausalLM
+
+        self.module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
+
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """The mean of the exit's and the last layer's, each over the target's whole vocabulary."""
+        chosen = labels >= 0
+        exit_loss, last_loss = (
+            F.cross_entropy(self.module.lm_head(states[chosen]).float(), labels[chosen])
+            for states in self._states(ids)
+        )
+        return (exit_loss + last_loss) / 2
+
+    def hidden(self, ids: Tensor) -> Tensor:
+        return self._states(ids)[0]
+
+    def _states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, T, d] after the exit's layer and after the last, both ready for the head."""
+        body = self.module.model
+        states = body(ids, use_cache=False, output_hidden_states=True).hidden_states
+        return body.norm(states[self._exit_layer]), states[-1]  # the last is normed already
+
+    def head(self) -> Tensor:
+        rows = self.module.lm_head.weight[self.vocab.to_target]
+        return torch.cat([rows, torch.zeros_like(rows[:1])])
+
+    def save(self, folder: Path) -> None:
+        """The exit: an adapter that adds nothing to the copy's norm and head."""
+        shape = shape_of(self.module.config.to_dict())
+        norm = self.module.model.norm.weight.detach()
+        lens = torch.eye(shape.hidden, device=norm.device)
+        Adapter(shape, AdapterConfig(self._exit_layer, 0), [], norm, lens).save(folder)
+        self.vocab.save(folder)
+
+    def save_target(self, folder: Path) -> None:
+        """The copy, with the tokenizer and chat template of the target it was made from."""
+        model = self.module.to(torch.bfloat16)
+        model.save_pretrained(folder)
+        model.to(torch.float32)
+        for path in self._folder.iterdir():
+            text = path.suffix in (".json", ".txt", ".jinja", ".model")
+            if text and "safetensors" not in path.name and not (folder / path.name).exists():
+                shutil.copyfile(path, folder / path.name)

@@ -27,7 +27,7 @@ from decoders.zoo.catalogue import sha256_of
 from . import bigram
 from .calibration import Example, batches, build
 from .card import render
-from .learners import DraftLearner, ExitLearner, Learner
+from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner
 from .trainer import Recipe, train
 
 SMALL: dict[str, Any] = {
@@ -47,7 +47,8 @@ SMALL: dict[str, Any] = {
 @dataclass(frozen=True)
 class AlignConfig:
     """What to train on what. start: a drafter folder to go on from, or a JSON file with the sizes
-    of a Llama-shaped model; None is `SMALL`. tasks: only these; None is all."""
+    of a Llama-shaped model; None is `SMALL`. tasks: only these; None is all. joint: train an exit
+    together with a copy of the target, which is written to OUT/target."""
 
     kind: str
     out: Path
@@ -62,6 +63,7 @@ class AlignConfig:
     max_answer: int = 256
     exit_layer: int = 4
     blocks: int = 1
+    joint: bool = False
 
 
 def align(
@@ -70,6 +72,8 @@ def align(
     """Train, write the model and its card into `config.out`; held-out acceptance per task."""
     if config.kind not in ("drafter", "exit", "bigram"):
         raise DraftpickError(f"unknown kind {config.kind!r}; use drafter, exit or bigram")
+    if config.joint and config.kind != "exit":
+        raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
     config.out.mkdir(parents=True, exist_ok=True)
     folder = targets.resolve(config.target)
     tokenizer = targets.load_tokenizer(folder)
@@ -90,11 +94,13 @@ def align(
     )
     if config.kind == "bigram":
         return _bigram(config, examples, target.vocab_size)
-    learner, vocab = _learner(config, recipe, target, examples, eos)
+    learner, vocab = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
     acceptance = train(learner, vocab, examples, recipe, config.out, device, report)
     parameters = sum(p.numel() for p in learner.module.parameters())
+    if isinstance(learner, JointExitLearner):
+        _replace_folder(config.out / "target", learner.save_target)
     _write(config, recipe, parameters, learner.save, examples, acceptance, started)
     return acceptance
 
@@ -107,6 +113,7 @@ def first_turn(query: Query) -> list[dict[str, str]]:
 def _learner(
     config: AlignConfig,
     recipe: Recipe,
+    folder: Path,
     target: LlamaBackend,
     examples: Sequence[Example],
     eos: tuple[int, ...],
@@ -121,6 +128,13 @@ def _learner(
         vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
     vocab.to(target.device)
     if config.kind == "exit":
+        if not 0 < config.exit_layer < target.shape.layers:
+            raise DraftpickError(
+                f"--exit-layer must be 1 to {target.shape.layers - 1} for this target, not "
+                f"{config.exit_layer}"
+            )
+        if config.joint:
+            return JointExitLearner(folder, config.exit_layer, vocab), vocab
         exit_learner = ExitLearner(target, AdapterConfig(config.exit_layer, config.blocks), vocab)
         first = batches(kept, 8192, random.Random(recipe.seed))[:4]
         exit_learner.start_lens([torch.from_numpy(b.ids).to(target.device) for b in first])
@@ -163,15 +177,11 @@ def _write(
     started: float,
 ) -> None:
     """The finished model beside the checkpoint: files first, `card.json` with their hashes last."""
-    made = config.out / "model"
-    scratch = config.out / ".model"
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    save(scratch)
     trained = [e for e in examples if not e.held_out]
-    card = {
+    card: dict[str, Any] = {
         "kind": config.kind,
         "target": config.target,
+        "joint": config.joint,
         "licence": "Apache-2.0",
         "parameters": parameters,
         "acceptance": {k: round(v, 4) for k, v in acceptance.items()},
@@ -184,9 +194,22 @@ def _write(
         "seconds": round(time.time() - started),
         "command": _command(),
         "provenance": {k: v for k, v in provenance().items() if k != "argv"},
-        "files": {p.name: sha256_of(p) for p in sorted(scratch.iterdir())},
     }
-    (scratch / "card.json").write_text(json.dumps(card, indent=1))
-    (scratch / "README.md").write_text(render(config.out.name, card))
+
+    def fill(folder: Path) -> None:
+        save(folder)
+        card["files"] = {p.name: sha256_of(p) for p in sorted(folder.iterdir())}
+        (folder / "card.json").write_text(json.dumps(card, indent=1))
+        (folder / "README.md").write_text(render(config.out.name, card))
+
+    _replace_folder(config.out / "model", fill)
+
+
+def _replace_folder(made: Path, fill: Callable[[Path], None]) -> None:
+    """Fill a folder beside its place and rename it over what is there."""
+    scratch = made.with_name(f".{made.name}")
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    fill(scratch)
     shutil.rmtree(made, ignore_errors=True)
     os.replace(scratch, made)

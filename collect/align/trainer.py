@@ -19,7 +19,7 @@ from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 
 from .calibration import Batch, Example, batches
-from .learners import Learner, agreement, loss
+from .learners import Learner, agreement
 
 CHECKPOINT = "training.pt"
 SAVE_EVERY_S = 120.0
@@ -97,7 +97,7 @@ def train(
             rate = _schedule(progress, recipe.warmup)
             for rule, peak in zip(rules, peaks, strict=True):
                 rule.param_groups[0]["lr"] = peak * rate
-            value = _step(learner, vocab, batch, rules, device)
+            value = _step(learner, batch, rules, device)
             smooth = value if smooth == 0 else 0.98 * smooth + 0.02 * value
             seen += batch.ids.size
             step += 1
@@ -120,13 +120,12 @@ def train(
 
 def _step(
     learner: Learner,
-    vocab: DraftVocab,
     batch: Batch,
     rules: list[torch.optim.Optimizer],
     device: torch.device,
 ) -> float:
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        value = loss(learner, vocab, *_tensors(batch, device))
+        value = learner.loss(*_tensors(batch, device))
     value.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(learner.module.parameters(), 1.0)
     for rule in rules:

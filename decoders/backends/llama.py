@@ -8,6 +8,7 @@ rest: `lower` does so, and `extend` then finds those positions done and runs onl
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -26,6 +27,7 @@ from .llama_model import (
     packed,
     rope_table,
     rounded,
+    skip_layer,
 )
 from .packed import linear
 from .sync import synchronize
@@ -95,7 +97,11 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor) -> Tensor:
-        return linear(self.final_norm(self._hidden(ids)), self.weights.head)
+        return self.read_out(self._hidden(ids))
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
+        return linear(self.final_norm(hidden), self.weights.head)
 
     def truncate(self, length: int) -> None:
         if not 0 <= length <= self._length:
@@ -142,6 +148,33 @@ class LlamaBackend:
         for w in self.weights.layers[:exit_layer]:
             h = layer(h, w, self.shape, rope, None)
         return h
+
+    @torch.inference_mode()
+    def extend_until(
+        self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
+    ) -> tuple[Tensor, int]:
+        """Append one token, run through no more layers than it needs.
+
+        leaves(h, below, depth): whether to stop at [d] after `depth` layers, `below` being [d]
+        before the last of them; not asked after the last layer. The layers above get keys and
+        values of the state it stopped at. Returns that state [d] and how many layers it took.
+        """
+        start, layers = self._length, self.shape.layers
+        if start == self.context:
+            raise ContextTooLong(start, 1, self.context)
+        rope, mask = self.positions(start, 1)
+        h, depth = self._embed(torch.tensor([token], device=self.device)), 0
+        left = False
+        while depth < layers and not left:
+            below = h
+            w, cache = self.weights.layers[depth], self._cache[depth]
+            h = layer(below, w, self.shape, rope, mask, cache, start)
+            depth += 1
+            left = depth < layers and leaves(h[0, 0], below[0, 0], depth)
+        for above in range(depth, layers):
+            skip_layer(h, self.weights.layers[above], self.shape, rope, self._cache[above], start)
+        self._length = self._ahead = start + 1
+        return h[0, 0], depth
 
     # -- passes -------------------------------------------------------------------------------
 

@@ -142,6 +142,25 @@ def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
+def skip_layer(
+    h: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    rope: tuple[Tensor, Tensor],
+    cache: tuple[Tensor, Tensor],
+    start: int,
+) -> None:
+    """Write the keys and values of a layer that h [1, T, d] does not go through, as if it had come
+    to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
+    x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
+    qkv = linear(x, w.qkv, w.qkv_bias).view(1, h.shape[1], -1, shape.head_dim).transpose(1, 2)
+    rotary = shape.heads + shape.kv_heads  # a packed matrix cannot be cut: q is for nothing
+    keys, values = cache
+    end = start + h.shape[1]
+    keys[:, :, start:end] = _rotate(qkv[:, shape.heads : rotary], rope)
+    values[:, :, start:end] = qkv[:, rotary:]
+
+
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and sin, each [context, D]; angles in float32, as transformers computes them. The first
     half of sin is negated: rotating is x * cos + roll(x, D / 2) * sin."""

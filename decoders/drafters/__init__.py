@@ -1,9 +1,16 @@
 """Drafters: none, an n-gram index, a model of its own, the target's own first layers."""
 
-from .base import Drafter
+from .base import Drafter, begin
 from .early_exit import EarlyExitDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 
-__all__ = ["Drafter", "EarlyExitDrafter", "MaxGramDrafter", "NeuralDrafter", "NullDrafter"]
+__all__ = [
+    "Drafter",
+    "EarlyExitDrafter",
+    "MaxGramDrafter",
+    "NeuralDrafter",
+    "NullDrafter",
+    "begin",
+]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..backends.base import Backend
 from ..chance import Chance
 from ..records import Proposal, Sampling
 
@@ -46,3 +47,12 @@ class Drafter(Protocol):
         what a draft model let stand may fall before the target: a later `context` may be shorter,
         or go on otherwise from some point after the target's last round."""
         ...
+
+
+def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
+    """Make ready to propose the answer's first token. The loop never asks for it, the prompt's own
+    pass gives it there; here the prompt's last token counts as not yet read, as the newest token
+    before any round."""
+    drafter.reset(prompt_ids)
+    target.truncate(len(prompt_ids) - 1)
+    drafter.commit(prompt_ids)

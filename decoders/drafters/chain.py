@@ -10,7 +10,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
-from ..sampling import penalise, probabilities, raw_probabilities, seen_mask
+from ..sampling import confidence, penalise, probabilities, raw_probabilities, seen_mask
 
 
 def draft_chain(
@@ -41,7 +41,7 @@ def draft_chain(
             drafted = torch.stack(ids) if ids else logits.new_empty(0, dtype=torch.int64)
             seen = seen_mask(context, drafted, len(ids) + 1, _width(logits, vocab))[-1]
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
-        if min_confidence > 0 and _confidence(logits) < min_confidence:
+        if min_confidence > 0 and confidence(logits) < min_confidence:
             break
         if needs_raw:
             raw.append(raw_probabilities(logits))
@@ -69,9 +69,3 @@ def _stacked(rows: list[Tensor], vocab: DraftVocab | None) -> Tensor | None:
 
 def _width(logits: Tensor, vocab: DraftVocab | None) -> int:
     return logits.shape[-1] if vocab is None else vocab.target_vocab
-
-
-def _confidence(logits: Tensor) -> float:
-    """The likeliest token's probability, raw (temperature 1)."""
-    scores = logits.float()
-    return float((scores.max() - scores.logsumexp(-1)).exp())

@@ -50,8 +50,11 @@ class NeuralDrafter:
     def commit(self, context: list[int]) -> None:
         self.calls += roll_back(self.backend, context, self._feed)
 
-    def _feed(self, ids: Tensor) -> Tensor:
-        """Append target ids [T]; logits [N] for what follows the last."""
+    def logits(self, ids: Tensor) -> Tensor:
+        """Append target ids [T]; [T, N] logits over draft tokens, row i for what follows ids[i]."""
         if self.vocab is None:
-            return self.backend.extend(ids)[-1]
-        return self.backend.extend(self.vocab.from_target[ids])[-1, : self.vocab.size - 1]
+            return self.backend.extend(ids)
+        return self.backend.extend(self.vocab.from_target[ids])[:, : self.vocab.size - 1]
+
+    def _feed(self, ids: Tensor) -> Tensor:
+        return self.logits(ids)[-1]

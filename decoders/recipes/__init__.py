@@ -9,6 +9,8 @@ from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
 from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .calm import CalmRecipe
+from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .cs_drafting import CSDraftingRecipe
 from .early_exit import EarlyExitRecipe
 from .hierarchy import HierarchyRecipe
@@ -26,6 +28,10 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "horizontal": HorizontalRecipe,
     "cs_drafting": CSDraftingRecipe,
     "hierarchy": HierarchyRecipe,
+    "token_cascade": TokenCascadeRecipe,
+    "sequence_cascade": SequenceCascadeRecipe,
+    "oracle_cascade": OracleCascadeRecipe,
+    "calm": CalmRecipe,
 }
 
 

@@ -17,10 +17,14 @@ def _nested(body: Any) -> Any:
     """A mapping with `kind:`, of any kind that drafts. Its mistakes become one sentence."""
     from . import recipe
 
-    if not isinstance(body, dict):
+    if isinstance(body, DraftingRecipe):
         return body
+    if not isinstance(body, dict) or "kind" not in body:
+        raise ValueError(
+            "give a mapping with a `kind:`, for instance {kind: neural, drafter: draft-general}"
+        )
     try:
-        made = recipe(**{"kind": None, **body})
+        made = recipe(**body)
     except ValidationError as error:
         mistakes = error.errors(include_url=False)
         paths = [".".join(map(str, mistake["loc"])) for mistake in mistakes]

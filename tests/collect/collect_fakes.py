@@ -34,6 +34,7 @@ class FakeWritten:
     embeddings: NDArray[np.float32]
     prefill_s: float = 0.5
     decode_s: float = 1.0
+    replays: None = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,19 @@ def test_modelled_speed_up() -> None:
     assert compute("modelled", one, CONTEXT) == 1
 
 
+def test_arms_that_ask_the_target_seldom_or_not_at_all() -> None:
+    # a kept sequence of 35 tokens: 34 at 10 ms, for 35 drafts of 1 ms and no pass of the target
+    kept = replace(ROW, rounds=0, drafted=35, accepted=35)
+    assert compute("modelled", kept, CONTEXT) == pytest.approx(0.340 / 0.035)
+    assert compute("saved-passes", kept, CONTEXT) == 1
+    # without a drafter every token is a pass of the target, and as slow as the slowest
+    arms = {**ARMS, "none": arm("none", 2e9, "calm")}
+    alone = replace(AR, arm="none")
+    context = Context(arms, COSTS, alpha=0.8)
+    assert compute("modelled", alone, context) == pytest.approx(1)
+    assert compute("latency-ratio", alone, context) == pytest.approx(0.8 * 0.5)
+
+
 def test_measured() -> None:
     times: dict[str, Any] = {"measured_tokens": 30, "measured_prefill_s": 0.5}
     row = replace(ROW, **times, measured_decode_s=0.5)

@@ -38,9 +38,10 @@ from decoders.drafters import (
 )
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import DraftLength, FixedLength
-from decoders.loop import Method, decode
+from decoders.loop import Method
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
+from decoders.strategy import Strategy
 from decoders.verify import Lossless, Verifier
 
 CPU = torch.device("cpu")
@@ -127,7 +128,7 @@ def autoregressive() -> Method:
 
 def run(
     target: Backend,
-    how: Method,
+    how: Strategy,
     prompt: list[int],
     request: Request,
     *,
@@ -139,7 +140,7 @@ def run(
     prefilled = target.prefill(prompt)
     stopper = Stopper(request, eos_ids, tokenizer)
     chance = chance or Generator(CPU, request.seed)
-    return decode(target, how, prompt, prefilled, request, stopper, chance, emit)
+    return how.decode(target, prompt, prefilled, request, stopper, chance, emit)
 
 
 class ListedLengths:
@@ -238,9 +239,9 @@ Law = dict[tuple[int, ...], float]
 
 
 def loop_law(
-    target: Backend, how: Method, prompt: list[int], request: Request, eos: tuple[int, ...] = ()
+    target: Backend, how: Strategy, prompt: list[int], request: Request, eos: tuple[int, ...] = ()
 ) -> Law:
-    """The exact law of the shipped loop's answers."""
+    """The exact law of the answers that a shipped strategy gives, the loop's or another's."""
     law: Law = defaultdict(float)
     outcomes = every_outcome(
         lambda chance: run(target, how, prompt, request, eos_ids=eos, chance=chance).ids

@@ -13,9 +13,11 @@ from decoder_toys import CPU, max_gram, method, native, neural, random_exit, red
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoders.alone import Alone
 from decoders.backends.base import Backend
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
+from decoders.cascades import Calm, SequenceCascade, TokenCascade
 from decoders.costs import Costs
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
@@ -24,8 +26,9 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import Method
 from decoders.recipes import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
-from decoders.records import Request
+from decoders.records import Proposal, Request, Verdict
 from decoders.replay import replay
+from decoders.stack import Stack
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]
@@ -265,6 +268,108 @@ def test_arms_that_cannot_be_batched_say_so(engine: Engine) -> None:
     ):
         with pytest.raises(DraftpickError, match="autoregressive"):
             call()
+
+
+# -- one query at a time --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every drafter but Max-Gram takes the path of those that cannot be batched."""
+    monkeypatch.setattr(Stack, "of_drafter", lambda drafter: None)
+
+
+@pytest.mark.parametrize("most", [1, 2, 12])
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
+    name: str, most: int, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    batched = engine.batch.arm(name, PROMPTS, most).ids
+    request.getfixturevalue("no_stacks")
+    out = engine.batch.arm(name, PROMPTS, most)
+    assert out.ids == batched
+    assert out.replays is None and out.embeddings.shape == (5, 0) and out.decode_s > 0
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_drafter_alone_is_replayed_as_in_a_batch(
+    name: str, engine: Engine, request: pytest.FixtureRequest
+) -> None:
+    answers = one_by_one(engine, 20)
+    batched = engine.batch.teacher_forced(name, PROMPTS, answers)
+    request.getfixturevalue("no_stacks")
+    alone = engine.batch.teacher_forced(name, PROMPTS, answers)
+    for one, other in zip(alone, batched, strict=True):
+        assert (one.agree, one.rounds, one.accepted) == (other.agree, other.rounds, other.accepted)
+    assert sum(one.accepted for one in alone) > 0
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_drafter_alone_is_replayed_as_it_runs(name: str, engine: Engine, no_stacks: None) -> None:
+    """Its drafts are the live loop's own, so that what `min_confidence` stops is known exactly."""
+    answers = one_by_one(engine, 20)
+    made = engine.batch.teacher_forced(name, PROMPTS, answers)
+    for prompt, forced in zip(PROMPTS, made, strict=True):
+        result = engine.decode(name, prompt, Request(20))
+        assert forced.rounds == result.rounds
+        if result.finish_reason == "length":
+            assert (forced.drafted, forced.accepted) == (result.drafted, result.accepted)
+
+
+def test_max_gram_writes_alone_what_it_copies(engine: Engine) -> None:
+    """The general path beside the one that knows Max-Gram."""
+    copy = engine.method("copy")
+    alone = Alone(copy.drafter, engine.target)
+    for prompt in PROMPTS:
+        engine.prefill(prompt)
+        assert [alone.write(prompt, 9, EOS, FixedLength(1))] == engine.batch.arm(
+            "copy", [prompt], 9
+        ).ids
+
+
+def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None:
+    """The same model behind another backend gives the same figures."""
+    other = make_engine(tiny)
+    drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
+    other._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
+    assert other.batch.arm("small", PROMPTS, 8).ids == engine.batch.arm("small", PROMPTS, 8).ids
+    answers = one_by_one(engine, 15)
+    forced = other.batch.teacher_forced("small", PROMPTS, answers)
+    assert forced == engine.batch.teacher_forced("small", PROMPTS, answers)
+
+
+class Gullible(Lossless):
+    """Takes every draft as it is."""
+
+    lossless = False
+
+    def verify(self, proposal: Proposal, target_logits: Any, sampling: Any, chance: Any) -> Verdict:
+        ids = proposal.ids.tolist()
+        return Verdict(len(ids), int(target_logits[-1].argmax()), ids)
+
+
+def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
+    engine = make_engine(tiny)
+    drafter = NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2)))
+    own: dict[str, Any] = {
+        "small": TokenCascade("small", drafter, 0.5),
+        "few-words": SequenceCascade("few-words", drafter, 1.0),
+        "exit": Calm("exit", 0.9),
+        "copy": Method("copy", drafter, Gullible(), FixedLength(3)),
+    }
+    engine._methods.update(own)
+    for name in own:
+        out = engine.batch.arm(name, PROMPTS, 12)
+        results = [engine.decode(name, prompt, Request(12)) for prompt in PROMPTS]
+        assert out.ids == [result.ids for result in results]
+        assert out.replays is not None
+        for made, result in zip(out.replays, results, strict=True):
+            assert made.agree == []
+            assert made.rounds == result.target_calls - 1
+            assert (made.drafted, made.accepted) == (result.drafted, result.accepted)
+        with pytest.raises(DraftpickError, match=f"'{name}' gives answers of its own"):
+            engine.batch.teacher_forced(name, PROMPTS, [[1]] * 5)
+    assert all(made.rounds == 0 for made in engine.batch.arm("few-words", PROMPTS, 12).replays)
 
 
 def test_lists_of_different_length_are_refused(engine: Engine) -> None:

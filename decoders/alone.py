@@ -1,0 +1,69 @@
+"""A drafter without the loop, one query at a time: writing by itself, and led along an answer.
+
+For collection, and for drafters of any kind; `stack.py` does the same for many queries at once
+where the drafter is a native model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from .backends.base import Backend
+from .chance import Generator
+from .drafters import Drafter, begin
+from .lengths import DraftLength
+from .records import Request, Sampling
+from .stopping import Stopper
+
+
+@dataclass(frozen=True)
+class Alone:
+    """A drafter and the target that some drafters read along with."""
+
+    drafter: Drafter
+    target: Backend
+
+    @torch.inference_mode()
+    def write(
+        self, prompt_ids: list[int], most: int, eos_ids: tuple[int, ...], length: DraftLength
+    ) -> list[int]:
+        """Its own greedy answer: every draft counts as accepted, `length` says how long they are.
+        Shorter than `most` where the drafter ends it or has nothing to say. `target` must have just
+        read the prompt."""
+        begin(self.drafter, self.target, prompt_ids)
+        length.reset()
+        context, stopper = list(prompt_ids), Stopper(Request(most), eos_ids)
+        while not stopper.reason:
+            drafted = self._propose(context, min(max(1, length.next()), stopper.room))
+            if not drafted:
+                break
+            context += stopper.admit(drafted)
+            if not stopper.reason:
+                self._follow(context)
+        return context[len(prompt_ids) :]
+
+    def start(self, prompt_ids: list[int]) -> None:
+        """Before `draft` leads along an answer to this prompt."""
+        self.target.prefill(prompt_ids)
+        self.drafter.reset(prompt_ids)
+
+    @torch.inference_mode()
+    def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        """What it drafts to follow `context`, which holds that of the last call and more."""
+        self._follow(context)
+        return self._propose(context, k, min_confidence)
+
+    def _follow(self, context: list[int]) -> None:
+        """As the loop leaves a round: the target has read all of `context` but its newest token."""
+        self.target.truncate(self.target.length)  # an early exit may have run ahead elsewhere
+        unread = context[self.target.length : -1]
+        if unread:
+            self.target.extend(torch.tensor(unread, device=self.target.device))
+        self.drafter.commit(context)
+
+    def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        chance = Generator(self.target.device, 0)  # greedy: never asked
+        proposal = self.drafter.propose(context, k, Sampling(), chance, min_confidence)
+        return list(proposal.ids.tolist())

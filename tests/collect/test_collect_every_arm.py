@@ -1,0 +1,145 @@
+"""Every kind of arm, through a real engine: collected, rewarded, learned from, chosen, decoded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from collect_fakes import all_pairs, make_queries, pairs
+
+from collect.batch import SweepOptions
+from collect.dataset import read_manifest, read_table
+from collect.rewards import REWARDS
+from collect.sweep import sweep
+from collect.table import reward_table
+from decoders.backends.toy import ToyBackend
+from decoders.cascades import OracleCascade, SequenceCascade, TokenCascade
+from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
+from decoders.engine import Engine
+from decoders.lengths import FixedLength
+from decoders.loop import Method
+from decoders.recipes import ArmRecipe, recipe
+from decoders.records import Request
+from decoders.strategy import Strategy
+from decoders.verify import Lossless
+from policies import fit
+
+V = 110  # costs are measured on a prompt of some hundred different tokens
+NEURAL = {"kind": "neural", "drafter": "x"}
+RECIPES = {
+    "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
+    "small": recipe(name="small", kind="neural", drafter="x"),
+    "copy": recipe(name="copy", kind="max_gram"),
+    "token": recipe(name="token", kind="token_cascade", drafter=NEURAL, alpha=0.5),
+    "sequence": recipe(name="sequence", kind="sequence_cascade", drafter=NEURAL, alpha=1),
+    "oracle": recipe(name="oracle", kind="oracle_cascade", drafter=NEURAL, alpha=0.1),
+    "undrafted": recipe(name="undrafted", kind="calm", threshold=0.9),
+}
+
+
+class Words:
+    """Token i is the word wi; prompts come from the words' lengths."""
+
+    chat_template = None
+
+    def encode(self, text: str) -> list[int]:
+        return [1 + (7 * len(word) + 3 * at) % (V - 1) for at, word in enumerate(text.split())]
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        return " ".join(f"w{i}" for i in ids)
+
+
+class Undrafted:
+    """A way to answer without a drafter: the target's own, as CALM at threshold 1 gives it."""
+
+    name, parameters, context = "undrafted", 0, 1 << 30
+
+    def __init__(self, alone: Method) -> None:
+        self.decode = alone.decode
+
+
+def toy(seed: int) -> ToyBackend:
+    """A target and a drafter that mostly agree."""
+    shared = torch.Generator().manual_seed(0)
+    own = torch.Generator().manual_seed(seed)
+    shape = (V, V, V)
+    table = torch.randn(shape, generator=shared) + 0.1 * torch.randn(shape, generator=own)
+    return ToyBackend(4 * table)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Engine:
+    target, draft = toy(1), toy(2)
+
+    def build(arm: ArmRecipe, target: Any, tokenizer: Any) -> Strategy:
+        drafter = NeuralDrafter(ToyBackend(draft.table))
+        alone = Method(arm.name, NullDrafter(target.device), Lossless(), FixedLength(0))
+        made: dict[str, Any] = {
+            "autoregressive": alone,
+            "small": Method("small", drafter, Lossless(), FixedLength(3)),
+            "copy": Method("copy", MaxGramDrafter(target.device), Lossless(), FixedLength(3)),
+            "token": TokenCascade("token", drafter, 0.5),
+            "sequence": SequenceCascade("sequence", drafter, 1.0),
+            "oracle": OracleCascade("oracle", drafter, 0.1),
+            "undrafted": Undrafted(alone),
+        }
+        return made[arm.name]
+
+    return Engine(target, RECIPES, tokenizer=Words(), eos_ids=(5,), build=build)
+
+
+@pytest.fixture(scope="module")
+def folder(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("collected")
+    options = SweepOptions(max_new_tokens=12, batch_size=4, measure=True)
+    report = sweep(engine, make_queries(), out, options)
+    assert report.errors == 0
+    assert pairs(out) == all_pairs(make_queries(), tuple(RECIPES))
+    return out
+
+
+def test_rows_say_what_each_arm_did(engine: Engine, folder: Path) -> None:
+    prompts = {
+        row["query_id"]: row["prompt_ids"] for row in read_table(folder, "queries").to_pylist()
+    }
+    for row in read_table(folder, "outcomes").to_pylist():
+        result = engine.decode(row["arm"], prompts[row["query_id"]], Request(12))
+        if row["arm"] == "autoregressive":
+            continue
+        assert row["rounds"] == result.target_calls - 1
+        assert row["new_tokens"] == len(result.ids)
+        if row["arm"] in ("small", "copy"):
+            assert row["target_ids"] == result.ids
+            assert len(row["agree"]) == len(result.ids)
+        else:
+            assert row["output_ids"] == result.ids
+            assert (row["drafted"], row["accepted"]) == (result.drafted, result.accepted)
+            assert row["agree"] == []
+
+
+def test_arms_are_described_by_what_they_run(engine: Engine, folder: Path) -> None:
+    manifest = read_manifest(folder)
+    parameters = {arm.name: arm.parameters for arm in manifest.arms}
+    whole = engine.target.parameters
+    assert parameters == {name: whole for name in RECIPES} | {"copy": 0}  # the toys are one size
+    assert set(manifest.costs.draft_s) == {"small", "copy", "token", "sequence", "oracle"}
+
+
+@pytest.mark.parametrize("reward", REWARDS)
+def test_every_arm_is_rewarded(folder: Path, reward: str) -> None:
+    table = reward_table(folder, reward)
+    assert table.arms == list(RECIPES)
+    assert np.isfinite(table.rewards).all()
+
+
+def test_what_is_learned_is_chosen_and_decoded(engine: Engine, folder: Path) -> None:
+    table = reward_table(folder, "modelled", arms=("token", "sequence", "oracle", "undrafted"))
+    policy = fit("regression", table).policy
+    for prompt in ([3, 9], [4, 4, 4, 90]):
+        prefilled = engine.prefill(prompt)
+        arm = policy.choose(prefilled.embedding.numpy()).arm
+        assert arm in table.arms
+        assert engine.decode(arm, prompt, Request(6), prefilled).ids

@@ -1,0 +1,516 @@
+"""Sequential cascades: their exact laws, their limiting cases, and what holds for every answer."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    Law,
+    autoregressive,
+    distance,
+    loop_law,
+    max_gram,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    reference_law,
+    run,
+)
+from torch import Tensor
+from transformers import RepetitionPenaltyLogitsProcessor
+
+from decoders.arms import load_arms
+from decoders.backends.base import Backend
+from decoders.backends.toy import ToyBackend
+from decoders.cascades import Calm, OracleCascade, SequenceCascade, TokenCascade
+from decoders.chance import Generator
+from decoders.drafters import NeuralDrafter
+from decoders.engine import Engine
+from decoders.errors import DraftpickError
+from decoders.recipes import recipe
+from decoders.records import DecodeResult, Request, Sampling
+from decoders.stopping import Stopper
+from decoders.strategy import Strategy
+
+Tiny = Callable[..., Path]
+Logits = Callable[[list[int]], Tensor]
+
+V, PROMPT, MOST, EXACT = 3, [0, 1, 0], 4, 1e-6
+SAMPLINGS = {
+    "plain": Sampling(1.0),
+    "filtered": Sampling(0.7, top_k=2, top_p=0.9),
+    "penalty": Sampling(1.2, repetition_penalty=1.8),
+    "greedy": Sampling(),
+}
+ALPHAS = [0.0, 0.35, 0.5, 0.65, 1.0]
+
+
+def large() -> ToyBackend:
+    return ToyBackend.random(V, seed=3, sharpness=1.5)
+
+
+def small() -> ToyBackend:
+    return ToyBackend.random(V, seed=11, sharpness=1.0)
+
+
+def toy_logits(model: ToyBackend) -> Logits:
+    return lambda context: model.table[
+        context[-2] if len(context) > 1 else context[-1], context[-1]
+    ]
+
+
+def raw(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
+    """[V] probabilities at temperature 1, unfiltered, by transformers' own penalty."""
+    penalty = RepetitionPenaltyLogitsProcessor(sampling.repetition_penalty)
+    return penalty(torch.tensor([context]), logits.unsqueeze(0))[0].softmax(-1)
+
+
+def greedy_or_law(logits: Logits, request: Request, eos: tuple[int, ...] = ()) -> Law:
+    """`reference_law`, which has no temperature 0, beside the one greedy answer."""
+    if not request.sampling.greedy:
+        return reference_law(logits, PROMPT, request, eos)
+    made: list[int] = []
+    while len(made) < request.max_new_tokens and not (made and made[-1] in eos):
+        context = PROMPT + made
+        made.append(int(raw(logits(context), context, request.sampling).argmax()))
+    return {tuple(made): 1.0}
+
+
+# -- laws -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_token_cascade_has_chow_s_law(sampling: str, alpha: float) -> None:
+    """At every position the draft model's law where it is sure enough, else the target's."""
+    target, draft = large(), small()
+    request = Request(MOST, SAMPLINGS[sampling])
+    p, q = toy_logits(target), toy_logits(draft)
+
+    def mixed(context: list[int]) -> Tensor:
+        sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
+        return q(context) if sure else p(context)
+
+    how = TokenCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
+    law = loop_law(target, how, PROMPT, request, eos=(2,))
+    assert distance(law, greedy_or_law(mixed, request, eos=(2,))) < EXACT
+    assert sum(law.values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.2, 0.35, 1.0])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_an_oracle_cascade_has_diff_s_law(sampling: str, alpha: float) -> None:
+    target, draft = large(), small()
+    request = Request(MOST, SAMPLINGS[sampling])
+    p, q = toy_logits(target), toy_logits(draft)
+
+    def mixed(context: list[int]) -> Tensor:
+        most_q = raw(q(context), context, request.sampling).max()
+        most_p = raw(p(context), context, request.sampling).max()
+        return p(context) if most_q < most_p - alpha else q(context)
+
+    how = OracleCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
+    law = loop_law(target, how, PROMPT, request, eos=(2,))
+    assert distance(law, greedy_or_law(mixed, request, eos=(2,))) < EXACT
+
+
+@pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.8, 0.95, 1.0])
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_sequence_cascade_has_chow_s_law(sampling: str, alpha: float, normalised: bool) -> None:
+    """The draft model's answers that are likely enough, and the target's for the rest."""
+    target, draft = large(), small()
+    request = Request(3, SAMPLINGS[sampling])
+    kept: Law = {}
+    for answer, weight in greedy_or_law(toy_logits(draft), request, eos=(2,)).items():
+        logs = []
+        for at, token in enumerate(answer):
+            context = [*PROMPT, *answer[:at]]
+            logits = toy_logits(draft)(context)
+            logs.append(math.log(raw(logits, context, request.sampling)[token]))
+        if math.exp(sum(logs) / (len(logs) if normalised else 1)) >= 1 - alpha:
+            kept[answer] = weight
+    truth, left = dict(kept), 1 - sum(kept.values())
+    for answer, weight in greedy_or_law(toy_logits(target), request, eos=(2,)).items():
+        truth[answer] = truth.get(answer, 0.0) + left * weight
+    how = SequenceCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha, normalised)
+    assert distance(loop_law(target, how, PROMPT, request, eos=(2,)), truth) < EXACT
+
+
+def test_the_laws_above_lie_between_the_two_models() -> None:
+    """Else the middle thresholds would prove nothing that the limits do not."""
+    request = Request(MOST, SAMPLINGS["plain"])
+    ends = [greedy_or_law(toy_logits(model), request, eos=(2,)) for model in (large(), small())]
+    drafter = NeuralDrafter(small())
+    for how in (
+        TokenCascade("test", drafter, 0.5),
+        OracleCascade("test", drafter, 0.1),
+        SequenceCascade("test", drafter, 0.5),
+        SequenceCascade("test", drafter, 0.95, normalised=False),
+    ):
+        law = loop_law(large(), how, PROMPT, request, eos=(2,))
+        assert all(distance(law, end) > 1e-3 for end in ends)
+
+
+def test_a_draft_model_over_a_part_of_the_vocabulary() -> None:
+    target = large()
+    request = Request(3, Sampling(1.0, repetition_penalty=1.5))
+    for alpha, sequence in itertools.product([0.4, 1.0], [False, True]):
+        drafter = reduced([0, 2], V, 8)
+        backend = drafter.backend
+        assert isinstance(backend, ToyBackend)
+
+        def q(context: list[int], table: Tensor = backend.table) -> Tensor:
+            """The draft's row over its two tokens, spread over the target's three."""
+            inside = [{0: 0, 2: 1}.get(token, 2) for token in context[-2:]]
+            wide = torch.full((V,), -torch.inf, dtype=torch.float64)
+            wide[torch.tensor([0, 2])] = table[inside[0], inside[-1], :2]
+            return wide
+
+        def mixed(context: list[int], alpha: float = alpha) -> Tensor:
+            sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
+            return q(context) if sure else toy_logits(target)(context)
+
+        if sequence:
+            if alpha == 1.0:
+                law = loop_law(target, SequenceCascade("t", drafter, alpha), PROMPT, request)
+                assert distance(law, reference_law(q, PROMPT, request)) < EXACT
+        else:
+            law = loop_law(target, TokenCascade("t", drafter, alpha), PROMPT, request)
+            assert distance(law, reference_law(mixed, PROMPT, request)) < EXACT
+
+
+def test_a_wrong_rule_is_caught() -> None:
+    """Deferring below alpha instead of 1 - alpha is another law."""
+    target, draft, alpha = large(), small(), 0.4
+    request = Request(MOST, SAMPLINGS["plain"])
+    right, wrong = (
+        loop_law(target, TokenCascade("t", NeuralDrafter(draft), a), PROMPT, request)
+        for a in (alpha, 1 - alpha)
+    )
+    assert distance(right, wrong) > 1e-3
+
+
+# -- other drafters -------------------------------------------------------------------------------
+
+
+def test_max_gram_writes_what_matches_and_the_target_the_rest() -> None:
+    target = ToyBackend.random(5, seed=2)
+    how = TokenCascade("t", max_gram(shortest=2, longest=2), 0.5)
+    result = run(target, how, [1, 2, 3], Request(12))
+    context, copied = [1, 2, 3], 0
+    for token in result.ids:
+        matches = [i for i in range(2, len(context)) if context[i - 2 : i] == context[-2:]]
+        copied += bool(matches)
+        chosen = int(target.table[context[-2], context[-1]].argmax())
+        assert token == (context[matches[-1]] if matches else chosen)
+        context.append(token)
+    assert 0 < result.accepted == copied < result.drafted == 12
+
+
+@pytest.mark.parametrize("cascade", [TokenCascade, OracleCascade])
+def test_an_early_exit_as_draft_model(tiny: Tiny, cascade: Any) -> None:
+    """It shares the target's lower layers; the answer is that of one that reads all anew."""
+    target, fresh = native(tiny(), torch.float64), native(tiny(), torch.float64)
+    drafter, other = (random_exit(t, 1, seed=3, noise=0.1) for t in (target, fresh))
+    alpha, accepted = 0.35 if cascade is TokenCascade else 0.02, 0
+    for prompt in ([3, 1, 4, 1, 5], [7]):
+        result = run(target, cascade("t", drafter, alpha), prompt, Request(20))
+        accepted += result.accepted
+        context = list(prompt)
+        for token in result.ids:
+            logits = fresh.prefill(context).logits
+            fresh.truncate(0)
+            drafted = _from_scratch(other, fresh, context)
+            q, p = drafted.softmax(-1).max(), logits.softmax(-1).max()
+            defer = q < 1 - alpha if cascade is TokenCascade else q < p - alpha
+            assert token == int((logits if defer else drafted).argmax())
+            context.append(token)
+    assert 0 < accepted < 40
+
+
+def _from_scratch(drafter: Any, target: Any, context: list[int]) -> Tensor:
+    """[V] the exit's logits after `context`, through the adapter's uncached form."""
+    states = target.lower_batch(torch.tensor([context]), 1)
+    with torch.inference_mode():
+        return drafter.adapter(states)[0, -1] @ target.weights.embedding.T
+
+
+# -- limits and counts ----------------------------------------------------------------------------
+
+
+def alone(model: ToyBackend, prompt: list[int], most: int) -> list[int]:
+    return run(model, autoregressive(), prompt, Request(most)).ids
+
+
+@pytest.mark.parametrize("cascade", [TokenCascade, SequenceCascade, OracleCascade])
+def test_at_alpha_1_the_draft_model_writes_all(cascade: Any) -> None:
+    target, draft = ToyBackend.random(6, 1), ToyBackend.random(6, 2)
+    result = run(target, cascade("t", NeuralDrafter(draft), 1.0), [4, 2], Request(15))
+    assert result.ids == alone(ToyBackend(draft.table), [4, 2], 15)
+    assert result.ids != alone(target, [4, 2], 15)
+    assert (result.drafted, result.accepted, result.acceptance_rate) == (15, 15, 1.0)
+    if cascade is not OracleCascade:  # which asks the target all the same
+        assert (result.target_calls, result.rounds) == (1, 1)
+
+
+@pytest.mark.parametrize("cascade", [TokenCascade, SequenceCascade])
+def test_at_alpha_0_the_target_writes_all(cascade: Any) -> None:
+    target, draft = ToyBackend.random(6, 1), ToyBackend.random(6, 2)
+    result = run(target, cascade("t", NeuralDrafter(draft), 0.0), [4, 2], Request(15))
+    assert result.ids == alone(target, [4, 2], 15)
+    assert (result.accepted, result.target_calls, result.rounds) == (0, 15, 14)
+    assert result.mean_accepted == 1.0
+
+
+def test_an_oracle_never_prefers_a_model_to_itself() -> None:
+    target = ToyBackend.random(6, 1)
+    how = OracleCascade("t", NeuralDrafter(ToyBackend(target.table)), 0.0)
+    result = run(target, how, [4, 2], Request(15))
+    assert (result.accepted, result.target_calls, result.rounds) == (15, 15, 14)
+    assert result.accepted_per_position == [15]
+
+
+class Asked(ToyBackend):
+    """Notes how many tokens each pass reads."""
+
+    def __init__(self, table: Tensor) -> None:
+        super().__init__(table)
+        self.widths: list[int] = []
+
+    def extend(self, ids: Tensor) -> Tensor:
+        self.widths.append(len(ids))
+        return super().extend(ids)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 5])
+def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int) -> None:
+    target = Asked(ToyBackend.random(5, seed).table)
+    draft = ToyBackend.random(5, seed + 50, sharpness=1.0)
+    result = run(target, TokenCascade("t", NeuralDrafter(draft), 0.55), [3, 0], Request(30))
+    q = toy_logits(draft)
+    sure = [
+        float(q([3, 0, *result.ids[:at]]).softmax(-1).max()) >= 0.45
+        for at in range(len(result.ids))
+    ]
+    deferred = sure.count(False)
+    assert 0 < deferred < 30
+    assert (result.drafted, result.accepted) == (30, 30 - deferred)
+    # the prompt's own pass answers a deferred first token
+    assert len(target.widths) == result.target_calls == deferred + sure[0]
+    # each call reads what the target had not read, the prompt's last token anew with the first one
+    last = max(at for at, drafted in enumerate(sure) if not drafted)
+    assert sum(target.widths) == 2 + (1 + last if target.widths[1:] else 0)
+    runs = [len(list(group)) for drafted, group in itertools.groupby(sure) if drafted]
+    stood = [sum(run > at for run in runs) for at in range(max(runs))]
+    assert result.accepted_per_position == stood
+    assert result.rounds == result.target_calls - 1 + sure[-1]
+
+
+def test_a_kept_sequence_does_not_ask_the_target() -> None:
+    target, draft = Asked(ToyBackend.random(6, 1).table), ToyBackend.random(6, 2)
+    how = SequenceCascade("t", NeuralDrafter(draft), 1.0)
+    run(target, how, [4, 2], Request(9))
+    assert target.widths == [2]
+
+
+# -- every answer ---------------------------------------------------------------------------------
+
+STRATEGIES = ["token", "oracle", "sequence-draft", "sequence-target", "calm"]
+
+
+def make(name: str, tiny: Tiny) -> tuple[Backend, Strategy]:
+    if name == "calm":
+        return native(tiny(seed=4, num_hidden_layers=5)), Calm(name, 0.93, decay=0.0)
+    target, drafter = ToyBackend.random(6, 1), neural(6, 2)
+    made: dict[str, Strategy] = {
+        "token": TokenCascade(name, drafter, 0.5),
+        "oracle": OracleCascade(name, drafter, 0.1),
+        "sequence-draft": SequenceCascade(name, drafter, 1.0),
+        "sequence-target": SequenceCascade(name, drafter, 0.0),
+    }
+    return target, made[name]
+
+
+class Letters:
+    """Token i is the i-th letter."""
+
+    def decode(self, ids: list[int], *, skip_special_tokens: bool = False) -> str:
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+def balanced(result: DecodeResult, most: int) -> None:
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert 1 <= len(result.ids) <= most
+    assert 1 <= result.target_calls <= 1 + result.rounds
+    assert result.mean_accepted >= 1.0
+
+
+@pytest.mark.parametrize("prompt", [[3], [3, 1, 4, 1, 5, 1]])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
+    """However an answer ends, it is the free one up to there."""
+    target, how = make(name, tiny)
+    free = run(target, how, prompt, Request(24))
+    assert (len(free.ids), free.finish_reason) == (24, "length")
+    balanced(free, 24)
+    for most in range(1, 8):
+        result = run(target, how, prompt, Request(most))
+        assert (result.ids, result.finish_reason) == (free.ids[:most], "length")
+        balanced(result, most)
+    for token in set(free.ids):
+        result = run(target, how, prompt, Request(24), eos_ids=(token, 99))
+        cut = free.ids[: free.ids.index(token) + 1]
+        assert (result.ids, result.finish_reason) == (cut, "eos")
+        balanced(result, 24)
+    letters = Letters()
+    for at in range(1, 24, 5):
+        stop = letters.decode(free.ids[at - 1 : at + 1])
+        request = Request(24, stop=(stop, "zz"))
+        result = run(target, how, prompt, request, tokenizer=letters)
+        end = letters.decode(free.ids).index(stop) + 2
+        assert (result.ids, result.finish_reason) == (free.ids[:end], "stop")
+        assert result.text == letters.decode(free.ids[:end])
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.3, top_p=0.9)])
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tiny) -> None:
+    target, how = make(name, tiny)
+    for eos in ((), (2,)):
+        chunks: list[list[int]] = []
+        request = Request(15, sampling, seed=3)
+        result = run(target, how, [1, 5], request, eos_ids=eos, emit=chunks.append)
+        assert [token for chunk in chunks for token in chunk] == result.ids
+        assert all(chunks)
+        assert len(chunks) == (1 if name == "sequence-draft" else len(result.ids))
+        assert (result.arm, result.prompt_ids) == (name, [1, 5])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
+    target, how = make(name, tiny)
+    one, two, other, fresh = (
+        run(target, how, [1], Request(20, Sampling(1.5), seed=seed)).ids for seed in (5, 5, 6, None)
+    )
+    assert one == two != other
+    assert fresh != one
+    assert run(target, how, [1], Request(9)).ids == run(target, how, [1], Request(9, seed=8)).ids
+
+
+class Slow(ToyBackend):
+    """Each pass takes a known while."""
+
+    def extend(self, ids: Tensor) -> Tensor:
+        time.sleep(0.004)
+        return super().extend(ids)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_clocks(name: str, tiny: Tiny) -> None:
+    target, how = make(name, tiny)
+    if isinstance(target, ToyBackend):
+        target = Slow(target.table)
+        model = NeuralDrafter(Slow(ToyBackend.random(6, 2, 1.0).table))
+        object.__setattr__(how, "drafter", model)
+    request, prompt = Request(16), [1, 2]
+    prefilled = target.prefill(prompt)
+    stopper, slept = Stopper(request, ()), 0.002
+    started = time.perf_counter()
+    result = how.decode(
+        target, prompt, prefilled, request, stopper, Generator(CPU), lambda ids: time.sleep(slept)
+    )
+    wall = time.perf_counter() - started
+    parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
+    assert parts == result.wall_s
+    assert parts - prefilled.prefill_s == pytest.approx(wall, rel=0.02, abs=0.003)
+    chunks = 1 if name == "sequence-draft" else 16
+    assert result.other_s >= slept * chunks
+    if name != "calm":
+        assert result.verify_s >= 0.004 * (result.target_calls - 1)
+        assert result.draft_s >= 0.004 * (result.draft_calls - 1)
+        assert result.prefill_s >= 0.004
+
+
+# -- recipes --------------------------------------------------------------------------------------
+
+NEURAL = "drafter: {kind: neural, drafter: x}"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (f"kind: token_cascade, {NEURAL}", "arms.a.alpha: Field required"),
+        (f"kind: token_cascade, alpha: 1.5, {NEURAL}", "arms.a.alpha: Input should be less than"),
+        (f"kind: oracle_cascade, alpha: -0.1, {NEURAL}", "arms.a.alpha: Input should be greater"),
+        (f"kind: sequence_cascade, alpha: two, {NEURAL}", "arms.a.alpha"),
+        ("kind: token_cascade, alpha: 0.5", "arms.a.drafter: Field required"),
+        ("kind: token_cascade, alpha: 0.5, drafter: x", "arms.a.drafter: give a mapping"),
+        ("kind: token_cascade, alpha: 0.5, drafter: {kind: magic}", "'magic' is not one of"),
+        ("kind: token_cascade, alpha: 0.5, drafter: {kind: neural}", "arms.a.drafter: drafter: F"),
+        ("kind: token_cascade, alpha: 0.5, drafter: {kind: autoregressive}", "cannot draft"),
+        (
+            "kind: token_cascade, alpha: 0.5, drafter: {kind: max_gram, length: {k: 3}}",
+            "leave out `length`",
+        ),
+        (
+            "kind: oracle_cascade, alpha: 0.5, drafter: {kind: max_gram, verifier: lossless}",
+            "verifier: leave it out",
+        ),
+        ("kind: sequence_cascade, alpha: 0.5, drafter: {kind: max_gram}", "must be `kind: neural`"),
+        ("kind: calm", "arms.a.threshold: Field required"),
+        ("kind: calm, threshold: 1.2", "arms.a.threshold: Input should be less than"),
+        ("kind: calm, threshold: 0.9, decay: -1", "arms.a.decay: Input should be greater"),
+        ("kind: calm, threshold: 0.9, confidence: vote", "arms.a.confidence: Input should be 'sat"),
+    ],
+)
+def test_mistakes_in_an_arms_file_are_named(tmp_path: Path, body: str, says: str) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text(f"arms: {{a: {{{body}}}}}")
+    with pytest.raises(DraftpickError) as caught:
+        load_arms(path)
+    said = str(caught.value)
+    assert says in said
+    assert "\n" not in said and "Value error" not in said
+
+
+def test_a_good_arms_file(tmp_path: Path) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text(f"arms: {{a: {{kind: token_cascade, alpha: 0.3, {NEURAL}}}}}")
+    arm = load_arms(path)["a"]
+    assert not arm.lossless
+    # what tells arms apart holds the part's own fields
+    assert arm.model_dump(mode="json", exclude_defaults=True)["drafter"]["drafter"] == "x"
+
+
+def test_the_arms_run_in_an_engine(tiny: Tiny) -> None:
+    drafter = {"kind": "neural", "drafter": str(tiny(seed=5, num_hidden_layers=2))}
+    arms = {
+        name: recipe(name=name, kind=name, **fields)
+        for name, fields in {
+            "autoregressive": {},
+            "token_cascade": {"drafter": drafter, "alpha": 0.4},
+            "oracle_cascade": {"drafter": drafter, "alpha": 0.1},
+            "sequence_cascade": {"drafter": drafter, "alpha": 0.9},
+            "calm": {"threshold": 0.95},
+        }.items()
+    }
+    engine = Engine(native(tiny()), arms)
+    for name in arms:
+        result = engine.decode(name, [3, 1, 4], Request(12))
+        assert (result.arm, len(result.ids)) == (name, 12)
+    small = native(tiny(seed=5, num_hidden_layers=2)).parameters
+    assert engine.arm_parameters("token_cascade") == small
+    with pytest.raises(DraftpickError, match="another tokenizer"):
+        other = {"kind": "neural", "drafter": str(tiny(vocab_size=9))}
+        engine.arms["x"] = recipe(name="x", kind="token_cascade", drafter=other, alpha=0.4)
+        engine.method("x")
