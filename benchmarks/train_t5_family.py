@@ -1,0 +1,292 @@
+"""A test bed for encoder-decoder models: one T5 target and two small drafters, trained from nothing.
+
+    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
+
+--data holds `en-de.{train,test}.jsonl` and `sum.{train,test}.jsonl`, an object a line with `input`
+(task prefix included) and `target`. In turn: a tokenizer, the target on both tasks, the target's
+greedy answers to the training inputs, a drafter for each task trained on those answers, held-out
+BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each stage leaves a file in
+--out and is skipped where that exists; training goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import UnigramTrainer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from collect.provenance import provenance
+
+TASKS = ("en-de", "sum")
+PAD, EOS, UNK = "<pad>", "</s>", "<unk>"  # ids 0, 1, 2, as in T5
+LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
+CHECKPOINT, SAVE_EVERY_S = "training.pt", 90.0
+BATCH_TOKENS = 3072
+
+Pair = tuple[list[int], list[int]]  # input ids, answer ids, both closed by end-of-sequence
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model's size; `minutes` of training, the learning rate being at its end by then."""
+
+    d_model: int
+    d_ff: int
+    heads: int
+    layers: int
+    decoder_layers: int
+    minutes: float
+    lr: float = 1e-2
+    matrix_lr: float = 2e-2
+
+
+def shapes(minutes: float) -> dict[str, Shape]:
+    """Of the whole budget a drafter takes a fifth."""
+    small = Shape(96, 384, 3, 1, 1, 0.2 * minutes)
+    return {"target": Shape(192, 768, 4, 3, 3, 0.6 * minutes), "en-de": small, "sum": small}
+
+
+# -- data and tokenizer ---------------------------------------------------------------------------
+
+
+def read(data: Path, task: str, split: str) -> list[dict[str, str]]:
+    lines = (data / f"{task}.{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def make_tokenizer(data: Path, out: Path, vocab: int) -> PreTrainedTokenizerFast:
+    """A unigram model as SentencePiece builds it: spaces are part of the pieces."""
+    folder = out / "tokenizer"
+    if not folder.is_dir():
+        raw = Tokenizer(models.Unigram())
+        raw.normalizer = normalizers.Sequence(
+            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        )
+        raw.pre_tokenizer = pre_tokenizers.Metaspace()
+        raw.decoder = decoders.Metaspace()
+        rows = [row for task in TASKS for row in read(data, task, "train")]
+        raw.train_from_iterator(
+            (row[side] for row in rows for side in ("input", "target")),
+            UnigramTrainer(
+                vocab_size=vocab,
+                special_tokens=[PAD, EOS, UNK],
+                unk_token=UNK,
+                show_progress=False,
+            ),
+        )
+        raw.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", special_tokens=[(EOS, raw.token_to_id(EOS))]
+        )
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=raw, pad_token=PAD, eos_token=EOS, unk_token=UNK
+        )
+        made.save_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def encode(tokenizer: Any, task: str, rows: Sequence[dict[str, str]]) -> list[Pair]:
+    inputs = tokenizer([row["input"] for row in rows])["input_ids"]
+    answers = tokenizer([row["target"] for row in rows])["input_ids"]
+    most = LONGEST[task]
+    return [(_cut(i, most[0]), _cut(a, most[1])) for i, a in zip(inputs, answers, strict=True)]
+
+
+def _cut(ids: list[int], most: int) -> list[int]:
+    return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
+
+
+def batches(pairs: Sequence[Pair], seed: int) -> Iterator[list[Pair]]:
+    """Pairs of like length together, batches in random order."""
+    chance = random.Random(seed)
+    keyed = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), chance.random()))
+    made: list[list[Pair]] = [[]]
+    for pair in keyed:
+        if (len(made[-1]) + 1) * (len(pair[0]) + len(pair[1])) > BATCH_TOKENS:
+            made.append([])
+        made[-1].append(pair)
+    chance.shuffle(made)
+    yield from made
+
+
+def padded(rows: Sequence[list[int]], fill: int) -> Tensor:
+    """[B, longest] int64."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def new_model(shape: Shape, vocab: int, seed: int) -> T5ForConditionalGeneration:
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=vocab,
+        d_model=shape.d_model,
+        d_kv=shape.d_model // shape.heads,
+        d_ff=shape.d_ff,
+        num_heads=shape.heads,
+        num_layers=shape.layers,
+        num_decoder_layers=shape.decoder_layers,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings, position biases and norms."""
+    matrices, rest = [], []
+    for name, parameter in model.named_parameters():
+        inner = parameter.ndim == 2 and "shared" not in name and "bias" not in name
+        (matrices if inner else rest).append(parameter)
+    return [
+        torch.optim.Muon(matrices, lr=shape.matrix_lr, weight_decay=0.05),
+        torch.optim.AdamW(rest, lr=shape.lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def train(name: str, model: Any, pairs: Sequence[Pair], shape: Shape, out: Path, seed: int) -> None:
+    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`."""
+    rules = optimizers(model, shape)
+    peaks = [rule.param_groups[0]["lr"] for rule in rules]
+    path = out / f"{name}.{CHECKPOINT}"
+    step, epoch, spent = 0, 0, 0.0
+    if path.is_file():
+        state = torch.load(path, weights_only=True)
+        if state["shape"] != asdict(shape):
+            sys.exit(f"{path} is of another shape or budget; delete it or name another --out")
+        model.load_state_dict(state["model"])
+        for rule, saved in zip(rules, state["rules"], strict=True):
+            rule.load_state_dict(saved)
+        step, epoch, spent = state["step"], state["epoch"], state["spent"]
+    model.train()
+    smooth, saved_at, last = 0.0, time.monotonic(), time.monotonic()
+    while True:
+        for batch in batches(pairs, seed + epoch):
+            now = time.monotonic()
+            spent, last = spent + now - last, now
+            progress = spent / (60 * shape.minutes)
+            if progress >= 1:
+                model.save_pretrained(out / name)
+                path.unlink(missing_ok=True)
+                say(f"{name}: {step} steps, {epoch} whole epochs, loss {smooth:.3f}")
+                return
+            rate = min(1.0, progress / 0.03) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+            for rule, peak in zip(rules, peaks, strict=True):
+                rule.param_groups[0]["lr"] = peak * rate
+            value = _step(model, batch, rules)
+            smooth += (value - smooth) / min(step + 1, 25)
+            step += 1
+            if step % 25 == 0:
+                say(f"{name}: step {step}, epoch {epoch}, {progress:.1%}, loss {smooth:.3f}")
+            if now - saved_at > SAVE_EVERY_S:
+                saved_at = now
+                state = {
+                    "shape": asdict(shape),
+                    "model": model.state_dict(),
+                    "rules": [rule.state_dict() for rule in rules],
+                    "step": step,
+                    "epoch": epoch,
+                    "spent": spent,
+                }
+                torch.save(state, path.with_suffix(".tmp"))
+                os.replace(path.with_suffix(".tmp"), path)
+        epoch += 1
+
+
+def _step(model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer]) -> float:
+    inputs, labels = padded([i for i, _ in batch], 0), padded([a for _, a in batch], -100)
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+        out = model(input_ids=inputs, attention_mask=inputs != 0, labels=labels)
+    out.loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for rule in rules:
+        rule.step()
+        rule.zero_grad(set_to_none=True)
+    return float(out.loss)
+
+
+def say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def answers(model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Greedy answers, end-of-sequence included where one was written."""
+    made: list[list[int]] = [[] for _ in inputs]
+    order = sorted(range(len(inputs)), key=lambda at: len(inputs[at]))
+    for start in range(0, len(order), 128):
+        rows = order[start : start + 128]
+        ids = padded([inputs[at] for at in rows], 0)
+        with torch.autocast(ids.device.type, dtype=torch.bfloat16):
+            out = model.generate(
+                ids, attention_mask=ids != 0, do_sample=False, num_beams=1, max_new_tokens=most
+            )
+        for at, row in zip(rows, out[:, 1:].tolist(), strict=True):
+            made[at] = row[: row.index(1) + 1] if 1 in row else row
+        if start // 128 % 20 == 0:
+            say(f"answered {start + len(rows)} of {len(inputs)}")
+    return made
+
+
+def written_by_target(model: Any, task: str, pairs: Sequence[Pair], out: Path) -> list[Pair]:
+    """The training inputs with the target's own answers, those it did not finish left out."""
+    path = out / f"{task}.answers.json"
+    if not path.is_file():
+        made = answers(model, [inputs for inputs, _ in pairs], LONGEST[task][1])
+        path.with_suffix(".tmp").write_text(json.dumps(made))
+        os.replace(path.with_suffix(".tmp"), path)
+    read_back = json.loads(path.read_text())
+    kept = zip(pairs, read_back, strict=True)
+    return [(inputs, answer) for (inputs, _), answer in kept if answer[-1:] == [1]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=40, help="of training, three models")
+    parser.add_argument("--vocab", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+
+    tokenizer = make_tokenizer(given.data, given.out, given.vocab)
+    pairs = {task: encode(tokenizer, task, read(given.data, task, "train")) for task in TASKS}
+    trained: dict[str, Any] = {}
+    for name, shape in shapes(given.minutes).items():
+        if not (given.out / name / "config.json").is_file():
+            lessons = (
+                [pair for task in TASKS for pair in pairs[task]]
+                if name == "target"
+                else written_by_target(trained["target"], name, pairs[name], given.out)
+            )
+            model = new_model(shape, len(tokenizer), given.seed)
+            train(name, model, lessons, shape, given.out, given.seed)
+        trained[name] = T5ForConditionalGeneration.from_pretrained(given.out / name).eval()
+        tokenizer.save_pretrained(given.out / name)
+
+
+if __name__ == "__main__":
+    main()
