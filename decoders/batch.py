@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .arms import AUTOREGRESSIVE
+from .backends.base import opening
 from .backends.llama import LlamaBackend
 from .drafters import MaxGramDrafter
 from .errors import DraftpickError
@@ -111,15 +112,15 @@ class Batch:
         drafter = method.drafter
         assert isinstance(drafter, MaxGramDrafter)
         drafter.reset(prompt)
-        agree = [True]
+        start, agree = opening(self._engine.target, prompt), [True]
         for at in range(1, len(answer)):
-            context = prompt + answer[:at]
+            context = start + answer[:at]
             drafter.commit(context)
             agree.append(drafter.guess(context, 1) == answer[at : at + 1])
         drafter.reset(prompt)
 
         def draft(at: int, k: int) -> list[int]:
-            context = prompt + answer[:at]
+            context = start + answer[:at]
             drafter.commit(context)
             return drafter.guess(context, k)
 
@@ -132,14 +133,15 @@ class Batch:
         answers = []
         for prompt in prompts:
             drafter.reset(prompt)
-            context = list(prompt)
-            while len(context) < len(prompt) + max_new_tokens:
+            start = opening(self._engine.target, prompt)
+            context = list(start)
+            while len(context) < len(start) + max_new_tokens:
                 drafter.commit(context)
                 token = drafter.guess(context, 1)
                 context += token
                 if not token or token[0] in self._engine.eos_ids:
                     break
-            answers.append(context[len(prompt) :])
+            answers.append(context[len(start) :])
         none = np.zeros((len(prompts), 0), dtype=np.float32)
         return BatchOutput(answers, none, 0.0, time.perf_counter() - started)
 

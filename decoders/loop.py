@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .backends.base import Backend
+from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Chance
 from .drafters.base import Drafter
@@ -77,7 +77,7 @@ def decode(
     chance: Chance,
     emit: Emit,
 ) -> DecodeResult:
-    """Answer one prompt that `target` has just read (`target.length == len(prompt_ids)`).
+    """Answer one prompt that `target` has just read: it holds the positions of `opening`.
 
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
@@ -91,8 +91,9 @@ def decode(
     rounds = drafted = 0
     stood: list[int] = []  # at i: how often the (i + 1)-th drafted token stood
 
-    context = list(prompt_ids)
-    ids = stopper.admit([_first_token(target, prefilled, prompt_ids, sampling, chance)])
+    start = opening(target, prompt_ids)
+    context = list(start)
+    ids = stopper.admit([_first_token(target, prefilled, start, sampling, chance)])
     context += ids
     emit(ids)
     while not stopper.reason:
@@ -124,7 +125,7 @@ def decode(
     return DecodeResult(
         arm=method.name,
         prompt_ids=list(prompt_ids),
-        ids=context[len(prompt_ids) :],
+        ids=context[len(start) :],
         text=stopper.text(),
         finish_reason=stopper.reason,
         rounds=rounds,
@@ -143,13 +144,13 @@ def decode(
 def _first_token(
     target: Backend,
     prefilled: Prefilled,
-    prompt_ids: list[int],
+    start: list[int],
     sampling: Sampling,
     chance: Chance,
 ) -> int:
     logits = prefilled.logits.unsqueeze(0)  # [1, V]
     nothing = torch.empty(0, dtype=torch.int64, device=target.device)
-    logits = _penalised(logits, prompt_ids, nothing, sampling)
+    logits = _penalised(logits, start, nothing, sampling)
     if sampling.greedy:
         return int(logits[0].argmax())
     return int(chance.draw(probabilities(logits, sampling)[0]))

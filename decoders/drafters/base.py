@@ -17,7 +17,7 @@ class Drafter(Protocol):
     calls: int
 
     def reset(self, prompt_ids: list[int]) -> None:
-        """A new query; the target has just read its prompt."""
+        """A new query; the target has just read its prompt (an encoder-decoder's source)."""
         ...
 
     def propose(
@@ -28,7 +28,8 @@ class Drafter(Protocol):
         chance: Chance,
         min_confidence: float = 0.0,
     ) -> Proposal:
-        """At most k >= 1 tokens to follow `context` (prompt and answer so far)."""
+        """At most k >= 1 tokens to follow `context`: the prompt and the answer so far. An
+        encoder-decoder's begins with its start token instead; only `reset` tells the source."""
         ...
 
     def commit(self, context: list[int]) -> None:

@@ -23,6 +23,8 @@ class MaxGramDrafter:
     """Deterministic: its probabilities are one-hot.
 
     table: [V] the token that most often follows each, -1 for none; None has no fallback.
+    source_apart: the context is an encoder-decoder's, a start token and the answer; matches are
+    looked for in the source and the answer, one after the other.
     """
 
     parameters = 0
@@ -35,6 +37,7 @@ class MaxGramDrafter:
         shortest: int = 2,
         longest: int = 12,
         earliest: bool = False,
+        source_apart: bool = False,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
@@ -42,17 +45,23 @@ class MaxGramDrafter:
             )
         self._device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
+        self._source_apart = source_apart
         self.calls = 0
         self.reset([])
 
     def reset(self, prompt_ids: list[int]) -> None:
+        self._source = prompt_ids
         self._ends: dict[tuple[int, ...], int] = {}
         self._indexed = 0
         self.calls = 0
         self._index(prompt_ids)
 
     def commit(self, context: list[int]) -> None:
-        self._index(context)
+        self._index(self._line(context))
+
+    def _line(self, context: list[int]) -> list[int]:
+        """All text there is to copy from."""
+        return self._source + context[1:] if self._source_apart else context
 
     def _index(self, context: list[int]) -> None:
         """Enter every n-gram that ends before the last token: each has a successor, and the suffix
@@ -74,6 +83,7 @@ class MaxGramDrafter:
 
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens; a copy that reaches the end goes on into what it has just copied."""
+        context = self._line(context)
         line = context[-self._longest :]
         made: list[int] = []
         source = self.match(line)
@@ -101,7 +111,7 @@ class MaxGramDrafter:
         min_confidence: float = 0.0,
     ) -> Proposal:
         self.calls += 1
-        self._index(context)  # the first round's token comes without a commit
+        self._index(self._line(context))  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
 

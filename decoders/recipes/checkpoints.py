@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import targets
-from ..backends.base import Backend
+from ..backends.base import Backend, EncoderDecoder
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
 from ..zoo.catalogue import shipped_folders, verify_files
@@ -32,6 +32,17 @@ def folder_of(arm: str, drafter: str, needed: str) -> Path:
         return targets.resolve(drafter)
     except DraftpickError as error:
         raise DraftpickError(f"arm {arm!r}: {error}") from error
+
+
+def require_same_reading(arm: str, folder: Path, target: Backend) -> None:
+    """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
+    kinds = {True: "an encoder-decoder", False: "decoder-only"}
+    theirs, ours = targets.is_encoder_decoder(folder), isinstance(target, EncoderDecoder)
+    if theirs != ours:
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} is {kinds[theirs]} and the target is {kinds[ours]}; use "
+            "a drafter of the target's kind and tokenizer"
+        )
 
 
 def draft_vocab_of(arm: str, folder: Path, target: Backend) -> DraftVocab | None:

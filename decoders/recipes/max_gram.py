@@ -30,6 +30,7 @@ class MaxGramRecipe(DraftingRecipe):
         return self
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.base import EncoderDecoder
         from ..drafters import MaxGramDrafter
         from ..drafters.max_gram import TABLE, load_table
         from .checkpoints import folder_of
@@ -37,4 +38,11 @@ class MaxGramRecipe(DraftingRecipe):
         table = None
         if self.drafter is not None:
             table = load_table(folder_of(self.name, self.drafter, TABLE), target.vocab_size)
-        return MaxGramDrafter(target.device, table, self.shortest, self.longest, self.earliest)
+        return MaxGramDrafter(
+            target.device,
+            table,
+            self.shortest,
+            self.longest,
+            self.earliest,
+            source_apart=isinstance(target, EncoderDecoder),
+        )

@@ -20,9 +20,16 @@ class NeuralRecipe(DraftingRecipe):
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from .. import targets
         from ..drafters import NeuralDrafter
-        from .checkpoints import common_vocab, draft_vocab_of, folder_of, require_same_tokenizer
+        from .checkpoints import (
+            common_vocab,
+            draft_vocab_of,
+            folder_of,
+            require_same_reading,
+            require_same_tokenizer,
+        )
 
         folder = folder_of(self.name, self.drafter, "config.json")
+        require_same_reading(self.name, folder, target)
         vocab = draft_vocab_of(self.name, folder, target)
         backend = targets.load_backend(folder, target.device, target.dtype)
         if vocab is None:
