@@ -42,12 +42,12 @@ def save_tiny_t5(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> 
         model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "relative_attention_bias" in name or "lm_head" in name:
-                parameter.normal_(0, 1.0)
-            elif "shared" in name:
-                parameter.normal_(0, 1.0 if not own_head else 0.3)
-            elif parameter.ndim == 2:
+            if "relative_attention_bias" in name:
+                parameter.normal_(0, 3.0)
+            elif "shared" in name or "lm_head" in name:
                 parameter.normal_(0, 0.3)
+            elif parameter.ndim == 2:
+                parameter.normal_(0, 0.2)
             else:
                 parameter.uniform_(0.5, 1.5)
     model.save_pretrained(folder)
