@@ -1,4 +1,4 @@
-"""A test bed for encoder-decoder models: one T5 target and two small drafters, trained from nothing.
+"""A test bed for encoder-decoders: a T5 target and two small drafters, trained from nothing.
 
     python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
 
@@ -12,29 +12,34 @@ BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each st
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import os
 import random
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
+from t5_scores import acceptance, quality, write_card
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import UnigramTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from collect.provenance import provenance
-
 TASKS = ("en-de", "sum")
 PAD, EOS, UNK = "<pad>", "</s>", "<unk>"  # ids 0, 1, 2, as in T5
+WHAT = {
+    "target": "T5 for English-German translation and summaries.",
+    "en-de": "Drafts translations: trained on what the target wrote, the references unseen.",
+    "sum": "Drafts summaries: trained on what the target wrote, the references unseen.",
+}
+FOLLOWED = 60  # test inputs a task that every arm answers
+ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
 LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
 CHECKPOINT, SAVE_EVERY_S = "training.pt", 90.0
 BATCH_TOKENS = 3072
@@ -57,9 +62,9 @@ class Shape:
 
 
 def shapes(minutes: float) -> dict[str, Shape]:
-    """Of the whole budget a drafter takes a fifth."""
-    small = Shape(96, 384, 3, 1, 1, 0.2 * minutes)
-    return {"target": Shape(192, 768, 4, 3, 3, 0.6 * minutes), "en-de": small, "sum": small}
+    """Of the whole budget a drafter takes an eighth."""
+    small = Shape(96, 384, 3, 1, 1, minutes / 8)
+    return {"target": Shape(192, 768, 4, 3, 3, 0.75 * minutes), "en-de": small, "sum": small}
 
 
 # -- data and tokenizer ---------------------------------------------------------------------------
@@ -153,7 +158,8 @@ def new_model(shape: Shape, vocab: int, seed: int) -> T5ForConditionalGeneration
 
 def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
     """Muon for the layers' matrices, AdamW for embeddings, position biases and norms."""
-    matrices, rest = [], []
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         inner = parameter.ndim == 2 and "shared" not in name and "bias" not in name
         (matrices if inner else rest).append(parameter)
@@ -251,41 +257,85 @@ def answers(model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int
 
 
 def written_by_target(model: Any, task: str, pairs: Sequence[Pair], out: Path) -> list[Pair]:
-    """The training inputs with the target's own answers, those it did not finish left out."""
+    """The training inputs with the target's own answers, cut off as it would be."""
     path = out / f"{task}.answers.json"
     if not path.is_file():
         made = answers(model, [inputs for inputs, _ in pairs], LONGEST[task][1])
         path.with_suffix(".tmp").write_text(json.dumps(made))
         os.replace(path.with_suffix(".tmp"), path)
-    read_back = json.loads(path.read_text())
-    kept = zip(pairs, read_back, strict=True)
-    return [(inputs, answer) for (inputs, _), answer in kept if answer[-1:] == [1]]
+    kept = json.loads(path.read_text())
+    return [(inputs, answer) for (inputs, _), answer in zip(pairs, kept, strict=True)]
+
+
+def scores(trained: dict[str, Any], tokenizer: Any, data: Path, out: Path) -> dict[str, Any]:
+    """Held-out quality of each model on its tasks, and the arms' figures, kept in results.json."""
+    path = out / "results.json"
+    if path.is_file():
+        return dict(json.loads(path.read_text()))
+    worth: dict[str, dict[str, Any]] = {name: {} for name in trained}
+    sources: dict[str, list[list[int]]] = {}
+    for task in TASKS:
+        rows = read(data, task, "test")
+        inputs = [ids for ids, _ in encode(tokenizer, task, rows)]
+        sources[task] = inputs[:FOLLOWED]
+        for name in ("target", task):
+            made = answers(trained[name], inputs, LONGEST[task][1])
+            words = tokenizer.batch_decode(made, skip_special_tokens=True)
+            worth[name][task] = quality(task, words, [row["target"] for row in rows])
+            say(f"{name} on {task}: {worth[name][task]}")
+    found = {"quality": worth, "arms": acceptance(out, TASKS, sources)}
+    path.write_text(json.dumps(found, indent=1))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--minutes", type=float, default=40, help="of training, three models")
+    parser.add_argument("--minutes", type=float, default=48, help="of training, three models")
     parser.add_argument("--vocab", type=int, default=6000)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
 
     tokenizer = make_tokenizer(given.data, given.out, given.vocab)
-    pairs = {task: encode(tokenizer, task, read(given.data, task, "train")) for task in TASKS}
+    rows = {task: read(given.data, task, "train") for task in TASKS}
+    pairs = {task: encode(tokenizer, task, rows[task]) for task in TASKS}
     trained: dict[str, Any] = {}
     for name, shape in shapes(given.minutes).items():
         if not (given.out / name / "config.json").is_file():
             lessons = (
                 [pair for task in TASKS for pair in pairs[task]]
                 if name == "target"
-                else written_by_target(trained["target"], name, pairs[name], given.out)
+                else written_by_target(trained["target"], name, pairs[name][:ANSWERED], given.out)
             )
             model = new_model(shape, len(tokenizer), given.seed)
             train(name, model, lessons, shape, given.out, given.seed)
         trained[name] = T5ForConditionalGeneration.from_pretrained(given.out / name).eval()
         tokenizer.save_pretrained(given.out / name)
+
+    found = scores(trained, tokenizer, given.data, given.out)
+    for name, shape in shapes(given.minutes).items():
+        read_by = TASKS if name == "target" else (name,)
+        most = None if name == "target" else ANSWERED
+        read_rows = [row for task in read_by for row in rows[task][:most]]
+        write_card(
+            given.out / name,
+            {
+                "kind": "target" if name == "target" else "drafter",
+                "what": WHAT[name],
+                "parameters": trained[name].num_parameters(),
+                "shape": asdict(shape),
+                "minutes": shape.minutes,
+                "seed": given.seed,
+                "data": Counter(row.get("source", "unnamed") for row in read_rows),
+                "quality": found["quality"][name],
+                "arms": found["arms"],
+            },
+        )
+    for task, arms in found["arms"].items():
+        for arm, figures in arms.items():
+            print(f"{task:6} {arm:15} " + "  ".join(f"{k} {v}" for k, v in figures.items()))
 
 
 if __name__ == "__main__":
