@@ -227,7 +227,7 @@ def _step(model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer])
     for rule in rules:
         rule.step()
         rule.zero_grad(set_to_none=True)
-    return float(out.loss)
+    return float(out.loss.detach())
 
 
 def say(words: str) -> None:
