@@ -84,11 +84,12 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
         "files": {path.name: sha256_of(path) for path in files},
     }
     (folder / "card.json").write_text(json.dumps(card, indent=1))
+    trained = facts["training"]
     lines = [
         f"# {folder.name}",
         "",
         f"{facts['what']} A test bed for decoding, not a model to use: it is small, and it was "
-        f"trained from nothing for {facts['minutes']:.0f} minutes.",
+        f"trained from nothing for {trained['minutes']:.0f} minutes ({trained['steps']:,} steps).",
         "",
         f"{facts['parameters']:,} parameters. Held out: "
         + "; ".join(f"{task} {scores}" for task, scores in facts["quality"].items())

@@ -41,7 +41,7 @@ WHAT = {
 FOLLOWED = 60  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
 LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
-CHECKPOINT, SAVE_EVERY_S = "training.pt", 90.0
+CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
 BATCH_TOKENS = 3072
 
 Pair = tuple[list[int], list[int]]  # input ids, answer ids, both closed by end-of-sequence
@@ -192,6 +192,11 @@ def train(name: str, model: Any, pairs: Sequence[Pair], shape: Shape, out: Path,
             progress = spent / (60 * shape.minutes)
             if progress >= 1:
                 model.save_pretrained(out / name)
+                (out / name / TRAINING).write_text(
+                    json.dumps(
+                        {"steps": step, "epochs": epoch, "pairs": len(pairs)} | asdict(shape)
+                    )
+                )
                 path.unlink(missing_ok=True)
                 say(f"{name}: {step} steps, {epoch} whole epochs, loss {smooth:.3f}")
                 return
@@ -315,7 +320,7 @@ def main() -> None:
         tokenizer.save_pretrained(given.out / name)
 
     found = scores(trained, tokenizer, given.data, given.out)
-    for name, shape in shapes(given.minutes).items():
+    for name in trained:
         read_by = TASKS if name == "target" else (name,)
         most = None if name == "target" else ANSWERED
         read_rows = [row for task in read_by for row in rows[task][:most]]
@@ -325,8 +330,7 @@ def main() -> None:
                 "kind": "target" if name == "target" else "drafter",
                 "what": WHAT[name],
                 "parameters": trained[name].num_parameters(),
-                "shape": asdict(shape),
-                "minutes": shape.minutes,
+                "training": json.loads((given.out / name / TRAINING).read_text()),
                 "seed": given.seed,
                 "data": Counter(row.get("source", "unnamed") for row in read_rows),
                 "quality": found["quality"][name],
