@@ -57,9 +57,9 @@ class MaxGramDrafter:
         self._index(prompt_ids)
 
     def commit(self, context: list[int]) -> None:
-        self._index(self._line(context))
+        self._index(self._text(context))
 
-    def _line(self, context: list[int]) -> list[int]:
+    def _text(self, context: list[int]) -> list[int]:
         """All text there is to copy from."""
         return self._source + context[1:] if self._source_apart else context
 
@@ -83,7 +83,7 @@ class MaxGramDrafter:
 
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens; a copy that reaches the end goes on into what it has just copied."""
-        context = self._line(context)
+        context = self._text(context)
         line = context[-self._longest :]
         made: list[int] = []
         source = self.match(line)
@@ -111,7 +111,7 @@ class MaxGramDrafter:
         min_confidence: float = 0.0,
     ) -> Proposal:
         self.calls += 1
-        self._index(self._line(context))  # the first round's token comes without a commit
+        self._index(self._text(context))  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
 
