@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .backends.base import Backend
+from .backends.base import Backend, opening
 from .chance import Generator
 from .drafters import Drafter, begin
 from .lengths import DraftLength
@@ -34,7 +34,8 @@ class Alone:
         read the prompt."""
         begin(self.drafter, self.target, prompt_ids)
         length.reset()
-        context, stopper = list(prompt_ids), Stopper(Request(most), eos_ids)
+        start, stopper = opening(self.target, prompt_ids), Stopper(Request(most), eos_ids)
+        context = list(start)
         while not stopper.reason:
             drafted = self._propose(context, min(max(1, length.next()), stopper.room))
             if not drafted:
@@ -42,7 +43,7 @@ class Alone:
             context += stopper.admit(drafted)
             if not stopper.reason:
                 self._follow(context)
-        return context[len(prompt_ids) :]
+        return context[len(start) :]
 
     def start(self, prompt_ids: list[int]) -> None:
         """Before `draft` leads along an answer to this prompt."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .alone import Alone
 from .arms import AUTOREGRESSIVE
+from .backends.base import opening
 from .backends.llama import LlamaBackend
 from .drafters import MaxGramDrafter, NullDrafter
 from .errors import DraftpickError
@@ -135,15 +136,15 @@ class Batch:
         drafter = method.drafter
         assert isinstance(drafter, MaxGramDrafter)
         drafter.reset(prompt)
-        agree = [True]
+        start, agree = opening(self._engine.target, prompt), [True]
         for at in range(1, len(answer)):
-            context = prompt + answer[:at]
+            context = start + answer[:at]
             drafter.commit(context)
             agree.append(drafter.guess(context, 1) == answer[at : at + 1])
         drafter.reset(prompt)
 
         def draft(at: int, k: int) -> list[int]:
-            context = prompt + answer[:at]
+            context = start + answer[:at]
             drafter.commit(context)
             return drafter.guess(context, k)
 
@@ -153,15 +154,16 @@ class Batch:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds."""
         method, costs = self._drafting(name), self._engine.cost_table
         alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
+        start = opening(self._engine.target, prompt)
         alone.start(prompt)
         agree = [
-            at == 0 or alone.draft(prompt + answer[:at], 1) == [token]
+            at == 0 or alone.draft(start + answer[:at], 1) == [token]
             for at, token in enumerate(answer)
         ]
         alone.start(prompt)
 
         def draft(at: int, k: int) -> list[int]:
-            return alone.draft(prompt + answer[:at], k, confidence)
+            return alone.draft(start + answer[:at], k, confidence)
 
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
 
@@ -196,14 +198,15 @@ class Batch:
         answers = []
         for prompt in prompts:
             drafter.reset(prompt)
-            context = list(prompt)
-            while len(context) < len(prompt) + max_new_tokens:
+            start = opening(self._engine.target, prompt)
+            context = list(start)
+            while len(context) < len(start) + max_new_tokens:
                 drafter.commit(context)
                 token = drafter.guess(context, 1)
                 context += token
                 if not token or token[0] in self._engine.eos_ids:
                     break
-            answers.append(context[len(prompt) :])
+            answers.append(context[len(start) :])
         none = np.zeros((len(prompts), 0), dtype=np.float32)
         return BatchOutput(answers, none, 0.0, time.perf_counter() - started)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from .backends.base import Backend
+from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Generator
 from .drafters import Drafter, EarlyExitDrafter
@@ -52,18 +52,19 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     prompt = [1 + i % 97 for i in range(CONTEXT)]
     ids = torch.arange(1, WIDEST + 1, device=target.device)
     target.prefill(prompt)
+    held = target.length
     widths: list[list[float]] = [[] for _ in range(WIDEST)]
     for _ in range(REPEATS):
         for width in range(1, WIDEST + 1):
             widths[width - 1].append(_extend_s(target, ids[:width]))
-            target.truncate(CONTEXT)
+            target.truncate(held)
     draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
     return Costs([statistics.median(times) for times in widths], draft_s)
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
     sampling, chance = Sampling(), Generator(target.device, 0)
-    context = [*prompt, 5]
+    context = [*opening(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)
     target.prefill(prompt)
     drafter.reset(prompt)
@@ -76,9 +77,9 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
         if isinstance(drafter, EarlyExitDrafter):
             drafted = torch.cat([newest, proposal.ids])
             prepared = _extend_s(target, drafted)
-            target.truncate(len(prompt))
+            target.truncate(len(context) - 1)
             spared.append((_extend_s(target, drafted) - prepared) / len(proposal.ids))
-        target.truncate(len(prompt))
+        target.truncate(len(context) - 1)
         drafter.commit(context)
     return max(0.0, statistics.median(spent) - (statistics.median(spared) if spared else 0.0))
 

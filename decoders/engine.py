@@ -18,7 +18,7 @@ import torch
 
 from . import targets
 from .arms import AUTOREGRESSIVE, choose, load_arms
-from .backends.base import Backend
+from .backends.base import Backend, opening
 from .batch import Batch
 from .chance import Generator
 from .costs import Costs, measure
@@ -138,8 +138,13 @@ class Engine:
         """Raises DraftpickError where the prompt is empty or does not fit with its answer."""
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
-        if len(prompt_ids) + request.max_new_tokens > self.context:
+        if self._needs(prompt_ids, request) > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
+
+    def _needs(self, prompt_ids: Sequence[int], request: Request) -> int:
+        """Positions of the longest sequence; an encoder's is the prompt, apart from the answer."""
+        answer = len(opening(self.target, list(prompt_ids))) + request.max_new_tokens
+        return max(len(prompt_ids), answer)
 
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
         """Let the target read a prompt; the result may be passed to the next `decode`."""
@@ -160,7 +165,7 @@ class Engine:
         """
         self.check(prompt_ids, request)
         method = self.method(arm)
-        if len(prompt_ids) + request.max_new_tokens > method.context:
+        if self._needs(prompt_ids, request) > method.context:
             raise DraftpickError(
                 f"arm {arm!r} follows at most {method.context} tokens, fewer than the "
                 f"{len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones; choose "
@@ -169,7 +174,7 @@ class Engine:
         if prefilled is None:
             prefilled = self.prefill(prompt_ids)
         else:
-            self.target.truncate(len(prompt_ids))
+            self.target.truncate(len(opening(self.target, prompt_ids)))
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
         if streamer is None:

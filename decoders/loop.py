@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .backends.base import Backend
+from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Chance
 from .drafters.base import Drafter
@@ -78,7 +78,7 @@ def decode(
     chance: Chance,
     emit: Emit,
 ) -> DecodeResult:
-    """Answer one prompt that `target` has just read (`target.length == len(prompt_ids)`).
+    """Answer one prompt that `target` has just read: it holds the positions of `opening`.
 
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
@@ -92,8 +92,9 @@ def decode(
     rounds = drafted = 0
     stood: list[int] = []  # at i: how often the (i + 1)-th drafted token stood
 
-    context = list(prompt_ids)
-    first = penalised(prefilled.logits, prompt_ids, sampling)
+    start = opening(target, prompt_ids)
+    context = list(start)
+    first = penalised(prefilled.logits, start, sampling)
     ids = stopper.admit([choose(first, sampling, chance)])
     context += ids
     emit(ids)
@@ -119,7 +120,7 @@ def decode(
     return DecodeResult(
         arm=method.name,
         prompt_ids=list(prompt_ids),
-        ids=context[len(prompt_ids) :],
+        ids=context[len(start) :],
         text=stopper.text(),
         finish_reason=stopper.reason,
         rounds=rounds,

@@ -65,7 +65,8 @@ class Prefilled:
     """What a backend knows after reading a prompt.
 
     logits: [V], for the first new token. embedding: [d] float32, the last prompt token's final
-    hidden state after the final norm (Huang et al., section 3.1). prefill_s: seconds, synchronised.
+    hidden state after the final norm, or the mean of an encoder's states (Huang et al., section
+    3.1). prefill_s: seconds, synchronised.
     """
 
     logits: Tensor

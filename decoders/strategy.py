@@ -36,7 +36,7 @@ class Strategy(Protocol):
         chance: Chance,
         emit: Emit,
     ) -> DecodeResult:
-        """Answer one prompt that `target` has just read (`target.length == len(prompt_ids)`).
+        """Answer one prompt that `target` has just read: it holds the positions of `opening`.
 
         emit: called with the new tokens of each round, as soon as they stand. The result's `text`
         is the stopper's.

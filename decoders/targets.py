@@ -64,13 +64,18 @@ def dtype_of(name: str) -> torch.dtype:
 def load_backend(
     folder: Path, device: torch.device, dtype: torch.dtype, backend: str = "auto"
 ) -> Backend:
-    """native where the architecture fits, else hf; `backend` may force either."""
+    """native where the architecture fits, else hf; `backend` may force either. An encoder-decoder
+    runs on hf."""
     from .backends import llama_model
     from .backends.llama import LlamaBackend
 
     if backend not in ("auto", "native", "hf"):
         raise DraftpickError(f"unknown backend {backend!r}; use auto, native or hf")
     if backend == "hf":
+        if is_encoder_decoder(folder):
+            from .backends.hf_seq2seq import HFSeq2SeqBackend
+
+            return HFSeq2SeqBackend.load(folder, device, dtype)
         from .backends.hf import HFBackend
 
         return HFBackend.load(folder, device, dtype)
@@ -81,6 +86,12 @@ def load_backend(
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
     return load_backend(folder, device, dtype, "hf")
+
+
+def is_encoder_decoder(folder: Path) -> bool:
+    """Whether the model reads its prompt in an encoder, as T5 does."""
+    config = json.loads((folder / "config.json").read_text())
+    return bool(config.get("is_encoder_decoder", False))
 
 
 def load_tokenizer(folder: Path) -> Any:

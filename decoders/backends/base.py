@@ -14,7 +14,8 @@ from ..records import Prefilled
 class Backend(Protocol):
     """One sequence being decoded by one model. The cache is the backend's own.
 
-    Positions 0..length-1 are held; `extend` appends, `truncate` takes back.
+    Positions 0..length-1 are held; `extend` appends, `truncate` takes back. After `prefill` they
+    are those of `opening`: the prompt, unless an encoder reads it apart (EncoderDecoder).
     """
 
     vocab_size: int
@@ -40,3 +41,17 @@ class Backend(Protocol):
     def truncate(self, length: int) -> None:
         """Keep the first `length` positions; 0 <= length <= self.length."""
         ...
+
+
+@runtime_checkable
+class EncoderDecoder(Backend, Protocol):
+    """A backend that reads the prompt apart, in an encoder: its positions are the decoder's, which
+    begin with `start_id`. context: bounds the prompt and the decoder's positions each."""
+
+    start_id: int
+
+
+def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
+    """The sequence that the answer goes on from, a token for each position that `prefill` fills:
+    the prompt, or an encoder-decoder's start token alone."""
+    return [backend.start_id] if isinstance(backend, EncoderDecoder) else list(prompt_ids)

@@ -65,7 +65,7 @@ class HFBackend:
         self.model = model.eval()
         config = model.config.get_text_config()
         if config.is_encoder_decoder:
-            raise DraftpickError(f"{config.model_type} is an encoder-decoder; name a causal model")
+            raise DraftpickError(f"{config.model_type} is an encoder-decoder; see HFSeq2SeqBackend")
         layers = getattr(config, "layer_types", None) or []
         if any(kind != "full_attention" for kind in layers):
             raise DraftpickError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..backends.base import Backend
+from ..backends.base import Backend, opening
 from ..chance import Chance
 from ..drafters import Drafter, begin
 from ..loop import Clock
@@ -54,7 +54,8 @@ class OracleCascade:
         books = Books(Clock(target.device), prefilled.prefill_s)
         begin(self.drafter, target, prompt_ids)
         books.prefill_s += books.clock.lap()
-        context, logits = list(prompt_ids), prefilled.logits
+        start, logits = opening(target, prompt_ids), prefilled.logits
+        context = list(start)
         while True:
             books.other_s += books.clock.lap()
             logits = penalised(logits, context, request.sampling)
@@ -80,5 +81,5 @@ class OracleCascade:
             books.verify_s += books.clock.lap()
             books.rounds += 1
             books.target_calls += 1
-        ids = context[len(prompt_ids) :]
+        ids = context[len(start) :]
         return books.close(self.name, prompt_ids, ids, stopper, self.drafter.calls)

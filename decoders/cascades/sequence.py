@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..backends.base import Backend
+from ..backends.base import Backend, opening
 from ..chance import Chance
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
@@ -57,10 +57,11 @@ class SequenceCascade:
     ) -> DecodeResult:
         books = Books(Clock(target.device), prefilled.prefill_s)
         self.drafter.reset(prompt_ids)
-        self.drafter.commit(prompt_ids)
+        start = opening(target, prompt_ids)
+        self.drafter.commit(start)
         books.prefill_s += books.clock.lap()
-        answer = self._write(prompt_ids, request.sampling, stopper.fresh(), chance)
-        logs = self._log_probabilities(prompt_ids, answer, request.sampling)
+        answer = self._write(start, request.sampling, stopper.fresh(), chance)
+        logs = self._log_probabilities(start, answer, request.sampling)
         stands = self._certainty(logs) >= 1 - self.alpha
         books.draft_s += books.clock.lap()
         calls = self.drafter.calls + 1  # with the pass that scored the answer
@@ -81,27 +82,25 @@ class SequenceCascade:
         )
 
     def _write(
-        self, prompt_ids: list[int], sampling: Sampling, stopper: Stopper, chance: Chance
+        self, start: list[int], sampling: Sampling, stopper: Stopper, chance: Chance
     ) -> list[int]:
-        context = list(prompt_ids)
+        context = list(start)
         while not stopper.reason:
             context += stopper.admit(
                 self.drafter.propose(context, 1, sampling, chance).ids.tolist()
             )
             self.drafter.commit(context)
-        return context[len(prompt_ids) :]
+        return context[len(start) :]
 
-    def _log_probabilities(
-        self, prompt_ids: list[int], answer: list[int], sampling: Sampling
-    ) -> Tensor:
+    def _log_probabilities(self, start: list[int], answer: list[int], sampling: Sampling) -> Tensor:
         """[n] each token's, at temperature 1 and unfiltered, after any repetition penalty."""
         vocab, device = self.drafter.vocab, self.drafter.backend.device
         ids = torch.tensor(answer, device=device)
-        self.drafter.backend.truncate(len(prompt_ids) - 1)
-        logits = self.drafter.logits(torch.tensor([prompt_ids[-1], *answer[:-1]], device=device))
+        self.drafter.backend.truncate(len(start) - 1)
+        logits = self.drafter.logits(torch.tensor([start[-1], *answer[:-1]], device=device))
         if sampling.repetition_penalty != 1:
             width = logits.shape[-1] if vocab is None else vocab.target_vocab
-            seen = seen_mask(prompt_ids, ids[:-1], len(answer), width)
+            seen = seen_mask(start, ids[:-1], len(answer), width)
             logits = penalise(logits, sampling, seen if vocab is None else seen[:, vocab.to_target])
         drafted = ids if vocab is None else vocab.from_target[ids]
         return logits.float().log_softmax(-1).gather(1, drafted.unsqueeze(1)).squeeze(1)

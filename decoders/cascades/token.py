@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ..backends.base import Backend
+from ..backends.base import Backend, opening
 from ..chance import Chance
 from ..drafters import Drafter, begin
 from ..loop import Clock
@@ -56,11 +56,12 @@ class TokenCascade:
         books = Books(Clock(target.device), prefilled.prefill_s)
         begin(self.drafter, target, prompt_ids)
         books.prefill_s += books.clock.lap()
-        context = list(prompt_ids)
+        start = opening(target, prompt_ids)
+        context = list(start)
         run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
         while not stopper.reason:
             books.other_s += books.clock.lap()
-            first = len(context) == len(prompt_ids)
+            first = len(context) == len(start)
             proposal = self.drafter.propose(context, 1, request.sampling, chance, 1 - self.alpha)
             tokens = proposal.ids.tolist()  # empty where the draft model is less sure
             books.draft_s += books.clock.lap()
@@ -85,5 +86,5 @@ class TokenCascade:
             if not stopper.reason:
                 target.truncate(target.length)  # what an early exit ran ahead is forgotten
                 self.drafter.commit(context)
-        ids = context[len(prompt_ids) :]
+        ids = context[len(start) :]
         return books.close(self.name, prompt_ids, ids, stopper, self.drafter.calls)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..backends.base import Backend
+from ..backends.base import Backend, opening
 from ..chance import Chance
 from ..records import Proposal, Sampling
 
@@ -23,7 +23,7 @@ class Drafter(Protocol):
     def calls(self) -> int: ...
 
     def reset(self, prompt_ids: list[int]) -> None:
-        """A new query; the target has just read its prompt."""
+        """A new query; the target has just read its prompt (an encoder-decoder's source)."""
         ...
 
     def propose(
@@ -35,7 +35,8 @@ class Drafter(Protocol):
         min_confidence: float = 0.0,
         needs_raw: bool = False,
     ) -> Proposal:
-        """At most k >= 1 tokens to follow `context` (prompt and answer so far).
+        """At most k >= 1 tokens to follow `context`: the prompt and the answer so far. An
+        encoder-decoder's begins with its start token instead; only `reset` tells the source.
 
         needs_raw: the verifier wants `Proposal.raw`.
         """
@@ -54,5 +55,6 @@ def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
     pass gives it there; here the prompt's last token counts as not yet read, as the newest token
     before any round."""
     drafter.reset(prompt_ids)
-    target.truncate(len(prompt_ids) - 1)
-    drafter.commit(prompt_ids)
+    start = opening(target, prompt_ids)
+    target.truncate(len(start) - 1)
+    drafter.commit(start)

@@ -28,7 +28,8 @@ class MaxGramDrafter:
 
     table: asked where nothing matches; None has no fallback. stop_below: a draft ends before the
     token at which the chance that all of it stands, by match lengths and the table's shares, falls
-    below this; 0 never ends it early.
+    below this; 0 never ends it early. source_apart: the context is an encoder-decoder's, a start
+    token and the answer; matches are looked for in the source and the answer, one after the other.
     """
 
     parameters = 0
@@ -42,6 +43,7 @@ class MaxGramDrafter:
         longest: int = 12,
         earliest: bool = False,
         stop_below: float = 0.0,
+        source_apart: bool = False,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
@@ -50,17 +52,23 @@ class MaxGramDrafter:
         self._device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below
+        self._source_apart = source_apart
         self.calls = 0
         self.reset([])
 
     def reset(self, prompt_ids: list[int]) -> None:
+        self._source = prompt_ids
         self._ends: dict[tuple[int, ...], list[int]] = {}  # ascending
-        self._line: list[int] = []  # the context that is indexed
+        self._line: list[int] = []  # the text that is indexed
         self.calls = 0
         self._index(prompt_ids)
 
     def commit(self, context: list[int]) -> None:
-        self._index(context)
+        self._index(self._text(context))
+
+    def _text(self, context: list[int]) -> list[int]:
+        """All text there is to copy from."""
+        return self._source + context[1:] if self._source_apart else context
 
     def _index(self, context: list[int]) -> None:
         """Enter every n-gram that ends before the last token: each has a successor, and the suffix
@@ -93,6 +101,7 @@ class MaxGramDrafter:
 
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens; a copy that reaches the end goes on into what it has just copied."""
+        context = self._text(context)
         line = context[-self._longest :]
         made: list[int] = []
         copying = self.match(line)
@@ -127,7 +136,7 @@ class MaxGramDrafter:
         needs_raw: bool = False,
     ) -> Proposal:
         self.calls += 1
-        self._index(context)  # the first round's token comes without a commit
+        self._index(self._text(context))  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
 

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import torch
 
 from .. import targets
-from ..backends.base import Backend
+from ..backends.base import Backend, EncoderDecoder
 from ..backends.hf import HFBackend
 from ..backends.llama import LlamaBackend
 from ..backends.mapped import MappedBackend
@@ -40,6 +40,17 @@ def folder_of(arm: str, drafter: str, needed: str) -> Path:
         return targets.resolve(drafter)
     except DraftpickError as error:
         raise DraftpickError(f"arm {arm!r}: {error}") from error
+
+
+def require_same_reading(arm: str, folder: Path, target: Backend) -> None:
+    """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
+    kinds = {True: "an encoder-decoder", False: "decoder-only"}
+    theirs, ours = targets.is_encoder_decoder(folder), isinstance(target, EncoderDecoder)
+    if theirs != ours:
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} is {kinds[theirs]} and the target is {kinds[ours]}; use "
+            "a drafter of the target's kind and tokenizer"
+        )
 
 
 def draft_vocab_of(arm: str, folder: Path, target: Backend) -> DraftVocab | None:
@@ -79,6 +90,7 @@ class Checkpoint:
 def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
     """Raises DraftpickError where there is no such model or it does not fit the target."""
     folder = folder_of(arm, drafter, "config.json")
+    require_same_reading(arm, folder, target)
     vocab = draft_vocab_of(arm, folder, target)
     if vocab is None:
         require_same_tokenizer(arm, folder, target, tokenizer)

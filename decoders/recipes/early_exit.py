@@ -42,13 +42,13 @@ class EarlyExitRecipe(DraftingRecipe):
         from ..drafters import EarlyExitDrafter
         from .checkpoints import draft_vocab_of, folder_of
 
-        folder = folder_of(self.name, self.drafter, ADAPTER)
-        vocab = draft_vocab_of(self.name, folder, target)
         if not isinstance(target, LlamaBackend):
             raise DraftpickError(
                 f"arm {self.name!r}: an early exit needs the native backend, which this target "
                 "does not fit or --backend hf has switched off; choose another arm"
             )
+        folder = folder_of(self.name, self.drafter, ADAPTER)
+        vocab = draft_vocab_of(self.name, folder, target)
         try:
             return EarlyExitDrafter(target, Adapter.load(folder, target), vocab)
         except ValueError as error:

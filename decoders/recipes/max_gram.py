@@ -41,6 +41,7 @@ class MaxGramRecipe(DraftingRecipe):
         return self
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.base import EncoderDecoder
         from ..drafters import MaxGramDrafter
         from ..drafters.next_token_table import FILE, NextTokenTable
         from .checkpoints import folder_of
@@ -50,5 +51,11 @@ class MaxGramRecipe(DraftingRecipe):
             folder = folder_of(self.name, self.drafter, FILE)
             table = NextTokenTable.load(folder, target.vocab_size)
         return MaxGramDrafter(
-            target.device, table, self.shortest, self.longest, self.earliest, self.stop_below
+            target.device,
+            table,
+            self.shortest,
+            self.longest,
+            self.earliest,
+            self.stop_below,
+            source_apart=isinstance(target, EncoderDecoder),
         )

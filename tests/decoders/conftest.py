@@ -13,6 +13,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tests
 
 from decoder_toys import save_tiny
+from t5_toys import save_tiny_t5
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,13 +24,27 @@ def one_thread() -> None:
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """tiny(kind, seed=0, **config) -> folder of a random model, the same for the same call."""
+    return _kept(save_tiny, "llama", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_t5(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The same for encoder-decoders."""
+    return _kept(save_tiny_t5, "t5", tmp_path_factory)
+
+
+def _kept(
+    save: Callable[[Path, str, int, dict[str, Any]], None],
+    usual: str,
+    places: pytest.TempPathFactory,
+) -> Callable[..., Path]:
     made: dict[tuple[Any, ...], Path] = {}
 
-    def folder(kind: str = "llama", seed: int = 0, **config: Any) -> Path:
+    def folder(kind: str = usual, seed: int = 0, **config: Any) -> Path:
         key = (kind, seed, *sorted(config.items()))
         if key not in made:
-            made[key] = tmp_path_factory.mktemp(kind) / "model"
-            save_tiny(made[key], kind, seed, config)
+            made[key] = places.mktemp(kind) / "model"
+            save(made[key], kind, seed, config)
         return made[key]
 
     return folder

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, native, random_exit, transformers_model
+from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
-from decoders.backends.base import Backend
+from decoders.backends.base import Backend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rounded, unsupported
@@ -21,11 +22,14 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.records import Sampling
 
 Tiny = Callable[..., Path]
-MADE = ("toy", "native-float64", "native-float32", "native-with-exit", "hf")
+DECODERS = ("toy", "native-float64", "native-float32", "native-with-exit", "hf")
+MADE = (*DECODERS, "hf-seq2seq")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
-def make(kind: str, tiny: Tiny) -> Backend:
+def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
+    if kind == "hf-seq2seq":
+        return seq2seq(tiny_t5())
     if kind == "toy":
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96
@@ -40,8 +44,19 @@ def make(kind: str, tiny: Tiny) -> Backend:
 
 
 @pytest.fixture(params=MADE)
-def backend(request: pytest.FixtureRequest, tiny: Tiny) -> Backend:
-    return make(request.param, tiny)
+def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backend:
+    return make(request.param, tiny, tiny_t5)
+
+
+@pytest.fixture(params=DECODERS)
+def decoder(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backend:
+    """Reads the prompt and the answer as one sequence."""
+    return make(request.param, tiny, tiny_t5)
+
+
+def held(backend: Backend, prompt: list[int] = PROMPT) -> int:
+    """Positions that a backend holds once it has read a prompt."""
+    return len(opening(backend, prompt))
 
 
 def ids(*tokens: int) -> torch.Tensor:
@@ -64,7 +79,7 @@ def test_is_a_backend(backend: Backend) -> None:
 
 def test_prefill_reads_the_prompt(backend: Backend) -> None:
     read = backend.prefill(PROMPT)
-    assert backend.length == len(PROMPT)
+    assert backend.length == held(backend)
     assert read.logits.shape == (16,)
     assert read.embedding.ndim == 1 and read.embedding.dtype == torch.float32
     assert read.prefill_s >= 0
@@ -75,7 +90,7 @@ def test_prefill_forgets_what_came_before(backend: Backend) -> None:
     backend.prefill([7, 7, 7])
     backend.extend(ids(2))
     again = backend.prefill(PROMPT)
-    assert backend.length == len(PROMPT)
+    assert backend.length == held(backend)
     close(again.logits, first.logits)
     close(again.embedding, first.embedding)
 
@@ -83,10 +98,10 @@ def test_prefill_forgets_what_came_before(backend: Backend) -> None:
 def test_a_prompt_of_one_token(backend: Backend) -> None:
     one = backend.prefill([5]).logits
     assert backend.length == 1
-    backend.prefill([5, 8])
+    backend.extend(ids(8))
     backend.truncate(0)
     assert backend.length == 0
-    close(backend.extend(ids(5))[-1], one)
+    close(backend.extend(ids(*opening(backend, [5])))[-1], one)
 
 
 def test_an_empty_prompt_is_refused(backend: Backend) -> None:
@@ -97,14 +112,14 @@ def test_an_empty_prompt_is_refused(backend: Backend) -> None:
 def test_prefill_equals_extending_from_nothing(backend: Backend) -> None:
     logits = backend.prefill(PROMPT).logits
     backend.truncate(0)
-    close(backend.extend(ids(*PROMPT))[-1], logits)
+    close(backend.extend(ids(*opening(backend, PROMPT)))[-1], logits)
 
 
 def test_at_once_equals_one_by_one(backend: Backend) -> None:
     more = [0, 15, 8, 8, 3]
     backend.prefill(PROMPT)
     at_once = backend.extend(ids(*more))
-    assert at_once.shape == (5, 16) and backend.length == len(PROMPT) + 5
+    assert at_once.shape == (5, 16) and backend.length == held(backend) + 5
     backend.prefill(PROMPT)
     one_by_one = torch.cat([backend.extend(ids(token)) for token in more])
     close(at_once, one_by_one)
@@ -113,32 +128,33 @@ def test_at_once_equals_one_by_one(backend: Backend) -> None:
 def test_rolling_back_leaves_no_trace(backend: Backend) -> None:
     backend.prefill(PROMPT)
     backend.extend(ids(9, 9, 9))
-    backend.truncate(len(PROMPT) + 1)
-    assert backend.length == len(PROMPT) + 1
+    backend.truncate(held(backend) + 1)
+    assert backend.length == held(backend) + 1
     rolled = backend.extend(ids(4, 2))
-    backend.prefill([*PROMPT, 9])
+    backend.prefill(PROMPT)
+    backend.extend(ids(9))
     close(rolled, backend.extend(ids(4, 2)))
 
 
-def test_rolling_back_into_the_prompt(backend: Backend) -> None:
-    backend.prefill(PROMPT)
-    backend.truncate(3)
-    rolled = backend.extend(ids(11))[-1]
-    close(rolled, backend.prefill([*PROMPT[:3], 11]).logits)
+def test_rolling_back_into_the_prompt(decoder: Backend) -> None:
+    decoder.prefill(PROMPT)
+    decoder.truncate(3)
+    rolled = decoder.extend(ids(11))[-1]
+    close(rolled, decoder.prefill([*PROMPT[:3], 11]).logits)
 
 
 def test_truncation_goes_backwards_only(backend: Backend) -> None:
     backend.prefill(PROMPT)
-    for length in (len(PROMPT) + 1, -1):
+    for length in (held(backend) + 1, -1):
         with pytest.raises(ValueError, match="truncate"):
             backend.truncate(length)
-    backend.truncate(len(PROMPT))
-    assert backend.length == len(PROMPT)
+    backend.truncate(held(backend))
+    assert backend.length == held(backend)
 
 
 def test_the_context_is_filled_and_not_overrun(backend: Backend) -> None:
     backend.prefill([1] * (backend.context - 2))
-    backend.extend(ids(1, 2))
+    backend.extend(ids(*[1] * (backend.context - backend.length)))
     assert backend.length == backend.context
     with pytest.raises(ContextTooLong, match="96"):
         backend.extend(ids(1))

@@ -193,3 +193,48 @@ def test_a_table_is_read_and_must_fit(
     assert NextTokenTable.load(tmp_path, 7) == table
     with pytest.raises(DraftpickError, match="vocabulary of 7, the target has 5"):
         NextTokenTable.load(tmp_path, 5)
+
+
+# -- a source apart: an encoder-decoder's context is its start token and the answer ----------------
+
+
+def apart(source: list[int], **options: Any) -> MaxGramDrafter:
+    drafter = max_gram(source_apart=True, **options)
+    drafter.reset(source)
+    return drafter
+
+
+def test_copies_from_the_source() -> None:
+    assert apart([5, 6, 7, 8, 1]).guess([0, 5, 6], 2) == [7, 8]
+
+
+def test_copies_from_the_answer_and_across_their_border() -> None:
+    drafter = apart([5, 6, 7])
+    context = [0, 9, 4, 3, 9, 4]
+    drafter.commit(context)
+    assert drafter.guess(context, 4) == [3, 9, 4, 3]
+    drafter = apart([5, 6, 7])
+    drafter.commit([0, 6, 7])
+    assert drafter.guess([0, 6, 7], 3) == [6, 7, 6]  # what followed the source's end
+
+
+def test_the_start_token_is_no_text() -> None:
+    """0 stands in the source and starts the answer; only the source's counts."""
+    drafter = apart([0, 5, 8, 8], shortest=1)
+    drafter.commit([0, 9])
+    assert drafter.guess([0, 9], 1) == []
+    assert drafter.guess([0, 9, 0], 1) == [5]
+
+
+def test_proposing_and_committing_read_the_same_text() -> None:
+    """Round by round as the loop calls it, beside one drafter that has source and answer as one."""
+    source, answer = [3, 4, 5, 3, 4], [5, 3, 9, 3, 4, 5, 9, 3, 4]
+    drafter, whole = apart(source), max_gram()
+    whole.reset(source)
+    for end in range(1, len(answer) + 1):
+        context, line = [0, *answer[:end]], source + answer[:end]
+        chance = Generator(CPU, 0)
+        made = drafter.propose(context, 3, Sampling(), chance)
+        assert made.ids.tolist() == whole.propose(line, 3, Sampling(), chance).ids.tolist()
+        drafter.commit(context)
+        whole.commit(line)

@@ -1,0 +1,346 @@
+"""A test bed for encoder-decoders: a T5 target and two small drafters, trained from nothing.
+
+    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
+
+--data holds `en-de.{train,test}.jsonl` and `sum.{train,test}.jsonl`, an object a line with `input`
+(task prefix included) and `target`. In turn: a tokenizer, the target on both tasks, the target's
+greedy answers to the training inputs, a drafter for each task trained on those answers, held-out
+BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each stage leaves a file in
+--out and is skipped where that exists; training goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from t5_scores import acceptance, quality, write_card
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import UnigramTrainer
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+TASKS = ("en-de", "sum")
+PAD, EOS, UNK = "<pad>", "</s>", "<unk>"  # ids 0, 1, 2, as in T5
+WHAT = {
+    "target": "T5 for English-German translation and summaries.",
+    "en-de": "Drafts translations: trained on what the target wrote, the references unseen.",
+    "sum": "Drafts summaries: trained on what the target wrote, the references unseen.",
+}
+FOLLOWED = 60  # test inputs a task that every arm answers
+ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
+LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
+CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
+BATCH_TOKENS = 3072
+
+Pair = tuple[list[int], list[int]]  # input ids, answer ids, both closed by end-of-sequence
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One model's size; `minutes` of training, the learning rate being at its end by then."""
+
+    d_model: int
+    d_ff: int
+    heads: int
+    layers: int
+    decoder_layers: int
+    minutes: float
+    lr: float = 1e-2
+    matrix_lr: float = 2e-2
+
+
+def shapes(minutes: float) -> dict[str, Shape]:
+    """Of the whole budget a drafter takes an eighth."""
+    small = Shape(96, 384, 3, 1, 1, minutes / 8)
+    return {"target": Shape(192, 768, 4, 3, 3, 0.75 * minutes), "en-de": small, "sum": small}
+
+
+# -- data and tokenizer ---------------------------------------------------------------------------
+
+
+def read(data: Path, task: str, split: str) -> list[dict[str, str]]:
+    lines = (data / f"{task}.{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def make_tokenizer(data: Path, out: Path, vocab: int) -> PreTrainedTokenizerFast:
+    """A unigram model as SentencePiece builds it: spaces are part of the pieces."""
+    folder = out / "tokenizer"
+    if not folder.is_dir():
+        raw = Tokenizer(models.Unigram())
+        raw.normalizer = normalizers.Sequence(
+            [normalizers.NFKC(), normalizers.Replace(Regex(r"\s+"), " "), normalizers.Strip()]
+        )
+        raw.pre_tokenizer = pre_tokenizers.Metaspace()
+        raw.decoder = decoders.Metaspace()
+        rows = [row for task in TASKS for row in read(data, task, "train")]
+        raw.train_from_iterator(
+            (row[side] for row in rows for side in ("input", "target")),
+            UnigramTrainer(
+                vocab_size=vocab,
+                special_tokens=[PAD, EOS, UNK],
+                unk_token=UNK,
+                show_progress=False,
+            ),
+        )
+        raw.post_processor = processors.TemplateProcessing(
+            single=f"$A {EOS}", special_tokens=[(EOS, raw.token_to_id(EOS))]
+        )
+        made = PreTrainedTokenizerFast(
+            tokenizer_object=raw, pad_token=PAD, eos_token=EOS, unk_token=UNK
+        )
+        made.save_pretrained(folder)
+    return PreTrainedTokenizerFast.from_pretrained(folder)
+
+
+def encode(tokenizer: Any, task: str, rows: Sequence[dict[str, str]]) -> list[Pair]:
+    inputs = tokenizer([row["input"] for row in rows])["input_ids"]
+    answers = tokenizer([row["target"] for row in rows])["input_ids"]
+    most = LONGEST[task]
+    return [(_cut(i, most[0]), _cut(a, most[1])) for i, a in zip(inputs, answers, strict=True)]
+
+
+def _cut(ids: list[int], most: int) -> list[int]:
+    return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
+
+
+def batches(pairs: Sequence[Pair], seed: int) -> Iterator[list[Pair]]:
+    """Pairs of like length together, batches in random order."""
+    chance = random.Random(seed)
+    keyed = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), chance.random()))
+    made: list[list[Pair]] = [[]]
+    for pair in keyed:
+        if (len(made[-1]) + 1) * (len(pair[0]) + len(pair[1])) > BATCH_TOKENS:
+            made.append([])
+        made[-1].append(pair)
+    chance.shuffle(made)
+    yield from made
+
+
+def padded(rows: Sequence[list[int]], fill: int) -> Tensor:
+    """[B, longest] int64."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+
+
+# -- training -------------------------------------------------------------------------------------
+
+
+def new_model(shape: Shape, vocab: int, seed: int) -> T5ForConditionalGeneration:
+    torch.manual_seed(seed)
+    config = T5Config(
+        vocab_size=vocab,
+        d_model=shape.d_model,
+        d_kv=shape.d_model // shape.heads,
+        d_ff=shape.d_ff,
+        num_heads=shape.heads,
+        num_layers=shape.layers,
+        num_decoder_layers=shape.decoder_layers,
+        dropout_rate=0.0,
+        pad_token_id=0,
+        eos_token_id=1,
+        decoder_start_token_id=0,
+    )
+    return T5ForConditionalGeneration(config)
+
+
+def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
+    """Muon for the layers' matrices, AdamW for embeddings, position biases and norms."""
+    matrices: list[nn.Parameter] = []
+    rest: list[nn.Parameter] = []
+    for name, parameter in model.named_parameters():
+        inner = parameter.ndim == 2 and "shared" not in name and "bias" not in name
+        (matrices if inner else rest).append(parameter)
+    return [
+        torch.optim.Muon(matrices, lr=shape.matrix_lr, weight_decay=0.05),
+        torch.optim.AdamW(rest, lr=shape.lr, betas=(0.9, 0.98), weight_decay=0.0),
+    ]
+
+
+def train(name: str, model: Any, pairs: Sequence[Pair], shape: Shape, out: Path, seed: int) -> None:
+    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`."""
+    rules = optimizers(model, shape)
+    peaks = [rule.param_groups[0]["lr"] for rule in rules]
+    path = out / f"{name}.{CHECKPOINT}"
+    step, epoch, spent = 0, 0, 0.0
+    if path.is_file():
+        state = torch.load(path, weights_only=True)
+        if state["shape"] != asdict(shape):
+            sys.exit(f"{path} is of another shape or budget; delete it or name another --out")
+        model.load_state_dict(state["model"])
+        for rule, saved in zip(rules, state["rules"], strict=True):
+            rule.load_state_dict(saved)
+        step, epoch, spent = state["step"], state["epoch"], state["spent"]
+    model.train()
+    smooth, saved_at, last = 0.0, time.monotonic(), time.monotonic()
+    while True:
+        for batch in batches(pairs, seed + epoch):
+            now = time.monotonic()
+            spent, last = spent + now - last, now
+            progress = spent / (60 * shape.minutes)
+            if progress >= 1:
+                model.save_pretrained(out / name)
+                (out / name / TRAINING).write_text(
+                    json.dumps(
+                        {"steps": step, "epochs": epoch, "pairs": len(pairs)} | asdict(shape)
+                    )
+                )
+                path.unlink(missing_ok=True)
+                say(f"{name}: {step} steps, {epoch} whole epochs, loss {smooth:.3f}")
+                return
+            rate = min(1.0, progress / 0.03) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+            for rule, peak in zip(rules, peaks, strict=True):
+                rule.param_groups[0]["lr"] = peak * rate
+            value = _step(model, batch, rules)
+            smooth += (value - smooth) / min(step + 1, 25)
+            step += 1
+            if step % 25 == 0:
+                say(f"{name}: step {step}, epoch {epoch}, {progress:.1%}, loss {smooth:.3f}")
+            if now - saved_at > SAVE_EVERY_S:
+                saved_at = now
+                state = {
+                    "shape": asdict(shape),
+                    "model": model.state_dict(),
+                    "rules": [rule.state_dict() for rule in rules],
+                    "step": step,
+                    "epoch": epoch,
+                    "spent": spent,
+                }
+                torch.save(state, path.with_suffix(".tmp"))
+                os.replace(path.with_suffix(".tmp"), path)
+        epoch += 1
+
+
+def _step(model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer]) -> float:
+    inputs, labels = padded([i for i, _ in batch], 0), padded([a for _, a in batch], -100)
+    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
+        out = model(input_ids=inputs, attention_mask=inputs != 0, labels=labels)
+    out.loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for rule in rules:
+        rule.step()
+        rule.zero_grad(set_to_none=True)
+    return float(out.loss.detach())
+
+
+def say(words: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {words}", file=sys.stderr, flush=True)
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+@torch.inference_mode()
+def answers(model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int]]:
+    """Greedy answers, end-of-sequence included where one was written."""
+    made: list[list[int]] = [[] for _ in inputs]
+    order = sorted(range(len(inputs)), key=lambda at: len(inputs[at]))
+    for start in range(0, len(order), 128):
+        rows = order[start : start + 128]
+        ids = padded([inputs[at] for at in rows], 0)
+        with torch.autocast(ids.device.type, dtype=torch.bfloat16):
+            out = model.generate(
+                ids, attention_mask=ids != 0, do_sample=False, num_beams=1, max_new_tokens=most
+            )
+        for at, row in zip(rows, out[:, 1:].tolist(), strict=True):
+            made[at] = row[: row.index(1) + 1] if 1 in row else row
+        if start // 128 % 20 == 0:
+            say(f"answered {start + len(rows)} of {len(inputs)}")
+    return made
+
+
+def written_by_target(model: Any, task: str, pairs: Sequence[Pair], out: Path) -> list[Pair]:
+    """The training inputs with the target's own answers, cut off as it would be."""
+    path = out / f"{task}.answers.json"
+    if not path.is_file():
+        made = answers(model, [inputs for inputs, _ in pairs], LONGEST[task][1])
+        path.with_suffix(".tmp").write_text(json.dumps(made))
+        os.replace(path.with_suffix(".tmp"), path)
+    kept = json.loads(path.read_text())
+    return [(inputs, answer) for (inputs, _), answer in zip(pairs, kept, strict=True)]
+
+
+def scores(trained: dict[str, Any], tokenizer: Any, data: Path, out: Path) -> dict[str, Any]:
+    """Held-out quality of each model on its tasks, and the arms' figures, kept in results.json."""
+    path = out / "results.json"
+    if path.is_file():
+        return dict(json.loads(path.read_text()))
+    worth: dict[str, dict[str, Any]] = {name: {} for name in trained}
+    sources: dict[str, list[list[int]]] = {}
+    for task in TASKS:
+        rows = read(data, task, "test")
+        inputs = [ids for ids, _ in encode(tokenizer, task, rows)]
+        sources[task] = inputs[:FOLLOWED]
+        for name in ("target", task):
+            made = answers(trained[name], inputs, LONGEST[task][1])
+            words = tokenizer.batch_decode(made, skip_special_tokens=True)
+            worth[name][task] = quality(task, words, [row["target"] for row in rows])
+            say(f"{name} on {task}: {worth[name][task]}")
+    found = {"quality": worth, "arms": acceptance(out, TASKS, sources)}
+    path.write_text(json.dumps(found, indent=1))
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--minutes", type=float, default=48, help="of training, three models")
+    parser.add_argument("--vocab", type=int, default=6000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
+
+    tokenizer = make_tokenizer(given.data, given.out, given.vocab)
+    rows = {task: read(given.data, task, "train") for task in TASKS}
+    pairs = {task: encode(tokenizer, task, rows[task]) for task in TASKS}
+    trained: dict[str, Any] = {}
+    for name, shape in shapes(given.minutes).items():
+        if not (given.out / name / "config.json").is_file():
+            lessons = (
+                [pair for task in TASKS for pair in pairs[task]]
+                if name == "target"
+                else written_by_target(trained["target"], name, pairs[name][:ANSWERED], given.out)
+            )
+            model = new_model(shape, len(tokenizer), given.seed)
+            train(name, model, lessons, shape, given.out, given.seed)
+        trained[name] = T5ForConditionalGeneration.from_pretrained(given.out / name).eval()
+        tokenizer.save_pretrained(given.out / name)
+
+    found = scores(trained, tokenizer, given.data, given.out)
+    for name in trained:
+        read_by = TASKS if name == "target" else (name,)
+        most = None if name == "target" else ANSWERED
+        read_rows = [row for task in read_by for row in rows[task][:most]]
+        write_card(
+            given.out / name,
+            {
+                "kind": "target" if name == "target" else "drafter",
+                "what": WHAT[name],
+                "parameters": trained[name].num_parameters(),
+                "training": json.loads((given.out / name / TRAINING).read_text()),
+                "seed": given.seed,
+                "data": Counter(row.get("source", "unnamed") for row in read_rows),
+                "quality": found["quality"][name],
+                "arms": found["arms"],
+            },
+        )
+    for task, arms in found["arms"].items():
+        for arm, figures in arms.items():
+            print(f"{task:6} {arm:15} " + "  ".join(f"{k} {v}" for k, v in figures.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Tiny T5-like models and transformers' answers to compare with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from decoder_toys import CPU
+from torch import nn
+from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
+
+from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
+
+CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
+SIZES: dict[str, Any] = {
+    "vocab_size": 16,
+    "d_model": 32,
+    "d_kv": 8,
+    "d_ff": 48,
+    "num_heads": 4,
+    "num_layers": 3,
+    "num_decoder_layers": 2,
+    "relative_attention_num_buckets": 8,
+    "relative_attention_max_distance": 12,
+    "decoder_start_token_id": 0,
+    "pad_token_id": 0,
+    "eos_token_id": None,
+}
+
+
+def save_tiny_t5(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:
+    """A random model that listens to its source and to its positions.
+
+    own_head: the head's weights are not the embedding's.
+    """
+    config = dict(config)
+    own_head = config.pop("own_head", False)
+    torch.manual_seed(seed)
+    model = AutoModelForSeq2SeqLM.from_config(CONFIGS[kind](**{**SIZES, **config}))
+    if own_head:
+        model.lm_head.weight = nn.Parameter(torch.randn_like(model.lm_head.weight))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "relative_attention_bias" in name:
+                parameter.normal_(0, 3.0)
+            elif "shared" in name or "lm_head" in name:
+                parameter.normal_(0, 0.3)
+            elif parameter.ndim == 2:
+                parameter.normal_(0, 0.2)
+            else:
+                parameter.uniform_(0.5, 1.5)
+    model.save_pretrained(folder)
+
+
+def seq2seq_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    return AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def seq2seq(folder: Path, dtype: torch.dtype = torch.float32) -> HFSeq2SeqBackend:
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).to(CPU)
+    return HFSeq2SeqBackend(model, context=96)
+
+
+def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options: Any) -> list[int]:
+    """transformers' own greedy answer, the start token left out."""
+    ids = torch.tensor([source])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=most,
+        do_sample=False,
+        pad_token_id=0,
+        **options,
+    )
+    return out[0, 1:].tolist()

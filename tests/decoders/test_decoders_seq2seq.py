@@ -1,0 +1,265 @@
+"""D22: T5-like models through the same loop, beside transformers and to the last digit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    ListedLengths,
+    autoregressive,
+    distance,
+    loop_law,
+    max_gram,
+    method,
+    reference_law,
+    run,
+)
+from t5_toys import generate_t5, seq2seq, seq2seq_model
+from torch import Tensor
+
+from decoders.backends.base import EncoderDecoder, opening
+from decoders.backends.toy import ToyBackend
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import Drafter, NeuralDrafter
+from decoders.errors import ContextTooLong
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.loop import Method
+from decoders.records import Request, Sampling
+
+Tiny = Callable[..., Path]
+SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]
+
+SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
+    "t5": ("t5", {}),
+    "t5-gated": ("t5", {"feed_forward_proj": "gated-gelu"}),
+    "t5-unscaled-head": ("t5", {"tie_word_embeddings": False}),
+    "t5-own-head": ("t5", {"own_head": True, "tie_word_embeddings": False}),
+    "t5-as-deep": ("t5", {"num_layers": 2}),
+    "mt5": ("mt5", {"feed_forward_proj": "gated-gelu"}),
+    "umt5": ("umt5", {}),
+}
+
+
+@pytest.fixture(params=SHAPES)
+def folder(request: pytest.FixtureRequest, tiny_t5: Tiny) -> Path:
+    kind, config = SHAPES[request.param]
+    return tiny_t5(kind, **config)
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+
+
+# -- one pass beside transformers -----------------------------------------------------------------
+
+
+def test_the_same_numbers_as_transformers(folder: Path) -> None:
+    model, mine = seq2seq_model(folder), seq2seq(folder)
+    source, answer = SOURCES[1], [7, 7, 2, 15, 4]
+    with torch.no_grad():
+        theirs = model(
+            input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([[0, *answer]])
+        )
+    read = mine.prefill(source)
+    close(read.logits, theirs.logits[0, 0])
+    close(mine.extend(torch.tensor(answer[:3])), theirs.logits[0, 1:4])
+    close(mine.extend(torch.tensor(answer[3:])), theirs.logits[0, 4:])
+    close(read.embedding, theirs.encoder_last_hidden_state[0].mean(0))
+    assert mine.parameters == model.num_parameters()
+    assert theirs.logits.std() > 0.2  # a model that says nothing would prove nothing
+
+
+def test_the_head_may_be_its_own(tiny_t5: Tiny) -> None:
+    kind, config = SHAPES["t5-own-head"]
+    model = seq2seq_model(tiny_t5(kind, **config))
+    assert model.lm_head.weight.data_ptr() != model.shared.weight.data_ptr()
+
+
+def test_the_source_is_encoded_once(tiny_t5: Tiny) -> None:
+    """However many rounds follow, cross-attention's keys are computed once a layer."""
+    target, calls = seq2seq(tiny_t5()), {"encoder": 0, "keys": 0}
+
+    def count(name: str) -> Callable[..., None]:
+        def noted(*_: Any) -> None:
+            calls[name] += 1
+
+        return noted
+
+    target.model.get_encoder().register_forward_hook(count("encoder"))
+    for block in target.model.decoder.block:
+        block.layer[1].EncDecAttention.k.register_forward_hook(count("keys"))
+    result = run(
+        target, method(max_gram(shortest=1, source_apart=True), 3), SOURCES[1], Request(20)
+    )
+    assert result.rounds > 5
+    assert calls == {"encoder": 1, "keys": len(target.model.decoder.block)}
+
+
+def test_another_source_leaves_no_trace(tiny_t5: Tiny) -> None:
+    """A longer source before, and rounds rolled back, change nothing of what follows."""
+    target, fresh = seq2seq(tiny_t5()), seq2seq(tiny_t5())
+    target.prefill(SOURCES[2])
+    target.extend(torch.tensor([4, 4, 4]))
+    again, first = target.prefill(SOURCES[1]), fresh.prefill(SOURCES[1])
+    assert torch.equal(again.logits, first.logits)
+    target.extend(torch.tensor([9, 9, 9]))
+    target.truncate(1)
+    close(target.extend(torch.tensor([5, 6])), fresh.extend(torch.tensor([5, 6])))
+
+
+def test_what_the_answer_goes_on_from(tiny_t5: Tiny) -> None:
+    target, toy = seq2seq(tiny_t5(decoder_start_token_id=2)), ToyBackend.random(4, 0)
+    assert isinstance(target, EncoderDecoder) and not isinstance(toy, EncoderDecoder)
+    assert opening(target, [5, 6]) == [2]
+    assert opening(toy, [1, 2]) == [1, 2]
+
+
+def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
+    target = seq2seq(tiny_t5())
+    result = run(target, autoregressive(), [3] * target.context, Request(target.context - 1))
+    assert len(result.ids) == target.context - 1
+    with pytest.raises(ContextTooLong):
+        target.prefill([3] * (target.context + 1))
+
+
+# -- greedy ---------------------------------------------------------------------------------------
+
+ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram")
+
+
+def arm(name: str, tiny_t5: Tiny) -> Method:
+    if name == "autoregressive":
+        return autoregressive()
+    if name == "max-gram":
+        return method(max_gram(shortest=1, source_apart=True), 4)
+    if name == "reduced":
+        vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
+        drafter = seq2seq(tiny_t5(seed=6, vocab_size=vocab.size))
+        return method(NeuralDrafter(drafter, vocab), 3)
+    drafter = seq2seq(tiny_t5(seed=5, num_layers=1, num_decoder_layers=1))
+    lengths = {
+        "neural": FixedLength(3),
+        "adaptive": AdaptiveLength(5, 0.2),
+        "sits-out": ListedLengths([2, 0, 0, 3, 0]),
+    }
+    return method(NeuralDrafter(drafter), lengths[name])
+
+
+def check_ids(folder: Path, how: Method, penalty: float = 1.0) -> int:
+    """All sources answered as transformers answers them; how many tokens were drafted."""
+    target, model, drafted = seq2seq(folder), seq2seq_model(folder), 0
+    for source in SOURCES:
+        theirs = generate_t5(model, source, 20, repetition_penalty=penalty)
+        result = run(target, how, source, Request(20, Sampling(repetition_penalty=penalty)))
+        assert result.ids == theirs
+        assert result.prompt_ids == source
+        assert result.target_calls == 1 + result.rounds
+        assert len(result.ids) == 1 + result.rounds + result.accepted
+        drafted += result.drafted
+    return drafted
+
+
+@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram"])
+def test_every_shape_s_ids_equal_transformers_generate(
+    name: str, folder: Path, tiny_t5: Tiny
+) -> None:
+    drafted = check_ids(folder, arm(name, tiny_t5))
+    assert drafted > 0 or name == "autoregressive"
+
+
+@pytest.mark.parametrize("penalty", [0.8, 1.3])
+@pytest.mark.parametrize("name", ARMS)
+def test_every_arm_s_ids_equal_transformers_generate(
+    name: str, penalty: float, tiny_t5: Tiny
+) -> None:
+    drafted = check_ids(tiny_t5(), arm(name, tiny_t5), penalty)
+    assert drafted > 0 or name == "autoregressive"
+
+
+def test_the_answers_differ(tiny_t5: Tiny) -> None:
+    """The sources above are listened to: equal ids are no accident of a model that drones."""
+    model = seq2seq_model(tiny_t5())
+    answers = [generate_t5(model, source, 20) for source in SOURCES]
+    assert len({tuple(answer) for answer in answers}) == len(SOURCES)
+    assert max(len(set(answer)) for answer in answers) > 3
+
+
+def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
+    target, how = seq2seq(tiny_t5()), method(NeuralDrafter(seq2seq(tiny_t5())), 3)
+    result = run(target, how, SOURCES[1], Request(21))
+    assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
+    """Every token of a free answer, with the one that follows it, ends an answer once."""
+    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
+    how, reasons = arm(name, tiny_t5), set()
+    for source in SOURCES[1:3]:
+        for token in sorted(set(generate_t5(model, source, 12))):
+            eos = [token, (token + 1) % 16]
+            theirs = generate_t5(model, source, 12, eos_token_id=eos)
+            result = run(target, how, source, Request(12), eos_ids=tuple(eos))
+            assert result.ids == theirs
+            assert (result.finish_reason == "eos") == (theirs[-1] in eos)
+            reasons.add(result.finish_reason)
+    assert "eos" in reasons
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", ARMS)
+def test_as_many_tokens_as_asked(name: str, most: int, tiny_t5: Tiny) -> None:
+    target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
+    how, chunks = arm(name, tiny_t5), list[list[int]]()
+    for source in SOURCES:
+        chunks.clear()
+        result = run(target, how, source, Request(most), emit=chunks.append)
+        assert result.ids == generate_t5(model, source, most)
+        assert (len(result.ids), result.finish_reason) == (most, "length")
+        assert [token for chunk in chunks for token in chunk] == result.ids
+
+
+# -- sampled: every draw and every acceptance walked ----------------------------------------------
+
+SAMPLINGS = {
+    "plain": Sampling(1.0),
+    "all": Sampling(1.3, top_k=2, top_p=0.9, repetition_penalty=1.7),
+}
+SMALL: dict[str, Any] = {
+    "vocab_size": 3,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
+}
+DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
+    "neural": lambda tiny: NeuralDrafter(seq2seq(tiny(seed=12, **SMALL), torch.float64)),
+    "max-gram": lambda tiny: max_gram(shortest=1, source_apart=True),
+}
+
+
+@pytest.mark.parametrize(("sampling", "eos"), [("plain", ()), ("all", (1,))])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_the_law_is_the_target_s(
+    drafter: str, sampling: str, eos: tuple[int, ...], tiny_t5: Tiny
+) -> None:
+    folder, source = tiny_t5(seed=11, **SMALL), [2, 1, 2, 0, 1]
+    target, model = seq2seq(folder, torch.float64), seq2seq_model(folder, torch.float64)
+    request = Request(4, SAMPLINGS[sampling])
+
+    @torch.no_grad()
+    def next_logits(context: list[int]) -> Tensor:
+        out = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([context]))
+        logits: Tensor = out.logits[0, -1]
+        return logits
+
+    truth = reference_law(next_logits, [target.start_id], request, eos)
+    law = loop_law(target, method(DRAFTERS[drafter](tiny_t5), 2), source, request, eos)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(law, truth) < 1e-6
+    assert max(truth.values()) < 0.9  # there is something to get wrong

@@ -1,0 +1,263 @@
+"""An encoder-decoder from its folder to its text: arms, limits, chat, refusals, the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import CPU, native
+from t5_toys import generate_t5, seq2seq_model
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
+
+from decoders import Engine, targets
+from decoders.backends.hf import HFBackend
+from decoders.backends.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
+from decoders.costs import Costs, measure
+from decoders.errors import ContextTooLong, DraftpickError
+from decoders.recipes import LengthRecipe, recipe
+from decoders.records import Request, Sampling
+
+Tiny = Callable[..., Path]
+WORDS = ["<pad>", "</s>", *(f"w{i}" for i in range(2, 16))]  # ids 0 to 15, as T5 begins
+EOS = 1
+TEXT = "w3 w4 w5 w9 w3 w4"
+SOURCE = [3, 4, 5, 9, 3, 4, EOS]
+ARMS = """
+arms:
+  small: {kind: neural, drafter: DRAFTER, length: {kind: fixed, k: 3}}
+  copy: {kind: max_gram, shortest: 1, length: {kind: fixed, k: 6}}
+"""
+
+
+def with_tokenizer(model: Path, place: Path) -> Path:
+    """A copy of a model folder whose tokenizer ends every text with EOS, as T5's does."""
+    place.mkdir(parents=True)
+    for file in model.iterdir():
+        (place / file.name).write_bytes(file.read_bytes())
+    raw = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, "w2"))
+    raw.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    raw.post_processor = processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", EOS)]
+    )
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="w2"
+    )
+    tokenizer.save_pretrained(place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return with_tokenizer(tiny_t5(eos_token_id=EOS), tmp_path_factory.mktemp("t5") / "target")
+
+
+@pytest.fixture(scope="module")
+def arms_file(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("arms")
+    drafter = with_tokenizer(tiny_t5(seed=5, eos_token_id=EOS), place / "drafter")
+    (place / "arms.yaml").write_text(ARMS.replace("DRAFTER", str(drafter)))
+    return place / "arms.yaml"
+
+
+@pytest.fixture
+def engine(folder: Path, arms_file: Path) -> Engine:
+    return Engine.load(str(folder), arms_file, dtype="float32", device="cpu")
+
+
+def test_loads_from_its_folder(engine: Engine) -> None:
+    assert isinstance(engine.target, HFSeq2SeqBackend)
+    assert engine.arm_names == ["autoregressive", "small", "copy"]
+    assert engine.eos_ids == (EOS,)
+    assert engine.context == CONTEXT
+
+
+def test_a_chat_is_plain_text_with_its_end(engine: Engine) -> None:
+    assert engine.encode_chat([{"role": "user", "content": TEXT}]) == SOURCE
+
+
+def test_every_arm_answers_as_transformers(engine: Engine, folder: Path) -> None:
+    """On one prefill, each arm in turn and back again."""
+    ended = set()
+    for source in (SOURCE, [3, EOS], [7, 11, 7, 11, EOS], [*range(2, 16), EOS]):
+        theirs = generate_t5(seq2seq_model(folder), source, 24)
+        prefilled = engine.prefill(source)
+        for name in [*engine.arm_names, *reversed(engine.arm_names)]:
+            result = engine.decode(name, source, Request(24), prefilled)
+            assert (result.ids, result.prompt_ids) == (theirs, source)
+            assert result.text == engine.tokenizer.decode(theirs, skip_special_tokens=True)
+            assert result.draft_calls > 0 or name == "autoregressive"
+            ended.add(result.finish_reason)
+    assert "length" in ended
+
+
+def test_seeds_reproduce_and_differ(engine: Engine) -> None:
+    requests = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+    for name in engine.arm_names:
+        one, two, other = (engine.decode(name, SOURCE, request).ids for request in requests)
+        assert one == two != other
+
+
+def test_stop_strings_and_streams(engine: Engine) -> None:
+    chunks: list[list[int]] = []
+
+    class Caught:
+        def put(self, ids: torch.Tensor) -> None:
+            chunks.append(ids.flatten().tolist())
+
+        def end(self) -> None:
+            chunks.append([])
+
+    free = engine.decode("autoregressive", SOURCE, Request(12, eos_ids=()))
+    word = free.text.split()[3]
+    for name in engine.arm_names:
+        chunks.clear()
+        request = Request(12, stop=(word,), eos_ids=())
+        result = engine.decode(name, SOURCE, request, streamer=Caught())
+        assert result.finish_reason == "stop" and result.text.split()[-1] == word
+        assert result.ids == free.ids[: len(result.ids)]
+        assert chunks[0] == SOURCE and chunks[-1] == []
+        assert [token for chunk in chunks[1:] for token in chunk] == result.ids
+
+
+def test_source_and_answer_have_a_limit_each(engine: Engine) -> None:
+    engine.check([3] * CONTEXT, Request(CONTEXT - 1))
+    with pytest.raises(ContextTooLong):
+        engine.check([3] * (CONTEXT + 1), Request(1))
+    with pytest.raises(ContextTooLong):
+        engine.check([3], Request(CONTEXT))
+
+
+def test_costs_are_measured(tiny_t5: Tiny) -> None:
+    target = HFSeq2SeqBackend(seq2seq_model(tiny_t5(vocab_size=128)), context=256)
+    small = str(tiny_t5(seed=5, vocab_size=128))
+    parts = {
+        "small": recipe(name="small", kind="neural", drafter=small),
+        "copy": recipe(name="copy", kind="max_gram"),
+    }
+    drafters = {
+        name: part.make_drafter(target, None)
+        for name, part in parts.items()
+        if isinstance(part, DraftingRecipe)
+    }
+    costs = measure(target, drafters)
+    assert len(costs.verify_s) == 17 and min(costs.verify_s) > 0
+    assert costs.draft_s["small"] > 0 and costs.draft_s["copy"] >= 0
+
+
+def test_collection_reads_sources_and_copies(folder: Path) -> None:
+    """The target's answers one by one, its copier alone, and its copier replayed along them."""
+    copy = recipe(name="copy", kind="max_gram", shortest=1, length=LengthRecipe(k=3))
+    target = targets.load_backend(folder, CPU, torch.float32)
+    engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), "copy": copy})
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"copy": 0.001})  # the length is fixed
+    sources = [SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
+    answers = engine.batch.target(sources, 20)
+    assert answers.embeddings.shape == (3, 32)
+    replays = engine.batch.teacher_forced("copy", sources, answers.ids)
+    for source, ids, replayed in zip(sources, answers.ids, replays, strict=True):
+        live = engine.decode("copy", source, Request(20))
+        assert ids == live.ids
+        assert (replayed.rounds, replayed.drafted, replayed.accepted) == (
+            live.rounds,
+            live.drafted,
+            live.accepted,
+        )
+    assert sum(replayed.accepted for replayed in replays) > 0
+    assert engine.batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
+
+
+# -- what does not go together --------------------------------------------------------------------
+
+
+def refused(engine: Engine, arm: str, words: str) -> None:
+    with pytest.raises(DraftpickError, match=words):
+        engine.decode(arm, SOURCE, Request(3))
+    assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works
+
+
+def engine_with(target: Any, **fields: Any) -> Engine:
+    arms = {"autoregressive": recipe(kind="autoregressive"), "odd": recipe(name="odd", **fields)}
+    return Engine(target, arms)
+
+
+def test_a_decoder_only_drafter_is_refused(tiny: Tiny, tiny_t5: Tiny) -> None:
+    target = targets.load_backend(tiny_t5(), CPU, torch.float32)
+    refused(
+        engine_with(target, kind="neural", drafter=str(tiny())),
+        "odd",
+        "model is decoder-only and the target is an encoder-decoder",
+    )
+
+
+def test_an_encoder_decoder_does_not_draft_for_a_decoder(tiny: Tiny, tiny_t5: Tiny) -> None:
+    refused(
+        engine_with(native(tiny()), kind="neural", drafter=str(tiny_t5())),
+        "odd",
+        "model is an encoder-decoder and the target is decoder-only",
+    )
+
+
+def test_an_early_exit_needs_the_native_backend(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
+    from decoders.backends.early_exit import Adapter, AdapterConfig
+
+    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
+    target = targets.load_backend(tiny_t5(), CPU, torch.float32)
+    refused(engine_with(target, kind="early_exit", drafter=str(tmp_path)), "odd", "native backend")
+
+
+def test_the_native_backend_does_not_take_it(tiny_t5: Tiny) -> None:
+    with pytest.raises(DraftpickError, match=r"cannot run model: .*T5"):
+        targets.load_backend(tiny_t5(), CPU, torch.float32, "native")
+
+
+def test_the_causal_backend_names_the_other(tiny_t5: Tiny) -> None:
+    with pytest.raises(DraftpickError, match="HFSeq2SeqBackend"):
+        HFBackend(seq2seq_model(tiny_t5()))
+
+
+def test_other_encoder_decoders_are_refused(tmp_path: Path) -> None:
+    config = BartConfig(
+        vocab_size=16,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=1,
+        decoder_attention_heads=1,
+        encoder_ffn_dim=8,
+        decoder_ffn_dim=8,
+        max_position_embeddings=32,
+    )
+    BartForConditionalGeneration(config).save_pretrained(tmp_path)
+    with pytest.raises(DraftpickError, match="bart is no T5-like encoder-decoder"):
+        targets.load_backend(tmp_path, CPU, torch.float32)
+
+
+def test_a_model_without_a_start_token_is_refused(tiny_t5: Tiny) -> None:
+    model = seq2seq_model(tiny_t5())
+    model.config.decoder_start_token_id = None
+    model.generation_config.decoder_start_token_id = None
+    with pytest.raises(DraftpickError, match="names no decoder_start_token_id"):
+        HFSeq2SeqBackend(model)
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arm", ["autoregressive", "small", "copy"])
+def test_generate_on_the_command_line(
+    arm: str, folder: Path, arms_file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from router import cli
+
+    options = f"--target {folder} --config {arms_file} --arm {arm} --max-new-tokens 12"
+    code = cli.main(["generate", TEXT, *options.split(), "--dtype", "float32", "--device", "cpu"])
+    said = capsys.readouterr()
+    theirs = generate_t5(seq2seq_model(folder), SOURCE, 12)
+    tokenizer = targets.load_tokenizer(folder)
+    assert code == 0
+    assert said.out.split() == tokenizer.decode(theirs, skip_special_tokens=True).split()
+    assert f"[arm {arm} " in said.err
