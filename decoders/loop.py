@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 
-from .backends.base import Backend
+from .backends.base import Backend, TreeBackend
 from .backends.sync import synchronize
 from .chance import Chance
 from .drafters.base import Drafter
@@ -107,9 +108,9 @@ def decode(
         draft_s += lap_draft
         verify_s += lap_verify
 
-        kept = stopper.admit([*verdict.draft_ids[: verdict.accepted], verdict.next_token])
+        kept = stopper.admit([*verdict.accepted_ids, verdict.next_token])
         accepted = min(verdict.accepted, len(kept))
-        stood += [0] * (len(verdict.draft_ids) - len(stood))
+        stood += [0] * (proposal.depth - len(stood))
         for position in range(accepted):
             stood[position] += 1
         context += kept
@@ -117,9 +118,7 @@ def decode(
         if not stopper.reason:
             target.truncate(len(context) - 1)  # the newest token is read with the next draft
             drafter.commit(context)
-            length.observe(
-                StepStats(len(verdict.draft_ids), verdict.accepted, lap_draft, lap_verify)
-            )
+            length.observe(StepStats(proposal.depth, verdict.accepted, lap_draft, lap_verify))
     other_s += clock.lap()
     return DecodeResult(
         arm=method.name,
@@ -149,7 +148,7 @@ def _first_token(
 ) -> int:
     logits = prefilled.logits.unsqueeze(0)  # [1, V]
     nothing = torch.empty(0, dtype=torch.int64, device=target.device)
-    logits = _penalised(logits, prompt_ids, nothing, sampling)
+    logits = _penalised(logits, prompt_ids, Proposal(nothing), sampling)
     if sampling.greedy:
         return int(logits[0].argmax())
     return int(chance.draw(probabilities(logits, sampling)[0]))
@@ -178,14 +177,26 @@ def _score_and_verify(
     chance: Chance,
 ) -> Verdict:
     newest = torch.tensor(context[-1:], device=target.device)
-    logits = target.extend(torch.cat([newest, proposal.ids]))  # [K + 1, V]
-    logits = _penalised(logits, context, proposal.ids, sampling)
-    return verifier.verify(proposal, logits, sampling, chance)
+    logits = _score(target, torch.cat([newest, proposal.ids]), proposal.parents)  # [K + 1, V]
+    logits = _penalised(logits, context, proposal, sampling)
+    verdict = verifier.verify(proposal, logits, sampling, chance)
+    if verdict.path is not None:
+        cast(TreeBackend, target).keep([0, *(node + 1 for node in verdict.path)])
+    return verdict
+
+
+def _score(target: Backend, read: torch.Tensor, parents: tuple[int, ...] | None) -> torch.Tensor:
+    """One pass over the newest token and what follows it; parents: of the latter."""
+    if parents is None:
+        return target.extend(read)
+    # an arm that drafts trees was built for a target that reads them
+    return cast(TreeBackend, target).extend(read, [-1, *(parent + 1 for parent in parents)])
 
 
 def _penalised(
-    logits: torch.Tensor, context: list[int], draft: torch.Tensor, sampling: Sampling
+    logits: torch.Tensor, context: list[int], draft: Proposal, sampling: Sampling
 ) -> torch.Tensor:
     if sampling.repetition_penalty == 1:
         return logits
-    return penalise(logits, sampling, seen_mask(context, draft, *logits.shape))
+    seen = seen_mask(context, draft.ids, *logits.shape, parents=draft.parents)
+    return penalise(logits, sampling, seen)

@@ -78,11 +78,24 @@ class Proposal:
     """A drafter's guess at the next tokens.
 
     ids: [K] int64 on the target's device, K may be 0. probs: [K, V] the distributions that ids
-    were drawn from, or None where the draft is deterministic (a one-hot at each id).
+    were drawn from, or None where the draft is deterministic (a one-hot at each id). parents: None
+    for a chain; in a tree, for each of ids the index of the one that it follows, -1 for the newest
+    token. A node's children are distinct tokens, each drawn knowing those with smaller indices.
     """
 
     ids: Tensor
     probs: Tensor | None = None
+    parents: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Tokens along the longest branch."""
+        if self.parents is None:
+            return len(self.ids)
+        depths = [0]  # of the newest token, then of each node
+        for parent in self.parents:
+            depths.append(depths[parent + 1] + 1)
+        return max(depths)
 
 
 @dataclass(frozen=True)
@@ -90,17 +103,28 @@ class Verdict:
     """A verifier's answer, read from the device in one go.
 
     accepted: how many drafted ids stand, from the left. next_token: the one that follows them.
-    draft_ids: the drafted ids on the host.
+    draft_ids: the drafted ids on the host. path: in a tree, the indices of those that stand.
     """
 
     accepted: int
     next_token: int
     draft_ids: list[int]
+    path: list[int] | None = None
+
+    @property
+    def accepted_ids(self) -> list[int]:
+        """The drafted ids that stand."""
+        if self.path is None:
+            return self.draft_ids[: self.accepted]
+        return [self.draft_ids[node] for node in self.path]
 
 
 @dataclass(frozen=True)
 class StepStats:
-    """One round, as a draft-length rule sees it. Times in seconds."""
+    """One round, as a draft-length rule sees it. Times in seconds.
+
+    drafted: how far, in a tree along its longest branch. accepted: how many tokens of it stood.
+    """
 
     drafted: int
     accepted: int
@@ -115,8 +139,9 @@ class DecodeResult:
     ids: the new tokens, the end-of-sequence token included where one was written. text: ids
     decoded without special tokens. finish_reason: "eos", "stop" or "length".
     rounds: passes of the loop that drafted and verified; the prompt's own pass gives the first
-    token. accepted_per_position: at index i, how often the (i+1)-th drafted token stood. accepted:
-    their sum, counting only tokens that are in ids. target_calls: forward passes of the target,
+    token. drafted: tokens, those of all branches of a tree. accepted_per_position: at index i, how
+    often the (i+1)-th drafted token stood (in a tree, one at that depth). accepted: their sum,
+    counting only tokens that are in ids. target_calls: forward passes of the target,
     the prefill included. prefill_s covers the target's and the drafter's reading of the prompt.
     """
 

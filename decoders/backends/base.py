@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -39,4 +40,34 @@ class Backend(Protocol):
 
     def truncate(self, length: int) -> None:
         """Keep the first `length` positions; 0 <= length <= self.length."""
+        ...
+
+
+@runtime_checkable
+class TreeBackend(Backend, Protocol):
+    """A backend whose sequence may end in a tree: several continuations that share prefixes.
+
+    The tree begins where the sequence ends when `extend` is first given parents. Its nodes are
+    numbered from 0 in the order in which they are read, over all calls until `keep` leaves a chain
+    or `truncate` takes the tree back. While it is open, `length` counts every node and `extend`
+    wants parents.
+    """
+
+    @property
+    def no_trees(self) -> str | None:
+        """Why this model cannot read one, in a few words; None where it can."""
+        ...
+
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        """parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one
+        of `ids` may follow an earlier one. None appends a chain, as in Backend."""
+        ...
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Keep these nodes of the tree, in growing order and each with its ancestors, and forget
+        the others; nodes[i] becomes node i. A path becomes part of the sequence."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """As in Backend; an open tree can only be taken back whole, to its beginning or before."""
         ...

@@ -5,5 +5,13 @@ from .early_exit import EarlyExitDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
+from .tree import TreeDrafter
 
-__all__ = ["Drafter", "EarlyExitDrafter", "MaxGramDrafter", "NeuralDrafter", "NullDrafter"]
+__all__ = [
+    "Drafter",
+    "EarlyExitDrafter",
+    "MaxGramDrafter",
+    "NeuralDrafter",
+    "NullDrafter",
+    "TreeDrafter",
+]

@@ -38,7 +38,7 @@ def draft_chain(
             drafted = torch.stack(ids) if ids else logits.new_empty(0, dtype=torch.int64)
             seen = seen_mask(context, drafted, len(ids) + 1, _width(logits, vocab))[-1]
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
-        if min_confidence > 0 and _confidence(logits) < min_confidence:
+        if min_confidence > 0 and confidence(logits) < min_confidence:
             break
         if sampling.greedy:
             token = logits.argmax(-1)
@@ -59,7 +59,7 @@ def _width(logits: Tensor, vocab: DraftVocab | None) -> int:
     return logits.shape[-1] if vocab is None else vocab.target_vocab
 
 
-def _confidence(logits: Tensor) -> float:
-    """The likeliest token's probability, raw (temperature 1)."""
+def confidence(logits: Tensor) -> float:
+    """The likeliest token's probability, raw (temperature 1), given [N] logits."""
     scores = logits.float()
     return float((scores.max() - scores.logsumexp(-1)).exp())

@@ -12,12 +12,14 @@ from .base import ArmRecipe, DraftingRecipe, LengthRecipe
 from .early_exit import EarlyExitRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .tree import TreeRecipe
 
 KINDS: dict[str, type[ArmRecipe]] = {
     "autoregressive": AutoregressiveRecipe,
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
     "max_gram": MaxGramRecipe,
+    "tree": TreeRecipe,
 }
 
 

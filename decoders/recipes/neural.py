@@ -8,18 +8,18 @@ from .base import DraftingRecipe
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from ..draft_vocab import DraftVocab
     from ..drafters import Drafter
 
 
-class NeuralRecipe(DraftingRecipe):
+class DraftModelRecipe(DraftingRecipe):
     """drafter: a shipped name, a local transformers folder or a hub id."""
 
-    kind: Literal["neural"] = "neural"
     drafter: str
 
-    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+    def load_model(self, target: Backend, tokenizer: Any) -> tuple[Backend, DraftVocab | None]:
+        """The draft model, and the part of the target's vocabulary that it knows (None: all)."""
         from .. import targets
-        from ..drafters import NeuralDrafter
         from .checkpoints import common_vocab, draft_vocab_of, folder_of, require_same_tokenizer
 
         folder = folder_of(self.name, self.drafter, "config.json")
@@ -28,4 +28,15 @@ class NeuralRecipe(DraftingRecipe):
         if vocab is None:
             require_same_tokenizer(self.name, folder, backend, target, tokenizer)
             vocab = common_vocab(backend, target)
-        return NeuralDrafter(backend, vocab)
+        return backend, vocab
+
+
+class NeuralRecipe(DraftModelRecipe):
+    """One token after another."""
+
+    kind: Literal["neural"] = "neural"
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..drafters import NeuralDrafter
+
+        return NeuralDrafter(*self.load_model(target, tokenizer))
