@@ -198,5 +198,5 @@ def _penalised(
 ) -> torch.Tensor:
     if sampling.repetition_penalty == 1:
         return logits
-    seen = seen_mask(context, draft.ids, *logits.shape, parents=draft.parents)
-    return penalise(logits, sampling, seen)
+    rows, vocab = logits.shape
+    return penalise(logits, sampling, seen_mask(context, draft.ids, rows, vocab, draft.parents))
