@@ -53,7 +53,7 @@ class Method:
         return decode(target, self, prompt_ids, prefilled, request, stopper, chance, emit)
 
 
-class _Clock:
+class Clock:
     """Seconds between marks, the device having caught up."""
 
     def __init__(self, device: torch.device) -> None:
@@ -83,7 +83,7 @@ def decode(
     emit: called with the new tokens of each round, as soon as they stand. The result's `text` is
     the stopper's.
     """
-    clock = _Clock(target.device)
+    clock = Clock(target.device)
     sampling, drafter, length = request.sampling, method.drafter, method.length
     length.reset()
     drafter.reset(prompt_ids)

@@ -48,9 +48,9 @@ class TreeBackend(Backend, Protocol):
     """A backend whose sequence may end in a tree: several continuations that share prefixes.
 
     The tree begins where the sequence ends when `extend` is first given parents. Its nodes are
-    numbered from 0 in the order in which they are read, over all calls until `keep` leaves a chain
-    or `truncate` takes the tree back. While it is open, `length` counts every node and `extend`
-    wants parents.
+    numbered from 0 in the order in which they are read, over all calls, until the sequence is
+    truncated or a chain is appended; for either, what was kept must be a path. `length` counts
+    every node.
     """
 
     @property
@@ -65,9 +65,9 @@ class TreeBackend(Backend, Protocol):
 
     def keep(self, nodes: Sequence[int]) -> None:
         """Keep these nodes of the tree, in growing order and each with its ancestors, and forget
-        the others; nodes[i] becomes node i. A path becomes part of the sequence."""
+        the others; nodes[i] becomes node i."""
         ...
 
     def truncate(self, length: int) -> None:
-        """As in Backend; an open tree can only be taken back whole, to its beginning or before."""
+        """As in Backend; a tree with branches can only be taken back whole."""
         ...

@@ -20,7 +20,7 @@ from transformers.cache_utils import CacheLayerMixin
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .sync import synchronize
-from .tree import Tree, moves
+from .tree import Tree, moves, require_chain
 
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
@@ -132,8 +132,9 @@ class HFBackend:
         place = {}
         if parents is not None:
             place = self._branch(parents)
-        elif self._tree is not None:
-            raise ValueError("the sequence ends in a tree; keep a path of it first")
+        else:
+            require_chain(self._tree)
+            self._tree = None
         out = self.model(ids.unsqueeze(0), past_key_values=self._cache, **place)
         logits: Tensor = out.logits[0]
         return logits
@@ -150,7 +151,7 @@ class HFBackend:
         }
 
     def truncate(self, length: int) -> None:
-        most = self.length if self._tree is None else self._tree.base
+        most = self.length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
         for layer in self._layers:
@@ -165,5 +166,3 @@ class HFBackend:
         source = torch.tensor(slots, dtype=torch.int64, device=self.device)
         for layer in self._layers:
             layer.keep(first, source)
-        if self._tree.is_chain:
-            self._tree = None

@@ -21,7 +21,7 @@ from ..records import Prefilled
 from .llama_model import Shape, Weights, count, layer, load, packed, rope_table
 from .packed import linear
 from .sync import synchronize
-from .tree import Tree, moves
+from .tree import Tree, moves, require_chain
 
 PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
 
@@ -96,7 +96,7 @@ class LlamaBackend:
         return linear(self.final_norm(self._hidden(ids, parents)), self.weights.head)
 
     def truncate(self, length: int) -> None:
-        most = self._length if self._tree is None else self._tree.base
+        most = self._length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
         self._length = length
@@ -117,8 +117,6 @@ class LlamaBackend:
             if self._exit_hidden is not None:
                 self._exit_hidden[first:end] = self._exit_hidden[source]
         self._length = self._ahead = end
-        if self._tree.is_chain:
-            self._tree = None
 
     # -- early exit ---------------------------------------------------------------------------
 
@@ -172,10 +170,10 @@ class LlamaBackend:
             raise ContextTooLong(start, len(ids), self.context)
         if parents is not None:
             place = self._branch(parents)
-        elif self._tree is None:
-            place = self.positions(start, len(ids))
         else:
-            raise ValueError("the sequence ends in a tree; keep a path of it first")
+            require_chain(self._tree)
+            self._tree = None
+            place = self.positions(start, len(ids))
         if self._exit_hidden is None:
             hidden = self._run(self._embed(ids), 0, self.shape.layers, start, place)
         else:

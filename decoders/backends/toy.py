@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .tree import Tree
+from .tree import Tree, require_chain
 
 
 class ToyBackend:
@@ -52,8 +52,8 @@ class ToyBackend:
             raise ContextTooLong(len(self._ids), len(ids), self.context)
         start = len(self._ids)
         if parents is None:
-            if self._tree is not None:
-                raise ValueError("the sequence ends in a tree; keep a path of it first")
+            require_chain(self._tree)
+            self._tree = None
             before = list(range(start - 1, start + len(ids) - 1))
         else:
             self._tree = self._tree or Tree(start)
@@ -71,11 +71,9 @@ class ToyBackend:
         self._tree.keep(nodes)
         base = self._tree.base
         self._ids[base:] = [self._ids[base + node] for node in nodes]
-        if self._tree.is_chain:
-            self._tree = None
 
     def truncate(self, length: int) -> None:
-        most = len(self._ids) if self._tree is None else self._tree.base
+        most = len(self._ids) if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
         del self._ids[length:]

@@ -83,6 +83,17 @@ class Tree:
         """Whether the nodes simply follow each other."""
         return self.parents == list(range(-1, len(self.parents) - 1))
 
+    @property
+    def rollback_limit(self) -> int:
+        """The greatest length that the sequence may be taken back to: a tree goes whole."""
+        return self.end if self.is_chain else self.base
+
+
+def require_chain(tree: Tree | None) -> None:
+    """A chain can be appended; raises ValueError where the sequence ends in branches."""
+    if tree is not None and not tree.is_chain:
+        raise ValueError("the sequence ends in a tree; keep a path of it first")
+
 
 def moves(base: int, nodes: Sequence[int]) -> tuple[int, list[int]]:
     """How keeping `nodes` moves cache slots: the first that changes, and the slots whose contents

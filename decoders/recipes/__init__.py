@@ -9,6 +9,7 @@ from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
 from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .beam import BeamRecipe
 from .early_exit import EarlyExitRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
@@ -20,6 +21,7 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "early_exit": EarlyExitRecipe,
     "max_gram": MaxGramRecipe,
     "tree": TreeRecipe,
+    "beam": BeamRecipe,
 }
 
 
