@@ -121,6 +121,15 @@ def test_a_kept_part_stays_a_tree(backend: TreeBackend) -> None:
     close(more, alone(backend, [9, 6, 14, 1, 4]))
 
 
+def test_a_kept_path_may_be_cut_short(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    backend.keep([0, 2, 4, 5])
+    backend.truncate(len(PROMPT) + 2)
+    logits = backend.extend(ids([1, 8]), [-1, -1])
+    close(logits[1], alone(backend, [9, 6, 8]))
+
+
 def test_a_tree_taken_back_leaves_no_trace(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     backend.extend(ids(TOKENS), PARENTS)
@@ -169,6 +178,7 @@ def test_any_tree_and_any_path(tiny: Tiny, data: st.DataObject, nodes: int) -> N
         context += [tokens[node] for node in path]
         plain.prefill(context)
         backend.keep(path)
+        backend.truncate(len(context))  # the path is sequence now; the next tree begins after it
         torch.testing.assert_close(logits[path[-1]], plain.prefill(context).logits)
 
 
