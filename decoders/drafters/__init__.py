@@ -1,4 +1,5 @@
-"""Drafters: none, an n-gram index, a model of its own, the target's own first layers."""
+"""Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
+layers."""
 
 from .base import Drafter
 from .early_exit import EarlyExitDrafter

@@ -168,7 +168,8 @@ class TreeDrafter:
         return Proposal(ids, probs, tuple(place[parents[node]] for node in order))
 
     def _walk(self, tokens: list[int]) -> list[int]:
-        """The nodes that the drafter has read along `tokens`, as far as they go."""
+        """The nodes that the drafter has read along `tokens`, as far as they go. What was drafted
+        is read from the device, which has nothing to do at this point."""
         drafted = torch.cat(self._nodes).tolist() if self._nodes else []
         known = {key: node for node, key in enumerate(zip(self._parents, drafted, strict=True))}
         nodes, node = [], -1
