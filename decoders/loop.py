@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor
 
-from .backends.base import Backend, opening
+from .backends.base import Backend, TreeBackend, opening
 from .backends.sync import synchronize
 from .chance import Chance
 from .drafters.base import Drafter
@@ -109,7 +110,7 @@ def decode(
 
         kept = stopper.admit(verdict.ids)
         accepted = min(verdict.accepted, len(kept))
-        stood += [0] * (len(verdict.draft_ids) - len(stood))
+        stood += [0] * (turn.depth - len(stood))
         for position in range(accepted):
             stood[position] += 1
         context += kept
@@ -138,11 +139,13 @@ def decode(
 
 @dataclass(frozen=True)
 class Turn:
-    """One round. logits: [K + 1, V], the target's after any repetition penalty. draft_s, verify_s:
-    the seconds that drafting and reviewing took."""
+    """One round. logits: [K + 1, V], the target's after any repetition penalty. depth: drafted
+    tokens along the longest branch, all of them in a chain. draft_s, verify_s: the seconds that
+    drafting and reviewing took."""
 
     verdict: Verdict
     logits: Tensor
+    depth: int
     draft_s: float
     verify_s: float
 
@@ -161,17 +164,20 @@ def play(
     k = min(method.length.next(), room - 1)
     proposal = _propose(method, context, k, sampling, chance, target)
     draft_s = clock.lap()
+    first = len(context) - target.length  # nodes before the drafted ones, the newest token's last
     logits = _score(target, context, proposal, sampling)
     verdict = method.verifier.verify(proposal, logits, sampling, chance)
-    return Turn(verdict, logits, draft_s, clock.lap())
+    if verdict.path is not None:
+        cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
+    return Turn(verdict, logits, proposal.depth, draft_s, clock.lap())
 
 
 def settle(target: Backend, method: Method, context: list[int], turn: Turn) -> None:
     """`context` is what stands after the round."""
     target.truncate(len(context) - 1)  # the newest token is read with the next draft
     method.drafter.commit(context)
-    drafted, accepted = len(turn.verdict.draft_ids), turn.verdict.accepted
-    method.length.observe(StepStats(drafted, accepted, turn.draft_s, turn.verify_s))
+    accepted = turn.verdict.accepted
+    method.length.observe(StepStats(turn.depth, accepted, turn.draft_s, turn.verify_s))
 
 
 def _propose(
@@ -189,14 +195,21 @@ def _propose(
 
 
 def _score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
-    """[K + 1, V] logits, row i for the token after the first i drafted ones."""
+    """[K + 1, V] logits, row 0 for the token after `context`, row i + 1 for that after ids[i]."""
     # the newest token alone, but for a reviewing draft model that sat out (drafters/vertical.py)
     unread = torch.tensor(context[target.length :], device=target.device)
-    logits = target.extend(torch.cat([unread, proposal.ids]))[len(unread) - 1 :]
-    return _penalised(logits, context, proposal.ids, sampling)
+    read = torch.cat([unread, proposal.ids])
+    if proposal.parents is None:
+        logits = target.extend(read)
+    else:  # an arm that drafts trees was built for a target that reads them
+        newest = len(unread) - 1
+        parents = [*range(-1, newest), *(newest + 1 + parent for parent in proposal.parents)]
+        logits = cast(TreeBackend, target).extend(read, parents)
+    return _penalised(logits[len(unread) - 1 :], context, proposal, sampling)
 
 
-def _penalised(logits: Tensor, context: list[int], draft: Tensor, sampling: Sampling) -> Tensor:
+def _penalised(logits: Tensor, context: list[int], draft: Proposal, sampling: Sampling) -> Tensor:
     if sampling.repetition_penalty == 1:
         return logits
-    return penalise(logits, sampling, seen_mask(context, draft, *logits.shape))
+    rows, vocab = logits.shape
+    return penalise(logits, sampling, seen_mask(context, draft.ids, rows, vocab, draft.parents))

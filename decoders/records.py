@@ -81,12 +81,26 @@ class Proposal:
     ids: [K] int64 on the target's device, K may be 0. probs: [K, V] the distributions that ids
     were drawn from, or None where the draft is deterministic (a one-hot at each id). raw: [K, V]
     the drafter's distributions at temperature 1 without filters, the repetition penalty applied;
-    None where the verifier does not need them, or the drafter has none (a one-hot, again).
+    None where the verifier does not need them, or the drafter has none (a one-hot, again). parents:
+    None for a chain; in a tree, for each of ids the index of the one that it follows, -1 for the
+    newest token. A node's children are distinct tokens, each drawn knowing those with smaller
+    indices.
     """
 
     ids: Tensor
     probs: Tensor | None = None
     raw: Tensor | None = None
+    parents: tuple[int, ...] | None = None
+
+    @property
+    def depth(self) -> int:
+        """Tokens along the longest branch."""
+        if self.parents is None:
+            return len(self.ids)
+        depths = [0]  # of the newest token, then of each node
+        for parent in self.parents:
+            depths.append(depths[parent + 1] + 1)
+        return max(depths)
 
 
 @dataclass(frozen=True)
@@ -96,23 +110,30 @@ class Verdict:
     accepted: how many drafted ids stand, from the left. next_token: the one that follows them.
     draft_ids: the drafted ids on the host. law: [accepted + 1, V], the distribution that each of
     `ids` has, its place having been reached; None at temperature 0, and from verifiers that only
-    review for the target.
+    review for the target. path: in a tree, the indices of the drafted ids that stand.
     """
 
     accepted: int
     next_token: int
     draft_ids: list[int]
     law: Tensor | None = None
+    path: list[int] | None = None
 
     @property
     def ids(self) -> list[int]:
         """What stands after the round."""
-        return [*self.draft_ids[: self.accepted], self.next_token]
+        stood = self.draft_ids[: self.accepted]
+        if self.path is not None:
+            stood = [self.draft_ids[node] for node in self.path]
+        return [*stood, self.next_token]
 
 
 @dataclass(frozen=True)
 class StepStats:
-    """One round, as a draft-length rule sees it. Times in seconds."""
+    """One round, as a draft-length rule sees it. Times in seconds.
+
+    drafted: how far, in a tree along its longest branch. accepted: how many tokens of it stood.
+    """
 
     drafted: int
     accepted: int
@@ -127,8 +148,9 @@ class DecodeResult:
     ids: the new tokens, the end-of-sequence token included where one was written. text: ids
     decoded without special tokens. finish_reason: "eos", "stop" or "length".
     rounds: passes of the loop that drafted and verified; the prompt's own pass gives the first
-    token. accepted_per_position: at index i, how often the (i+1)-th drafted token stood. accepted:
-    their sum, counting only tokens that are in ids. target_calls: forward passes of the target,
+    token. drafted: tokens, those of all branches of a tree. accepted_per_position: at index i, how
+    often the (i+1)-th drafted token stood (in a tree, one at that depth). accepted: their sum,
+    counting only tokens that are in ids. target_calls: forward passes of the target,
     the prefill included. prefill_s covers the target's and the drafter's reading of the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     """

@@ -9,12 +9,23 @@ from .chance import Chance
 from .records import Sampling
 
 
-def seen_mask(context: list[int], draft: Tensor, rows: int, vocab: int) -> Tensor:
-    """[rows, V] bool: tokens that precede row i, where row i follows `context` and draft[:i]."""
+def seen_mask(
+    context: list[int],
+    draft: Tensor,
+    rows: int,
+    vocab: int,
+    parents: tuple[int, ...] | None = None,
+) -> Tensor:
+    """[rows, V] bool: tokens that precede row i, where row i follows `context` and draft[:i], or
+    in a tree (see Proposal.parents) `context` and the branch that ends with draft[i - 1]."""
     mask = torch.zeros(rows, vocab, dtype=torch.bool, device=draft.device)
     mask[:, torch.tensor(context, device=draft.device)] = True
     for row in range(1, rows):
-        mask[row:, draft[row - 1]] = True
+        if parents is None:
+            mask[row:, draft[row - 1]] = True
+        else:
+            mask[row] = mask[parents[row - 1] + 1]
+            mask[row, draft[row - 1]] = True
     return mask
 
 

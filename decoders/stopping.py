@@ -18,7 +18,7 @@ class Stopper:
     def __init__(self, request: Request, eos_ids: tuple[int, ...], tokenizer: Any = None) -> None:
         if request.stop and tokenizer is None:
             raise ValueError("stop strings need a tokenizer")
-        self._eos = frozenset(eos_ids if request.eos_ids is None else request.eos_ids)
+        self.eos = frozenset(eos_ids if request.eos_ids is None else request.eos_ids)
         self._stop, self._most = request.stop, request.max_new_tokens
         self._tokenizer = tokenizer
         # a token holds a byte or more, so a stop string that ends now lies in so many last tokens
@@ -41,18 +41,21 @@ class Stopper:
         """The leading part of `tokens` that belongs to the answer; sets `reason` where it ends."""
         for count, token in enumerate(tokens, 1):
             self._ids.append(token)
-            if token in self._eos:
-                self.reason = "eos"
-            elif self._stop and self._stopped():
-                self.reason = "stop"
-            elif self.room == 0:
-                self.reason = "length"
+            self.reason = self.ends(self._ids)
             if self.reason:
                 return tokens[:count]
         return tokens
 
-    def _stopped(self) -> bool:
-        tail = self._tokenizer.decode(self._ids[-self._tail :], skip_special_tokens=True)
+    def ends(self, ids: list[int]) -> str:
+        """The reason for which an answer of these tokens ends with the last of them, or ""."""
+        if ids[-1] in self.eos:
+            return "eos"
+        if self._stop and self._stopped(ids):
+            return "stop"
+        return "length" if len(ids) == self._most else ""
+
+    def _stopped(self, ids: list[int]) -> bool:
+        tail = self._tokenizer.decode(ids[-self._tail :], skip_special_tokens=True)
         return any(s in tail for s in self._stop)
 
     def text(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -55,3 +56,33 @@ def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
     """The sequence that the answer goes on from, a token for each position that `prefill` fills:
     the prompt, or an encoder-decoder's start token alone."""
     return [backend.start_id] if isinstance(backend, EncoderDecoder) else list(prompt_ids)
+
+
+@runtime_checkable
+class TreeBackend(Backend, Protocol):
+    """A backend whose sequence may end in a tree: several continuations that share prefixes.
+
+    The tree begins where the sequence ends when `extend` is first given parents. Its nodes are
+    numbered from 0 in the order in which they are read, over all calls, until the sequence is
+    truncated or a chain is appended; for either, what was kept must be a path. `length` counts
+    every node.
+    """
+
+    @property
+    def no_trees(self) -> str | None:
+        """Why this model cannot read one, in a few words; None where it can."""
+        ...
+
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        """parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one
+        of `ids` may follow an earlier one. None appends a chain, as in Backend."""
+        ...
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Keep these nodes of the tree, in growing order and each with its ancestors, and forget
+        the others; nodes[i] becomes node i."""
+        ...
+
+    def truncate(self, length: int) -> None:
+        """As in Backend; a tree with branches can only be taken back whole."""
+        ...

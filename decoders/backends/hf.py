@@ -6,7 +6,9 @@ every layer's keys and values at each step.
 
 from __future__ import annotations
 
+import inspect
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from transformers.cache_utils import CacheLayerMixin
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .sync import synchronize
+from .tree import Tree, moves, require_chain
+
+MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
@@ -47,6 +52,13 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         self.values[:, :, self.held : end] = value_states
         self.held = end
         return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, first: int, source: Tensor) -> None:
+        """Slots from `first` become copies of the `source` [N] ones, and the last."""
+        assert self.keys is not None and self.values is not None
+        self.held = first + len(source)
+        self.keys[:, :, first : self.held] = self.keys[:, :, source]
+        self.values[:, :, first : self.held] = self.values[:, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self.held + query_length, 0
@@ -78,6 +90,7 @@ class HFBackend:
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
+        self._tree: Tree | None = None
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFBackend:
@@ -86,6 +99,15 @@ class HFBackend:
     @property
     def length(self) -> int:
         return self._layers[0].held
+
+    @property
+    def no_trees(self) -> str | None:
+        config = self.model.config.get_text_config()
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            return f"{config.model_type} takes no position ids"
+        if config._attn_implementation not in MASKED_ATTENTION:
+            return f"attention {config._attn_implementation!r} takes no masks"
+        return None
 
     @torch.inference_mode()
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
@@ -104,14 +126,43 @@ class HFBackend:
         return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
 
     @torch.inference_mode()
-    def extend(self, ids: Tensor) -> Tensor:
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         if self.length + len(ids) > self.context:
             raise ContextTooLong(self.length, len(ids), self.context)
-        logits: Tensor = self.model(ids.unsqueeze(0), past_key_values=self._cache).logits[0]
+        place = {}
+        if parents is not None:
+            place = self._branch(parents)
+        else:
+            require_chain(self._tree)
+            self._tree = None
+        out = self.model(ids.unsqueeze(0), past_key_values=self._cache, **place)
+        logits: Tensor = out.logits[0]
         return logits
 
+    def _branch(self, parents: Sequence[int]) -> dict[str, Tensor]:
+        """Positions [1, T] and mask [1, 1, T, S] of a tree's new nodes, as `forward` takes them."""
+        self._tree = self._tree or Tree(self.length)
+        depths, mask = self._tree.grow(parents)
+        never = torch.finfo(self.dtype).min
+        added = torch.zeros(mask.shape, dtype=self.dtype).masked_fill(~mask, never)
+        return {
+            "position_ids": torch.tensor([depths], device=self.device),
+            "attention_mask": added[None, None].to(self.device),
+        }
+
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate {self.length} positions to {length}")
+        most = self.length if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
         for layer in self._layers:
             layer.held = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        self._tree.keep(nodes)
+        first, slots = moves(self._tree.base, nodes)
+        source = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        for layer in self._layers:
+            layer.keep(first, source)

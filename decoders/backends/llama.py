@@ -3,12 +3,13 @@
 A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
 back is moving `length`. An early exit (see `early_exit.py`) may run the lower layers ahead of the
 rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
+A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -31,12 +32,17 @@ from .llama_model import (
 )
 from .packed import linear
 from .sync import synchronize
+from .tree import Tree, moves, require_chain
 
 PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
+
+Place = tuple[tuple[Tensor, Tensor], Tensor | None]  # rotary table and mask of new positions
 
 
 class LlamaBackend:
     """Llama, SmolLM2, Mistral and Qwen2 shapes in float32 or bfloat16, on CPU or CUDA."""
+
+    no_trees: str | None = None
 
     def __init__(self, shape: Shape, weights: Weights, context: int | None = None) -> None:
         self.shape, self.weights = shape, weights
@@ -47,6 +53,7 @@ class LlamaBackend:
         self._rope = rope_table(shape, self.device, self.dtype)
         self._cache = self.new_cache(shape.layers)
         self._length = 0
+        self._tree: Tree | None = None
         self._exit_layer = 0
         self._ahead = 0  # positions that the layers below the exit have seen
         self._exit_hidden: Tensor | None = None
@@ -96,18 +103,35 @@ class LlamaBackend:
         return Prefilled(logits, embedding, time.perf_counter() - started)
 
     @torch.inference_mode()
-    def extend(self, ids: Tensor) -> Tensor:
-        return self.read_out(self._hidden(ids))
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        return self.read_out(self._hidden(ids, parents))
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
         return linear(self.final_norm(hidden), self.weights.head)
 
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= self._length:
-            raise ValueError(f"cannot truncate {self._length} positions to {length}")
+        most = self._length if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
         self._length = length
         self._ahead = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        self._tree.keep(nodes)
+        first, slots = moves(self._tree.base, nodes)
+        end = first + len(slots)
+        if slots:
+            source = torch.tensor(slots, device=self.device)
+            for pair in self._cache:
+                for cached in pair:
+                    cached[:, :, first:end] = cached[:, :, source]
+            if self._exit_hidden is not None:
+                self._exit_hidden[first:end] = self._exit_hidden[source]
+        self._length = self._ahead = end
 
     # -- early exit ---------------------------------------------------------------------------
 
@@ -132,10 +156,12 @@ class LlamaBackend:
         return self._exit_hidden[start:end]
 
     @torch.inference_mode()
-    def lower(self, ids: Tensor) -> Tensor:
-        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]."""
+    def lower(self, ids: Tensor, place: Place | None = None) -> Tensor:
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]. place:
+        as `positions` gives it, where they do not simply follow each other."""
         assert self._exit_hidden is not None
-        hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead)
+        place = place or self.positions(self._ahead, len(ids))
+        hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead, place)
         self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden[0]
         self._ahead += len(ids)
         return hidden[0]
@@ -178,24 +204,31 @@ class LlamaBackend:
 
     # -- passes -------------------------------------------------------------------------------
 
-    def _hidden(self, ids: Tensor) -> Tensor:
-        """All layers over `ids` [T] at positions length..; [T, d] before the final norm."""
+    def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        """All layers over `ids` [T] in slots length..; [T, d] before the final norm. parents: as
+        for `extend`."""
         start, end = self._length, self._length + len(ids)
         if end > self.context:
             raise ContextTooLong(start, len(ids), self.context)
-        if self._exit_hidden is None:
-            hidden = self._run(self._embed(ids), 0, self.shape.layers, start)
+        if parents is not None:
+            place = self._branch(parents)
         else:
-            todo = ids[self._ahead - start :]  # what the exit has not run yet
-            if len(todo):
-                self.lower(todo)
+            require_chain(self._tree)
+            self._tree = None
+            place = self.positions(start, len(ids))
+        if self._exit_hidden is None:
+            hidden = self._run(self._embed(ids), 0, self.shape.layers, start, place)
+        else:
+            done = self._ahead - start  # run already, as a chain: a tree's first nodes are one then
+            if done < len(ids):
+                self.lower(ids[done:], _rest(place, done) if parents is not None else None)
             at_exit = self._exit_hidden[start:end].unsqueeze(0)
-            hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start)
+            hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start, place)
         self._length = end
         self._ahead = end
         return hidden[0]
 
-    def positions(self, start: int, t: int) -> tuple[tuple[Tensor, Tensor], Tensor | None]:
+    def positions(self, start: int, t: int) -> Place:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
         rope = (self._rope[0][start : start + t], self._rope[1][start : start + t])
         if start == 0 and t > 1:
@@ -204,15 +237,30 @@ class LlamaBackend:
         seen = torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
         return rope, attention_mask(seen, self.shape, self.dtype)
 
+    def _branch(self, parents: Sequence[int]) -> Place:
+        """The same for new nodes of a tree: rotated by depth, each sees its own branch alone."""
+        self._tree = self._tree or Tree(self._length)
+        depths, mask = self._tree.grow(parents)
+        rows = torch.tensor(depths, device=self.device)
+        return (self._rope[0][rows], self._rope[1][rows]), attention_mask(
+            mask.to(self.device), self.shape, self.dtype
+        )
+
     def _embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weights.embedding).unsqueeze(0)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.shape.hidden,), self.weights.norm, self.shape.norm_eps)
 
-    def _run(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
-        rope, mask = self.positions(start, h.shape[1])
+    def _run(self, h: Tensor, first: int, last: int, start: int, place: Place) -> Tensor:
+        rope, mask = place
         for index in range(first, last):
             w = self.weights.layers[index]
             h = layer(h, w, self.shape, rope, mask, self._cache[index], start)
         return h
+
+
+def _rest(place: Place, done: int) -> Place:
+    """The same for all but the first `done` of the new positions."""
+    (cos, sin), mask = place
+    return (cos[done:], sin[done:]), None if mask is None else mask[done:]

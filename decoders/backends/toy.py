@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .tree import Tree, require_chain
 
 
 class ToyBackend:
@@ -16,12 +19,15 @@ class ToyBackend:
     predecessor. The embedding is the last row's softmax.
     """
 
+    no_trees: str | None = None
+
     def __init__(self, table: Tensor, context: int = 512) -> None:
         self.table, self.context = table, context
         self.vocab_size = table.shape[-1]
         self.parameters = table.numel()
         self.device, self.dtype = table.device, table.dtype
         self._ids: list[int] = []
+        self._tree: Tree | None = None
 
     @classmethod
     def random(cls, vocab: int, seed: int, sharpness: float = 2.0) -> ToyBackend:
@@ -37,21 +43,38 @@ class ToyBackend:
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
-        self._ids = []
+        self.truncate(0)
         logits = self.extend(torch.tensor(prompt_ids))[-1]
         return Prefilled(logits, logits.softmax(-1).float())
 
-    def extend(self, ids: Tensor) -> Tensor:
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         if len(self._ids) + len(ids) > self.context:
             raise ContextTooLong(len(self._ids), len(ids), self.context)
+        start = len(self._ids)
+        if parents is None:
+            require_chain(self._tree)
+            self._tree = None
+            before = list(range(start - 1, start + len(ids) - 1))
+        else:
+            self._tree = self._tree or Tree(start)
+            self._tree.grow(parents)
+            base = self._tree.base
+            before = [base + parent if parent >= 0 else base - 1 for parent in parents]
+        self._ids += ids.tolist()
         rows = []
-        for token in ids.tolist():
-            previous = self._ids[-1] if self._ids else token
-            self._ids.append(token)
-            rows.append(self.table[previous, token])
+        for at, last in zip(before, self._ids[start:], strict=True):
+            rows.append(self.table[self._ids[at] if at >= 0 else last, last])
         return torch.stack(rows)
 
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        self._tree.keep(nodes)
+        base = self._tree.base
+        self._ids[base:] = [self._ids[base + node] for node in nodes]
+
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= len(self._ids):
-            raise ValueError(f"cannot truncate {len(self._ids)} positions to {length}")
+        most = len(self._ids) if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
         del self._ids[length:]
+        self._tree = None

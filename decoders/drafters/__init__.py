@@ -1,10 +1,12 @@
-"""Drafters: none, an n-gram index, a model of its own, the target's own first layers."""
+"""Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
+layers."""
 
 from .base import Drafter, begin
 from .early_exit import EarlyExitDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
+from .tree import TreeDrafter
 
 __all__ = [
     "Drafter",
@@ -12,5 +14,6 @@ __all__ = [
     "MaxGramDrafter",
     "NeuralDrafter",
     "NullDrafter",
+    "TreeDrafter",
     "begin",
 ]

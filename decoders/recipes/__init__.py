@@ -9,6 +9,7 @@ from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
 from .base import ArmRecipe, DraftingRecipe, LengthRecipe
+from .beam import BeamRecipe
 from .calm import CalmRecipe
 from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .cs_drafting import CSDraftingRecipe
@@ -17,6 +18,7 @@ from .hierarchy import HierarchyRecipe
 from .horizontal import HorizontalRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .tree import TreeRecipe
 from .vertical import VerticalRecipe
 
 KINDS: dict[str, type[ArmRecipe]] = {
@@ -32,6 +34,8 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "sequence_cascade": SequenceCascadeRecipe,
     "oracle_cascade": OracleCascadeRecipe,
     "calm": CalmRecipe,
+    "tree": TreeRecipe,
+    "beam": BeamRecipe,
 }
 
 

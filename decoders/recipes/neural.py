@@ -8,17 +8,28 @@ from .base import DraftingRecipe
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from ..draft_vocab import DraftVocab
     from ..drafters import Drafter
 
 
-class NeuralRecipe(DraftingRecipe):
+class DraftModelRecipe(DraftingRecipe):
     """drafter: a shipped name, a local transformers folder or a hub id."""
 
-    kind: Literal["neural"] = "neural"
     drafter: str
+
+    def load_model(self, target: Backend, tokenizer: Any) -> tuple[Backend, DraftVocab | None]:
+        """The draft model, and the part of the target's vocabulary that it knows (None: all)."""
+        from .checkpoints import find
+
+        return find(self.name, self.drafter, target, tokenizer).load()
+
+
+class NeuralRecipe(DraftModelRecipe):
+    """One token after another."""
+
+    kind: Literal["neural"] = "neural"
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters import NeuralDrafter
-        from .checkpoints import find
 
-        return NeuralDrafter(*find(self.name, self.drafter, target, tokenizer).load())
+        return NeuralDrafter(*self.load_model(target, tokenizer))

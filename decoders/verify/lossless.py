@@ -13,6 +13,7 @@ from ..chance import Chance
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
+from .tree import verify_tree
 
 
 class Lossless:
@@ -24,6 +25,8 @@ class Lossless:
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
+        if proposal.parents is not None:
+            return verify_tree(proposal, target_logits, sampling, chance)
         if sampling.greedy:  # no softmax
             target_ids = target_logits.argmax(-1)  # [K + 1]
             accepted = leading(target_ids[:-1] == proposal.ids)

@@ -18,7 +18,7 @@ from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
 from decoders.costs import Costs, measure
 from decoders.errors import ContextTooLong, DraftpickError
-from decoders.recipes import LengthRecipe, recipe
+from decoders.recipes import DraftingRecipe, LengthRecipe, recipe
 from decoders.records import Request, Sampling
 
 Tiny = Callable[..., Path]

@@ -1,0 +1,202 @@
+"""A tree of drafts from a model of its own (D17).
+
+At the leading depths a node has several children: at temperature 0 the likeliest tokens, else as
+many draws without replacement, which the verifier tries in that order. Either only the lead, the
+first child of each depth, has children (Chen et al., Cascade Speculative Drafting, appendix B),
+which costs the drafter no more than a chain; or every node does, and the drafter reads each depth
+in one tree pass.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from ..backends.base import Backend, TreeBackend
+from ..chance import Chance
+from ..draft_vocab import DraftVocab
+from ..errors import DraftpickError
+from ..records import Proposal, Sampling
+from ..sampling import confidence, penalise, probabilities, seen_mask
+from ..tree_shape import TreeShape
+
+
+class TreeDrafter:
+    """slots: positions that the target's cache holds; where a tree does not fit any more, a chain
+    is drafted. With `shape.every`, `backend` must be a TreeBackend.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        vocab: DraftVocab | None,
+        shape: TreeShape,
+        slots: int,
+    ) -> None:
+        self.backend, self.vocab = backend, vocab
+        self.shape = shape
+        self.parameters = backend.parameters
+        self.context = backend.context
+        self.calls = 0
+        self._slots = min(slots, backend.context)
+        self._device = backend.device
+        self._nothing = torch.empty(0, dtype=torch.int64, device=backend.device)
+        known = backend.vocab_size if vocab is None else vocab.size - 1
+        if max(shape.branch, default=1) > known:
+            raise DraftpickError(
+                f"a tree with {max(shape.branch)} children a node needs a drafter that knows as "
+                f"many tokens, not {known}; lower `branch`"
+            )
+        self._forget(0)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        ids = prompt_ids
+        if self.vocab is not None:
+            ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
+        self.backend.prefill(ids)
+        self.calls = 1
+        self._forget(len(ids))
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        """A tree at most k deep. It ends above a depth to which every node that would have children
+        gives less than min_confidence."""
+        shape = self._fitting(len(context), k)
+        tokens: list[Tensor] = []  # by depth, [G * width] target ids
+        laws: list[Tensor] = []  # by node, [N] what it was drawn from
+        parents: list[int] = []
+        growing = [-1]  # the nodes that are to have children
+        logits = self._feed(context[self.backend.length :])  # [G, N], theirs
+        self._forget(len(context))
+        for depth in range(k):
+            if sampling.repetition_penalty != 1:
+                logits = self._penalised(logits, growing, context, tokens, parents, sampling)
+            if min_confidence > 0 and max(map(confidence, logits)) < min_confidence:
+                break
+            width = shape.width(depth)
+            made, drawn_from = children(logits, width, sampling, chance)
+            tokens.append(made if self.vocab is None else self.vocab.to_target[made])
+            laws += drawn_from
+            first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
+            if depth + 1 < k:
+                growing = list(range(first, len(parents))) if self.shape.every else [first]
+                logits = self._read(tokens[-1][: len(growing)], [parents[n] for n in growing])
+        return self._proposal(tokens, laws, parents)
+
+    def commit(self, context: list[int]) -> None:
+        stands = self._walk(context[self._base : -1])
+        if self.shape.every and self._nodes:
+            cast(TreeBackend, self.backend).keep(stands)
+        else:
+            self.backend.truncate(self._base + len(stands))
+        if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
+            self._feed(context[self.backend.length : -1])
+        self._forget(self.backend.length)
+
+    def _forget(self, base: int) -> None:
+        """Nothing is drafted; what stands and was read ends at `base`."""
+        self._base = base
+        self._nodes: list[Tensor] = []  # by depth, the drafted tokens that the drafter has read
+        self._parents: list[int] = []  # theirs
+
+    def _fitting(self, at: int, k: int) -> TreeShape:
+        """A chain where the tree's nodes would not fit after `at` positions."""
+        fits = at + self.shape.nodes(k) <= self._slots
+        return self.shape if fits else TreeShape((), self.shape.every)
+
+    def _feed(self, tokens: list[int]) -> Tensor:
+        """Append a chain of target ids; [1, N] logits for what follows the last."""
+        self.calls += 1
+        return self._logits(torch.tensor(tokens, device=self._device), None)[-1:]
+
+    def _read(self, tokens: Tensor, parents: list[int]) -> Tensor:
+        """Append drafted nodes [G] target ids; [G, N] logits. Leads alone are a chain."""
+        self.calls += 1
+        self._nodes.append(tokens)
+        self._parents += parents if self.shape.every else [len(self._parents) - 1]
+        return self._logits(tokens, parents if self.shape.every else None)
+
+    def _logits(self, tokens: Tensor, parents: list[int] | None) -> Tensor:
+        ids = tokens if self.vocab is None else self.vocab.from_target[tokens]
+        if parents is None:
+            logits = self.backend.extend(ids)
+        else:
+            logits = cast(TreeBackend, self.backend).extend(ids, parents)
+        return logits if self.vocab is None else logits[:, : self.vocab.size - 1]
+
+    def _penalised(
+        self,
+        logits: Tensor,
+        growing: list[int],
+        context: list[int],
+        tokens: list[Tensor],
+        parents: list[int],
+        sampling: Sampling,
+    ) -> Tensor:
+        drafted = torch.cat(tokens) if tokens else self._nothing
+        vocab = logits.shape[-1] if self.vocab is None else self.vocab.target_vocab
+        seen = seen_mask(context, drafted, len(parents) + 1, vocab, tuple(parents))
+        seen = seen[[node + 1 for node in growing]]  # [G, V]
+        return penalise(
+            logits, sampling, seen if self.vocab is None else seen[:, self.vocab.to_target]
+        )
+
+    def _proposal(self, tokens: list[Tensor], laws: list[Tensor], parents: list[int]) -> Proposal:
+        """The leads come first: where they stand, the target's cache is in order as it is."""
+        if not tokens:
+            return Proposal(self._nothing)
+        starts = [0, *accumulate(len(level) for level in tokens)]
+        leads = starts[:-1]
+        order = leads + sorted(set(range(len(parents))) - set(leads))
+        ids, probs = torch.cat(tokens)[order], None
+        if laws:
+            probs = torch.stack([laws[node] for node in order])
+            probs = probs if self.vocab is None else self.vocab.expand(probs)
+        if len(leads) == len(order):
+            return Proposal(ids, probs)
+        place = {-1: -1, **{node: i for i, node in enumerate(order)}}
+        return Proposal(ids, probs, parents=tuple(place[parents[node]] for node in order))
+
+    def _walk(self, tokens: list[int]) -> list[int]:
+        """The nodes that the drafter has read along `tokens`, as far as they go. What was drafted
+        is read from the device, which has nothing to do at this point."""
+        drafted = torch.cat(self._nodes).tolist() if self._nodes else []
+        known = {key: node for node, key in enumerate(zip(self._parents, drafted, strict=True))}
+        nodes, node = [], -1
+        for token in tokens:
+            if (node, token) not in known:
+                break
+            node = known[node, token]
+            nodes.append(node)
+        return nodes
+
+
+def children(
+    logits: Tensor, width: int, sampling: Sampling, chance: Chance
+) -> tuple[Tensor, list[Tensor]]:
+    """logits [G, N] -> [G * width] tokens, each row's together, and [N] the law of each; no laws
+    at temperature 0. A sampled child is drawn from what its elder siblings leave of the row's
+    probabilities, or where they leave nothing, from all other tokens alike."""
+    if sampling.greedy:
+        return logits.topk(width, -1).indices.flatten(), []
+    tokens: list[Tensor] = []
+    laws: list[Tensor] = []
+    for left in probabilities(logits, sampling):
+        others = torch.ones_like(left)
+        for _ in range(width):
+            mass = left.sum()
+            laws.append(torch.where(mass > 0, left / mass, others / others.sum()))
+            tokens.append(chance.draw(laws[-1]))
+            left = left.index_fill(0, tokens[-1], 0.0)
+            others = others.index_fill(0, tokens[-1], 0.0)
+    return torch.stack(tokens), laws

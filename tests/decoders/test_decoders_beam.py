@@ -1,0 +1,382 @@
+"""D20: beams and scores are transformers', in fewer passes; what is drafted changes neither."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import CPU, ListedLengths, generate, native, transformers_model
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedModel
+
+from decoders import beam as beam_module
+from decoders.arms import load_arms
+from decoders.backends.base import TreeBackend
+from decoders.backends.hf import HFBackend
+from decoders.backends.toy import ToyBackend
+from decoders.beam import Beam, BeamDraft, BeamSearch, Found
+from decoders.chance import Generator
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
+from decoders.recipes import recipe
+from decoders.records import Request, Sampling
+from decoders.stopping import Stopper
+from decoders.token_tree import TokenTree
+
+Tiny = Callable[..., Path]
+PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]
+
+
+def theirs(
+    model: PreTrainedModel,
+    prompt: list[int],
+    beams: int,
+    most: int,
+    eos: tuple[int, ...] = (),
+    **options: Any,
+) -> list[tuple[list[int], float]]:
+    """Every beam that transformers returns, with its score; what pads a shorter one cut off."""
+    ids = torch.tensor([prompt])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=most,
+        do_sample=False,
+        num_beams=beams,
+        num_return_sequences=beams,
+        early_stopping=False,
+        return_dict_in_generate=True,
+        output_scores=True,
+        pad_token_id=0,
+        eos_token_id=list(eos) or None,
+        **options,
+    )
+    found = []
+    for row, score in zip(out.sequences.tolist(), out.sequences_scores.tolist(), strict=True):
+        new = row[len(prompt) :]
+        end = next((i + 1 for i, token in enumerate(new) if token in eos), len(new))
+        found.append((new[:end], score))
+    return found
+
+
+def search(
+    how: BeamSearch,
+    target: TreeBackend,
+    prompt: list[int],
+    request: Request,
+    eos: tuple[int, ...] = (),
+) -> Found:
+    prefilled = target.prefill(prompt)
+    return how.search(target, prompt, prefilled, request, Stopper(request, eos))
+
+
+def same(found: Found, expected: list[tuple[list[int], float]]) -> None:
+    assert [list(beam.ids) for beam in found.beams] == [ids for ids, _ in expected]
+    for beam, (_, score) in zip(found.beams, expected, strict=True):
+        assert beam.score == pytest.approx(score, rel=1e-5, abs=1e-5)  # float32 sums
+
+
+def drafted(
+    model: TreeBackend,
+    beams: int,
+    steps: DraftLength | int = 3,
+    penalty: float = 1.0,
+    vocab: DraftVocab | None = None,
+) -> BeamSearch:
+    length = FixedLength(steps) if isinstance(steps, int) else steps
+    return BeamSearch("test", beams, penalty, length, BeamDraft(model, vocab, 2 * beams))
+
+
+def plain(beams: int, penalty: float = 1.0) -> BeamSearch:
+    return BeamSearch("test", beams, penalty, FixedLength(0))
+
+
+CASES = [(0, 2, 1.0), (1, 3, 1.0), (2, 5, 1.0), (3, 4, 0.0), (4, 3, 2.0), (5, 2, -0.5)]
+
+
+@pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
+def test_beams_and_scores_are_transformers(
+    seed: int, beams: int, penalty: float, tiny: Tiny
+) -> None:
+    target, model = native(tiny(seed=seed)), transformers_model(tiny(seed=seed))
+    draft = native(tiny(seed=seed + 20, num_hidden_layers=2))
+    for prompt in PROMPTS:
+        expected = theirs(model, prompt, beams, 12, length_penalty=penalty)
+        for how in (plain(beams, penalty), drafted(draft, beams, 3, penalty)):
+            same(search(how, target, prompt, Request(12)), expected)
+
+
+@pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
+def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> None:
+    target, model = native(tiny(seed=seed)), transformers_model(tiny(seed=seed))
+    likeliest = generate(model, PROMPTS[0], 6)
+    short = 0
+    for eos in ((likeliest[-1],), (likeliest[2], 9), (2, 7, 11)):
+        for prompt in PROMPTS[:2]:
+            expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
+            for how in (plain(beams, penalty), drafted(target_twin(tiny, seed), beams, 3, penalty)):
+                found = search(how, target, prompt, Request(12), eos)
+                same(found, expected)
+                assert found.result.ids == expected[0][0]
+                ends = found.result.ids[-1] in eos
+                assert found.result.finish_reason == ("eos" if ends else "length")
+            short += any(len(ids) < 12 for ids, _ in expected)
+    assert short > 0
+
+
+def target_twin(tiny: Tiny, seed: int) -> TreeBackend:
+    """A draft model that is the target itself: as much stands as can."""
+    return native(tiny(seed=seed))
+
+
+def test_one_beam_is_greedy(tiny: Tiny) -> None:
+    target, model = native(tiny()), transformers_model(tiny())
+    for how in (plain(1), drafted(native(tiny(seed=5, num_hidden_layers=2)), 1)):
+        for prompt in PROMPTS:
+            assert search(how, target, prompt, Request(20)).result.ids == generate(
+                model, prompt, 20
+            )
+
+
+def test_a_repetition_penalty(tiny: Tiny) -> None:
+    target, model = native(tiny(seed=1)), transformers_model(tiny(seed=1))
+    for penalty in (1.4, 0.8):
+        request = Request(10, Sampling(repetition_penalty=penalty))
+        expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
+        for how in (plain(3), drafted(target_twin(tiny, 1), 3)):
+            same(search(how, target, PROMPTS[1], request), expected)
+
+
+def test_fewer_tokens_than_candidates(tiny: Tiny) -> None:
+    """The first step has three continuations for four beams; transformers fills up with doubles."""
+    folder = tiny(seed=3, vocab_size=3)
+    target, model = native(folder), transformers_model(folder)
+    for how in (plain(4), drafted(native(folder), 4, 2)):
+        same(search(how, target, [1, 2], Request(8)), theirs(model, [1, 2], 4, 8))
+
+
+def test_transformers_backends(tiny: Tiny) -> None:
+    target = HFBackend.load(tiny(seed=1), CPU, torch.float32)
+    draft = HFBackend.load(tiny(seed=1), CPU, torch.float32)
+    model = transformers_model(tiny(seed=1))
+    found = search(drafted(draft, 3), target, PROMPTS[1], Request(12), (9,))
+    same(found, theirs(model, PROMPTS[1], 3, 12, (9,)))
+    assert found.result.accepted > 0
+
+
+def test_a_drafter_of_a_part_of_the_vocabulary(tiny: Tiny) -> None:
+    target, model = native(tiny(seed=2)), transformers_model(tiny(seed=2))
+    vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
+    draft = native(tiny(seed=6, num_hidden_layers=2, vocab_size=vocab.size))
+    for eos in ((), (5,), (4, 8)):
+        found = search(drafted(draft, 2, vocab=vocab), target, PROMPTS[1], Request(12), eos)
+        same(found, theirs(model, PROMPTS[1], 2, 12, eos))
+        assert found.result.drafted > 0
+
+
+# -- what is drafted changes nothing but the passes -----------------------------------------------
+
+V = 6
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, V - 1), min_size=1, max_size=5),
+    st.integers(1, 4),
+    st.one_of(
+        st.integers(1, 4).map(FixedLength),
+        st.lists(st.integers(0, 4), min_size=1, max_size=4).map(ListedLengths),
+        st.just(AdaptiveLength(4)),
+    ),
+    st.sampled_from([-1.0, 0.0, 0.6, 3.0]),
+    st.integers(1, 14),
+    st.sets(st.integers(0, V - 1), max_size=2),
+    st.sampled_from([1.0, 0.0, 2.0]),
+)
+@settings(max_examples=120, deadline=None)
+def test_any_draft_finds_the_same_beams(
+    seed: int,
+    prompt: list[int],
+    beams: int,
+    length: DraftLength,
+    noise: float,
+    most: int,
+    eos: set[int],
+    penalty: float,
+) -> None:
+    target = ToyBackend.random(V, seed, 1.0)
+    other = ToyBackend(target.table + noise * ToyBackend.random(V, seed + 1).table)
+    ends, request, chunks = tuple(eos), Request(most), list[list[int]]()
+    alone = search(plain(beams, penalty), target, prompt, request, ends)
+    how = drafted(other, beams, length, penalty)
+    found = search(how, target, prompt, request, ends)
+    assert [beam.ids for beam in found.beams] == [beam.ids for beam in alone.beams]
+    for one, two in zip(found.beams, alone.beams, strict=True):
+        assert one.score == pytest.approx(two.score)
+    prefilled, stopper = target.prefill(prompt), Stopper(request, ends)
+    chance = Generator(CPU, 0)
+    result = how.decode(target, prompt, prefilled, request, stopper, chance, chunks.append)
+    assert result.ids == found.result.ids == list(found.beams[0].ids)
+    # the books
+    assert chunks == [result.ids] and 1 <= len(result.ids) <= most
+    assert result.target_calls == 1 + result.rounds <= alone.result.target_calls
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert result.accepted_per_position == sorted(result.accepted_per_position, reverse=True)
+    assert result.accepted + result.rounds >= len(result.ids) - 1
+    assert target.length == len(prompt)  # nothing of the search is left
+
+
+def test_fewer_passes_than_tokens(tiny: Tiny) -> None:
+    target = native(tiny(seed=1))
+    alone = search(plain(3), target, PROMPTS[1], Request(21)).result
+    twin = search(drafted(target_twin(tiny, 1), 3, 4), target, PROMPTS[1], Request(21)).result
+    assert alone.rounds == 20 and twin.ids == alone.ids
+    assert twin.rounds == 4  # five steps a pass, where the draft model is the target
+    assert twin.accepted_per_position == [4, 4, 4, 4]
+    near = native(tiny(seed=1))
+    for weights in near.weights.layers:
+        weights.mlp_norm.mul_(1.1)
+    result = search(drafted(near, 3, 4), target, PROMPTS[1], Request(21)).result
+    assert 4 < result.rounds < 20 and result.ids == alone.ids
+
+
+def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
+    class Letters:
+        def decode(self, ids: list[int], **options: Any) -> str:
+            return "".join("abcdef"[token] for token in ids)
+
+    for seed in range(6):
+        target = ToyBackend.random(V, seed, 1.0)
+        by_id = search(plain(3), target, [0], Request(10), (2,))
+        request = Request(10, stop=("c",))
+        for how in (plain(3), drafted(ToyBackend(target.table), 3)):
+            prefilled, stopper = target.prefill([0]), Stopper(request, (), Letters())
+            found = how.search(target, [0], prefilled, request, stopper)
+            assert [beam.ids for beam in found.beams] == [beam.ids for beam in by_id.beams]
+            assert found.result.text == Letters().decode(found.result.ids)
+            if found.result.ids[-1] == 2:
+                assert found.result.finish_reason == "stop"
+
+
+# -- the check itself can fail --------------------------------------------------------------------
+
+
+def test_beams_that_do_not_compete_are_caught(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong on purpose: the worst of the candidates go on."""
+    real = beam_module.best
+
+    def backwards(beams: list[Beam], *rest: Any) -> list[Beam]:
+        made = real(beams, *rest)
+        return [made[0], *reversed(made[1:])]
+
+    monkeypatch.setattr(beam_module, "best", backwards)
+    found = search(plain(3), native(tiny(seed=1)), PROMPTS[1], Request(12))
+    with pytest.raises(AssertionError):
+        same(found, theirs(transformers_model(tiny(seed=1)), PROMPTS[1], 3, 12))
+
+
+def test_a_search_that_trusts_its_draft_is_caught(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong on purpose: a beam that was not drafted goes on with its parent's scores."""
+    monkeypatch.setattr(TokenTree, "has", lambda tree, ids: True)
+    found = search(plain(3), native(tiny(seed=1)), PROMPTS[1], Request(12))
+    with pytest.raises(AssertionError):
+        same(found, theirs(transformers_model(tiny(seed=1)), PROMPTS[1], 3, 12))
+
+
+# -- limits and mistakes --------------------------------------------------------------------------
+
+
+def test_sampling_is_refused_in_a_sentence() -> None:
+    with pytest.raises(DraftpickError, match=r"'test' is a beam search.*temperature 0"):
+        search(plain(2), ToyBackend.random(V, 0), [1], Request(4, Sampling(0.7)))
+
+
+def test_a_full_context() -> None:
+    """Drafts are cut to the room there is; beams alone that find none are a sentence."""
+    table = ToyBackend.random(V, 3, 1.0).table
+    wide = search(plain(3), ToyBackend(table, 200), [1] * 20, Request(12))
+    for context in (46, 50, 60, 80):
+        how = drafted(ToyBackend(table, context), 3, 4)
+        found = search(how, ToyBackend(table, context), [1] * 20, Request(12))
+        assert [beam.ids for beam in found.beams] == [beam.ids for beam in wide.beams]
+    with pytest.raises(DraftpickError, match=r"3 beams of .* lower `beams`"):
+        search(plain(3), ToyBackend(table, 24), [1] * 20, Request(12))
+
+
+def test_each_token_is_read_once() -> None:
+    backend = ToyBackend.random(V, 0)
+    tree = TokenTree(backend, backend.prefill([1, 2]).logits)
+    assert tree.has(()) and not tree.has((3,))
+    wanted = [(3,), (3, 4), (3, 4, 5), (3, 5), (0, 4)]
+    assert tree.missing(wanted) == tree.read(wanted) == 6
+    assert tree.missing(wanted) == tree.read(wanted) == 0
+    assert backend.length == 2 + 6 and all(map(tree.has, wanted))
+    tree.keep([(3, 4, 0), (3, 5)])
+    assert backend.length == 2 + 3
+    assert tree.has((3, 4)) and tree.has((3, 5)) and not tree.has((3, 4, 5))
+    assert tree.read([(3, 4, 0), (3, 5, 5)]) == 2
+    fresh = ToyBackend(backend.table)
+    for ids in ((3, 4, 0), (3, 5, 5)):
+        assert torch.equal(tree.logits([ids])[0], fresh.prefill([1, 2, *ids]).logits)
+
+
+def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
+    drafter = tiny(seed=5, num_hidden_layers=2)
+    file = tmp_path / "arms.yaml"
+    file.write_text(
+        f"""
+        arms:
+          beams: {{kind: beam, beams: 3, length_penalty: 0.5}}
+          ahead:
+            kind: beam
+            beams: 3
+            length_penalty: 0.5
+            drafter: {{kind: neural, drafter: {drafter}}}
+            length: {{k: 2}}
+            width: 4
+        """
+    )
+    target, model = native(tiny()), transformers_model(tiny())
+    for name in ("beams", "ahead"):
+        arm = load_arms(file)[name]
+        how: Any = arm.build(target, None)
+        assert (how.name, how.beams, arm.lossless) == (name, 3, False)
+        expected = theirs(model, PROMPTS[1], 3, 10, length_penalty=0.5)
+        same(search(how, target, PROMPTS[1], Request(10)), expected)
+    assert how.draft.width == 4 and how.parameters == how.draft.parameters > 0
+    assert recipe(kind="beam", beams=1).lossless
+
+
+@pytest.mark.parametrize(
+    ("fields", "word"),
+    [
+        ({}, "beams"),
+        ({"beams": 0}, "beams"),
+        ({"beams": 2, "length": {"k": 3}}, "name a `drafter`"),
+        ({"beams": 2, "width": 4}, "name a `drafter`"),
+        ({"beams": 4, "width": 3, "drafter": {"drafter": "x"}}, "raise `width`"),
+        ({"beams": 2, "drafter": {"drafter": "x", "length": {"k": 3}}}, "to the arm"),
+        ({"beams": 2, "drafter": {"kind": "max_gram"}}, "drafter"),
+        (
+            {"beams": 2, "drafter": {"drafter": "x"}, "length": {"min_confidence": 0.5}},
+            "min_confidence",
+        ),
+    ],
+)
+def test_one_mistake(fields: dict[str, Any], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        recipe(kind="beam", **fields)
+
+
+def test_a_target_without_trees(tiny: Tiny) -> None:
+    target = HFBackend.load(tiny(), CPU, torch.float32)
+    target.model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(DraftpickError, match=r"'k' needs a target that can read a tree"):
+        recipe(kind="beam", name="k", beams=2).build(target, None)

@@ -1,0 +1,274 @@
+"""A tree in one pass: the same numbers as each of its branches read alone; and what is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, native
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.backends.base import TreeBackend
+from decoders.backends.hf import HFBackend
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.toy import ToyBackend
+from decoders.backends.tree import Tree, require_trees
+from decoders.errors import ContextTooLong, DraftpickError
+
+Tiny = Callable[..., Path]
+MADE = ("toy", "native-float64", "native-float32", "native-with-exit", "hf", "hf-eager")
+PROMPT = [3, 1, 4, 1, 5]
+#         0  1  2   3  4  5  6
+TOKENS = [9, 2, 6, 11, 2, 0, 7]
+PARENTS = [-1, 0, 0, -1, 2, 4, 3]
+BRANCHES = {0: [9], 1: [9, 2], 2: [9, 6], 3: [11], 4: [9, 6, 2], 5: [9, 6, 2, 0], 6: [11, 7]}
+
+
+def make(kind: str, tiny: Tiny) -> TreeBackend:
+    if kind == "toy":
+        return ToyBackend(ToyBackend.random(16, seed=0).table, context=96)
+    if kind.startswith("hf"):
+        backend = HFBackend.load(tiny(), CPU, torch.float32)
+        backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
+        return backend
+    opened = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
+    if kind == "native-with-exit":
+        opened.open_exit(1)
+    return opened
+
+
+@pytest.fixture(params=MADE)
+def backend(request: pytest.FixtureRequest, tiny: Tiny) -> TreeBackend:
+    return make(request.param, tiny)
+
+
+def ids(tokens: Sequence[int]) -> torch.Tensor:
+    return torch.tensor(list(tokens))
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one.double(), other.double(), atol=1e-5, rtol=1e-5)
+
+
+def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
+    """[V] logits after the prompt and these tokens, read as a chain."""
+    backend.prefill(PROMPT)
+    return backend.extend(ids(tokens))[-1]
+
+
+def test_is_a_tree_backend(backend: TreeBackend) -> None:
+    assert isinstance(backend, TreeBackend)
+    assert backend.no_trees is None
+
+
+def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    logits = backend.extend(ids(TOKENS), PARENTS)
+    assert logits.shape == (7, 16) and backend.length == len(PROMPT) + 7
+    for node, branch in BRANCHES.items():
+        close(logits[node], alone(backend, branch))
+
+
+def test_a_tree_read_in_several_passes(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    passes = [
+        backend.extend(ids(TOKENS[start:end]), PARENTS[start:end])
+        for start, end in ((0, 1), (1, 4), (4, 7))
+    ]
+    backend.prefill(PROMPT)
+    close(torch.cat(passes), backend.extend(ids(TOKENS), PARENTS))
+
+
+def test_a_chain_is_a_tree_without_branches(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    chain = backend.extend(ids(TOKENS))
+    backend.prefill(PROMPT)
+    close(backend.extend(ids(TOKENS), range(-1, 6)), chain)
+
+
+def test_a_tree_from_nothing(backend: TreeBackend) -> None:
+    backend.prefill([9])
+    one = backend.extend(ids([2]))[-1]
+    backend.truncate(0)
+    close(backend.extend(ids([9, 9, 2, 3]), [-1, -1, 1, 0])[2], one)
+
+
+@pytest.mark.parametrize("path", [[], [0], [3], [0, 1], [0, 2, 4], [0, 2, 4, 5], [3, 6]])
+def test_a_kept_path_as_if_read_alone(backend: TreeBackend, path: list[int]) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    backend.keep(path)
+    assert backend.length == len(PROMPT) + len(path)
+    more = backend.extend(ids([8, 15]))
+    again = alone(backend, [*(TOKENS[node] for node in path), 8])
+    close(more[0], again)
+    close(more[1], backend.extend(ids([15]))[-1])
+
+
+def test_a_kept_part_stays_a_tree(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    backend.keep([0, 2, 3, 6])
+    assert backend.length == len(PROMPT) + 4
+    logits = backend.extend(ids([13, 14, 1]), [3, 1, 5])
+    backend.keep([0, 1, 5, 6])  # 9 6 14 1
+    more = backend.extend(ids([4]))[-1]
+    close(logits[0], alone(backend, [11, 7, 13]))
+    close(logits[2], alone(backend, [9, 6, 14, 1]))
+    close(more, alone(backend, [9, 6, 14, 1, 4]))
+
+
+def test_a_kept_path_may_be_cut_short(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    backend.keep([0, 2, 4, 5])
+    backend.truncate(len(PROMPT) + 2)
+    logits = backend.extend(ids([1, 8]), [-1, -1])
+    close(logits[1], alone(backend, [9, 6, 8]))
+
+
+def test_a_tree_taken_back_leaves_no_trace(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    for length in (len(PROMPT) + 1, len(PROMPT) + 7):
+        with pytest.raises(ValueError, match="truncate"):
+            backend.truncate(length)  # which of the branches?
+    backend.truncate(len(PROMPT))
+    close(backend.extend(ids([5, 6]))[-1], alone(backend, [5, 6]))
+
+
+def test_a_prompt_read_over_an_open_tree(backend: TreeBackend) -> None:
+    one = alone(backend, [7])
+    backend.extend(ids(TOKENS), PARENTS)
+    close(alone(backend, [7]), one)
+
+
+def test_an_open_tree_takes_no_chain(backend: TreeBackend) -> None:
+    backend.prefill(PROMPT)
+    backend.extend(ids(TOKENS), PARENTS)
+    with pytest.raises(ValueError, match="keep a path"):
+        backend.extend(ids([1]))
+
+
+def test_a_tree_that_does_not_fit_is_refused_whole(backend: TreeBackend) -> None:
+    backend.prefill([1] * 90)
+    with pytest.raises(ContextTooLong):
+        backend.extend(ids(TOKENS), PARENTS)
+    backend.extend(ids(TOKENS[:6]), PARENTS[:6])  # and nothing was left open
+    assert backend.length == backend.context
+
+
+@given(st.data(), st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_any_tree_and_any_path(tiny: Tiny, data: st.DataObject, nodes: int) -> None:
+    """Native, several rounds: the model is read only once, so this stays fast."""
+    backend, plain = native(tiny(), torch.float64), native(tiny(), torch.float64)
+    backend.prefill(PROMPT)
+    context = list(PROMPT)
+    for _ in range(2):
+        tokens = data.draw(st.lists(st.integers(0, 15), min_size=nodes, max_size=nodes))
+        parents = [data.draw(st.integers(-1, node - 1)) for node in range(nodes)]
+        logits = backend.extend(ids(tokens), parents)
+        path = [data.draw(st.integers(0, nodes - 1))]
+        while parents[path[0]] >= 0:
+            path.insert(0, parents[path[0]])
+        context += [tokens[node] for node in path]
+        plain.prefill(context)
+        backend.keep(path)
+        backend.truncate(len(context))  # the path is sequence now; the next tree begins after it
+        torch.testing.assert_close(logits[path[-1]], plain.prefill(context).logits)
+
+
+# -- with an exit that ran ahead ------------------------------------------------------------------
+
+
+def test_a_tree_over_a_chain_that_an_exit_ran_ahead(tiny: Tiny) -> None:
+    opened, plain = native(tiny(), torch.float64), native(tiny(), torch.float64)
+    opened.open_exit(1)
+    tokens, parents = [9, 6, 2, 11, 7], [-1, 0, 1, -1, 0]  # its first three follow each other
+    for ahead in range(4):
+        opened.prefill(PROMPT)
+        plain.prefill(PROMPT)
+        if ahead:
+            opened.lower(ids(tokens[:ahead]))
+        close(opened.extend(ids(tokens), parents), plain.extend(ids(tokens), parents))
+        opened.keep([0, 4])
+        plain.prefill([*PROMPT, 9, 7])
+        assert opened.ahead == opened.length == len(PROMPT) + 2
+        close(opened.extend(ids([1])), plain.extend(ids([1])))
+
+
+def test_an_exit_reads_the_kept_path_s_states(tiny: Tiny) -> None:
+    opened, chain = (native(tiny(), torch.float64) for _ in range(2))
+    for backend in (opened, chain):
+        backend.open_exit(1)
+        backend.prefill(PROMPT)
+    opened.extend(ids(TOKENS), PARENTS)
+    opened.keep([3, 6])
+    chain.extend(ids([11, 7]))
+    end = len(PROMPT) + 2
+    close(opened.exit_hidden(0, end), chain.exit_hidden(0, end))
+
+
+# -- the shape's own book -------------------------------------------------------------------------
+
+
+def test_a_mask_shows_ancestors_only() -> None:
+    depths, mask = Tree(2).grow([-1, 0, 0, 2])
+    assert depths == [2, 3, 3, 4]
+    assert mask.int().tolist() == [
+        [1, 1, 1, 0, 0, 0],
+        [1, 1, 1, 1, 0, 0],
+        [1, 1, 1, 0, 1, 0],
+        [1, 1, 1, 0, 1, 1],
+    ]
+
+
+@pytest.mark.parametrize("parents", [[0], [-2], [-1, 2], [-1, 1]])
+def test_a_parent_comes_first(parents: list[int]) -> None:
+    with pytest.raises(ValueError, match="parent"):
+        Tree(3).grow(parents)
+
+
+@pytest.mark.parametrize("nodes", [[1], [2, 0], [0, 0], [4], [-1], [0, 3]])
+def test_what_cannot_be_kept(nodes: list[int]) -> None:
+    tree = Tree(3)
+    tree.grow([-1, 0, 0, 2])
+    with pytest.raises(ValueError, match="cannot keep"):
+        tree.keep(nodes)
+
+
+# -- models that cannot ---------------------------------------------------------------------------
+
+
+class Chains:
+    """A backend of another make."""
+
+
+def test_a_backend_without_trees_is_refused_in_a_sentence() -> None:
+    with pytest.raises(DraftpickError, match=r"arm 'oak' needs a target .*no tree masks"):
+        require_trees("oak", Chains(), "a target")  # type: ignore[arg-type]
+
+
+def test_a_transformers_model_whose_attention_takes_no_mask(tiny: Tiny) -> None:
+    backend = HFBackend.load(tiny(), CPU, torch.float32)
+    backend.model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(DraftpickError, match="'flash_attention_2' takes no masks"):
+        require_trees("oak", backend, "a target")
+
+
+def test_a_transformers_model_without_position_ids() -> None:
+    from transformers import BloomConfig, BloomForCausalLM
+
+    bloom = BloomForCausalLM(BloomConfig(vocab_size=8, hidden_size=8, n_layer=1, n_head=1))
+    bloom.config.max_position_embeddings = 32
+    with pytest.raises(DraftpickError, match="bloom takes no position ids"):
+        require_trees("oak", HFBackend(bloom), "a target")
+
+
+def test_the_same_backend_comes_back(tiny: Tiny) -> None:
+    backend: LlamaBackend = native(tiny())
+    assert require_trees("oak", backend, "a target") is backend
