@@ -6,7 +6,7 @@ where the drafter is a native model.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,12 +18,14 @@ from .records import Request, Sampling
 from .stopping import Stopper
 
 
-@dataclass(frozen=True)
+@dataclass
 class Alone:
     """A drafter and the target that some drafters read along with."""
 
     drafter: Drafter
     target: Backend
+    _after: int = 0  # how long the context was that it drafted for last
+    _drafted: list[int] = field(default_factory=list)
 
     @torch.inference_mode()
     def write(
@@ -49,16 +51,26 @@ class Alone:
         """Before `draft` leads along an answer to this prompt."""
         self.target.prefill(prompt_ids)
         self.drafter.reset(prompt_ids)
+        self._after, self._drafted = len(prompt_ids), []
 
     @torch.inference_mode()
     def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
-        """What it drafts to follow `context`, which holds that of the last call and more."""
+        """What it drafts to follow `context`: the last call's and at least one token more, as the
+        target wrote them."""
+        right = 0
+        for guess, token in zip(self._drafted, context[self._after :], strict=False):
+            if guess != token:
+                break
+            right += 1
+        stood = self._after + right + 1  # where the last round ended; then it may have sat out some
+        if stood < len(context):
+            self._follow(context[:stood])
         self._follow(context)
-        return self._propose(context, k, min_confidence)
+        self._after, self._drafted = len(context), self._propose(context, k, min_confidence)
+        return self._drafted
 
     def _follow(self, context: list[int]) -> None:
         """As the loop leaves a round: the target has read all of `context` but its newest token."""
-        self.target.truncate(self.target.length)  # an early exit may have run ahead elsewhere
         unread = context[self.target.length : -1]
         if unread:
             self.target.extend(torch.tensor(unread, device=self.target.device))

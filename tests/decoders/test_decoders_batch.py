@@ -9,7 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU, max_gram, method, native, neural, random_exit, reduced, run
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    max_gram,
+    method,
+    native,
+    neural,
+    random_exit,
+    reduced,
+    run,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -314,6 +324,34 @@ def test_a_drafter_alone_is_replayed_as_it_runs(name: str, engine: Engine, no_st
         assert forced.rounds == result.rounds
         if result.finish_reason == "length":
             assert (forced.drafted, forced.accepted) == (result.drafted, result.accepted)
+
+
+@pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
+@pytest.mark.parametrize("name", ["small", "few-words", "exit", "copy"])
+def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
+    name: str, pattern: list[int], tiny: Tiny, no_stacks: None
+) -> None:
+    """What it drafted in vain before them is forgotten."""
+    engine = make_engine(tiny)
+    how = Method(name, engine.method(name).drafter, Lossless(), ListedLengths(pattern))
+    engine._methods[name] = how
+    alone = Alone(how.drafter, engine.target)
+    for prompt in PROMPTS:
+        result = engine.decode(name, prompt, Request(20, eos_ids=()))
+        context = prompt + result.ids
+        alone.start(prompt)
+
+        def draft(at: int, k: int, prompt: list[int] = prompt, ids: Any = context) -> list[int]:
+            made = alone.draft(ids[: len(prompt) + at], k)
+            assert engine.target.length == len(prompt) + at - 1  # as before any round
+            return made
+
+        forced = replay(result.ids, draft, how.length, [])
+        assert (forced.rounds, forced.drafted, forced.accepted) == (
+            result.rounds,
+            result.drafted,
+            result.accepted,
+        )
 
 
 def test_max_gram_writes_alone_what_it_copies(engine: Engine) -> None:
