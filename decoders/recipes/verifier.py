@@ -44,7 +44,7 @@ class LossyRule(Strict):
 
     @model_validator(mode="after")
     def _in_order(self) -> LossyRule:
-        if self.beta < 1 - self.alpha:
+        if self.alpha + self.beta < 1 - 1e-9:  # 1 - 0.7 is a little more than 0.3
             raise ValueError(
                 f"`beta` must be at least 1 - alpha = {1 - self.alpha:g}; at 1 it is the usual one"
             )

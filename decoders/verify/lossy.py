@@ -24,8 +24,9 @@ from ..sampling import probabilities
 from .lossless import Lossless
 from .step import accept_and_resample, draft_distribution
 
-STEPS = 16  # a budget of 1e-9 is then used up to a millionth
-TINY = 1e-300
+STEPS = 16  # a budget of 1e-9 is then used up to a millionth of it
+TINY = 1e-300  # instead of a zero to divide by
+LARGEST = 700.0  # whose exponential is a finite float64
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Lossy:
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
-        if sampling.greedy:
+        if sampling.greedy or len(proposal.ids) == 0:  # pi is the target's, or there is none
             return Lossless().verify(proposal, target_logits, sampling, chance)
         target = probabilities(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
@@ -108,14 +109,17 @@ class _Breakpoints:
         self._p_last, self._q_last = _running(p.flip(-1)), _running(q.flip(-1))
         self._kl = _running((q * ratio).masked_fill(ratio.isinf(), 0.0))
         self.most = (self.target - self.draft).clamp(min=0).sum(-1, True)
-        # with the floor, or the cap, at a token's own ratio: what those before it gain, or those
-        # after it lose; [K, V] ascending, the second from the last token on
-        self._gain = ratio.exp() * self._p_first[:, :-1] - self._q_first[:, :-1]
-        ratio = ratio.flip(-1)
-        lose = self._q_last[:, :-1] - ratio.exp() * self._p_last[:, :-1]
+        # with the floor, or the cap, at a token's own multiple of p: what those before it gain, or
+        # those after it lose; [K, V] ascending, the second from the last token on
+        multiple = ratio.clamp(max=LARGEST).exp()
+        self._gain = multiple * self._p_first[:, :-1] - self._q_first[:, :-1]
+        lose = self._q_last[:, :-1] - multiple.flip(-1) * self._p_last[:, :-1]
         no_target = self.draft.masked_fill(self.target > 0, 0.0).sum(-1, True)
-        self._lose = torch.where(ratio == torch.inf, no_target, lose)
+        self._lose = torch.where(ratio.flip(-1) == torch.inf, no_target, lose)
         self.least = self._lose[:, :1].contiguous()
+        # where floor and cap end, whatever rounding says: the next token's multiple, and 1
+        self._most_floor = F.pad(multiple.clamp(max=1), (0, 1), value=1.0)
+        self._least_cap = F.pad(multiple.flip(-1).clamp(min=1), (0, 1), value=1.0)
 
     def above(self, cap: Tensor) -> Tensor:
         """[K, 1] the draft's mass above cap * p."""
@@ -134,13 +138,13 @@ class _Breakpoints:
 
     def floor(self, moved: Tensor) -> Tensor:
         """[K, 1] 1 / beta."""
-        _, p, pi = self._raised(moved)
-        return torch.where(p > 0, pi / p, 0.0)
+        count, p, pi = self._raised(moved)
+        return torch.where(p > 0, pi / p, 0.0).minimum(self._most_floor.gather(-1, count))
 
     def cap(self, moved: Tensor) -> Tensor:
         """[K, 1] 1 / (1 - alpha)."""
-        _, p, pi = self._held(moved)
-        return torch.where(p > 0, pi / p, torch.inf)
+        count, p, pi = self._held(moved)
+        return torch.where(p > 0, pi / p, torch.inf).maximum(self._least_cap.gather(-1, count))
 
     def divergence(self, moved: Tensor) -> Tensor:
         """[K, 1] KL(pi || p)."""

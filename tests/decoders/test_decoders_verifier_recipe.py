@@ -32,6 +32,7 @@ GOOD: dict[str, tuple[type, bool]] = {
     "{rule: lossless}": (Lossless, True),
     "{rule: lossy, alpha: 0.3}": (Lossy, False),
     "{rule: lossy, alpha: 0.3, beta: 0.7}": (Lossy, False),
+    "{rule: lossy, alpha: 0.7, beta: 0.3}": (Lossy, False),
     "{rule: lossy, alpha: 0, beta: 2}": (Lossy, False),
     "{rule: lossy, alpha: 0}": (Lossy, True),
     "{rule: lossy_star, alpha: 0.3}": (Lossy, False),

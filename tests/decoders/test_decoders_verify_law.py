@@ -68,7 +68,7 @@ def tv(p: Floats, q: Floats) -> float:
 
 
 def solved(low: float, high: float, small_enough: Callable[[float], bool]) -> float:
-    for _ in range(200):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if small_enough(middle) else (low, middle)
     return low
@@ -244,8 +244,10 @@ def truth_of(name: str, sampling: Sampling, prompt: list[int] = PROMPT, bar: flo
     return answer_law(target, draft, RULES[name][1], sampling, prompt, bar)
 
 
-@pytest.mark.parametrize("sampling", ["plain", "cold"])
-@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [*((name, sampling) for name in RULES for sampling in ("plain", "cold"))],
+)
 def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> None:
     chosen = SAMPLINGS[sampling]
     law = law_of(verifier_of(name), chosen)
@@ -286,7 +288,7 @@ def test_greedy_as_the_rule_says(name: str, penalty: float) -> None:
     assert changed == 0 if name.startswith("lossy") else changed > 3
 
 
-@pytest.mark.parametrize("name", ["lossy", "lossy-budget", "chow", "opt", "bild-star", "bild"])
+@pytest.mark.parametrize("name", ["lossy", "lossy-star", "chow", "opt", "bild-star", "bild"])
 def test_a_reduced_vocabulary(name: str) -> None:
     """What the drafter cannot say has no probability, raw or not."""
     table = ToyBackend.random(3, seed=8, sharpness=1.0).table  # 0, 2, and "other"

@@ -27,6 +27,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_decoders_loop import Says, Watched, balanced, cycle
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
@@ -153,6 +154,30 @@ def test_on_real_models(said: Any, tiny: Tiny) -> None:
         how = method(random_exit(target, 2, seed=1, noise=0.05), 3, verifier(said))
         first, again = (run(target, how, [3, 1, 4], request) for _ in range(2))
         assert first.ids == again.ids and first.accepted > 0
+
+
+class Reads(TorchDispatchMode):
+    """Counts what would make the host wait for a device; `tolist` of the verdict is not dispatched
+    on a CPU, and so not counted."""
+
+    waits = 0
+
+    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.waits += op.overloadpacket.__name__ in ("_local_scalar_dense", "item", "nonzero")
+        return op(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("said", VERIFIERS, ids=str)
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+def test_nothing_is_read_from_the_device_but_the_verdict(said: Any, temperature: float) -> None:
+    probs = torch.full((3, 5), 0.2)
+    proposal = Proposal(torch.tensor([1, 4, 2]), probs if temperature else None, probs)
+    logits, chance = torch.eye(5)[:4], Generator(CPU, 0)
+    with Reads() as reads:
+        verifier(said).verify(proposal, logits, Sampling(temperature, top_p=0.9), chance)
+        assert reads.waits == 0
+        logits[torch.tensor(1)]  # an index of no dimensions is read by the host
+        assert reads.waits == 1
 
 
 # -- the drafter's own distributions --------------------------------------------------------------

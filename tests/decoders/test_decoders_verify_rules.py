@@ -107,6 +107,16 @@ def test_supports_that_differ(case: str, dtype: torch.dtype) -> None:
         check_star(p, q, alpha)
 
 
+def test_ratios_beyond_what_a_float_can_be() -> None:
+    p = normal(torch.tensor([[1e308, 1e-9, 1e-9, 0, 1, 1, 1, 1]], dtype=F64))
+    q = normal(torch.tensor([[0, 1, 3, 1, 1, 1, 1, 1]], dtype=F64))
+    assert 0 < p[0, 1] < 1e-310
+    laws = [lossy_budget(p, q, kl_budget=b) for b in BUDGETS]
+    assert all(float(kl(pi, p)) <= b + 1e-10 for pi, b in zip(laws, BUDGETS, strict=True))
+    for pi in (*laws, lossy_star(p, q, alpha=0.5)):
+        assert float(pi.sum()) == pytest.approx(1.0, abs=1e-10)
+
+
 weights = st.lists(
     st.one_of(st.just(0.0), st.floats(1e-9, 1.0), st.sampled_from([1e-40, 1e-20, 1.0, 1e6])),
     min_size=8,
