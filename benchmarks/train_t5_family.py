@@ -38,7 +38,7 @@ WHAT = {
     "en-de": "Drafts translations: trained on what the target wrote, the references unseen.",
     "sum": "Drafts summaries: trained on what the target wrote, the references unseen.",
 }
-FOLLOWED = 60  # test inputs a task that every arm answers
+FOLLOWED = 30  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
 LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
 CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
