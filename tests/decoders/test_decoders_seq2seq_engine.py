@@ -94,6 +94,43 @@ def test_every_arm_answers_as_transformers(engine: Engine, folder: Path) -> None
     assert "length" in ended
 
 
+COMBINED = """
+arms:
+  vertical: {kind: vertical, review: DRAFTER, inner: {kind: max_gram, shortest: 1}}
+  hierarchy:
+    kind: hierarchy
+    middle: DRAFTER
+    small: {kind: neural, drafter: OTHER}
+  horizontal:
+    kind: horizontal
+    parts:
+      - {kind: neural, drafter: DRAFTER, length: {k: 2}}
+      - {kind: max_gram, shortest: 1, length: {k: 5}}
+  lossy: {kind: neural, drafter: DRAFTER, verifier: {rule: lossy_star, alpha: 0.2}}
+"""
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_drafters_of_drafters_answer_as_transformers(
+    penalty: float, folder: Path, tiny_t5: Tiny, tmp_path: Path
+) -> None:
+    """They need nothing of their own for encoder-decoders. At temperature 0 lossy arms lose
+    nothing."""
+    text = COMBINED
+    for name, seed in (("DRAFTER", 0), ("OTHER", 5)):  # the first drafts as the target would
+        model = with_tokenizer(tiny_t5(seed=seed, eos_token_id=EOS, num_layers=3), tmp_path / name)
+        text = text.replace(name, str(model))
+    (tmp_path / "arms.yaml").write_text(text)
+    engine = Engine.load(str(folder), tmp_path / "arms.yaml", dtype="float32", device="cpu")
+    request = Request(24, Sampling(repetition_penalty=penalty))
+    for source in (SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]):
+        theirs = generate_t5(seq2seq_model(folder), source, 24, repetition_penalty=penalty)
+        for name in engine.arm_names[1:]:
+            result = engine.decode(name, source, request)
+            assert result.ids == theirs, name
+            assert result.drafted > 0, name
+
+
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:
     requests = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
     for name in engine.arm_names:
