@@ -431,8 +431,8 @@ def test_clocks(name: str, tiny: Tiny) -> None:
     )
     wall = time.perf_counter() - started
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
-    assert parts == result.wall_s
-    assert parts - prefilled.prefill_s == pytest.approx(wall, rel=0.02, abs=0.003)
+    assert parts == pytest.approx(result.wall_s)
+    assert parts - prefilled.prefill_s == pytest.approx(wall, rel=0.02, abs=0.008)
     chunks = 1 if name == "sequence-draft" else 16
     assert result.other_s >= slept * chunks
     if name != "calm":
