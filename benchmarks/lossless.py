@@ -4,7 +4,9 @@
 
 The reference is transformers' own `generate(do_sample=False)`, one prompt at a time. A line per
 query is appended to --out, so that a long run may be stopped and goes on; the last lines printed
-are the totals over the whole file.
+are the totals over the whole file. Where answers part, `gap` says how far apart the two tokens'
+logits are in float64: below TIE they are one to float32, and transformers' own choice between them
+changes with the number of tokens that it reads at once.
 """
 
 from __future__ import annotations
@@ -14,13 +16,17 @@ import json
 import random
 import time
 from collections import Counter
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.progress import track
 from transformers import AutoModelForCausalLM
 
 from decoders import Engine, Request, read_queries, targets
+
+TIE = 1e-4  # float32 logits of this model are 2 to 4e-5 from float64's
 
 
 def main() -> None:
@@ -59,18 +65,41 @@ def main() -> None:
                 )[0, len(prompt) :].tolist()
             reference_s = time.perf_counter() - started
             prefilled = engine.prefill(prompt)
-            equal = {
-                name: engine.decode(name, prompt, request, prefilled).ids == reference
+            ids = {
+                name: engine.decode(name, prompt, request, prefilled).ids
                 for name in engine.arm_names
             }
             row = {"id": query.id, "task": query.task, "tokens": len(reference)}
-            sink.write(json.dumps({**row, "equal": equal, "reference_s": reference_s}) + "\n")
+            row["equal"] = {name: made == reference for name, made in ids.items()}
+            row["gap"] = {
+                name: _gap(given.target, prompt, reference, made)
+                for name, made in ids.items()
+                if made != reference
+            }
+            sink.write(json.dumps({**row, "reference_s": reference_s}) + "\n")
             sink.flush()
     rows = [json.loads(line) for line in given.out.read_text().splitlines()]
     print(f"{len(rows)} queries, {sum(row['tokens'] for row in rows)} tokens")
     for name in engine.arm_names:
         judged = [row for row in rows if name in row["equal"]]
-        print(f"{name}: {sum(row['equal'][name] for row in judged)} of {len(judged)} equal")
+        equal = sum(row["equal"][name] for row in judged)
+        ties = sum(row["gap"].get(name, 1.0) < TIE for row in judged)
+        print(f"{name}: {equal} of {len(judged)} equal, {ties} part at a tie")
+
+
+@cache
+def _in_float64(target: str) -> Any:
+    return AutoModelForCausalLM.from_pretrained(targets.resolve(target), dtype=torch.float64).eval()
+
+
+@torch.inference_mode()
+def _gap(target: str, prompt: list[int], reference: list[int], made: list[int]) -> float:
+    """How far apart transformers in float64 holds the two tokens at which the answers part."""
+    at = next((i for i, (a, b) in enumerate(zip(reference, made, strict=False)) if a != b), None)
+    if at is None:  # one is a part of the other
+        return float("inf")
+    logits = _in_float64(target)(torch.tensor([prompt + reference[:at]])).logits[0, -1]
+    return abs(float(logits[reference[at]] - logits[made[at]]))
 
 
 if __name__ == "__main__":

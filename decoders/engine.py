@@ -104,7 +104,11 @@ class Engine:
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
         """Eight hex digits over the named arms' recipes."""
-        recipes = {n: self.arm(n).model_dump(mode="json", exclude_defaults=True) for n in names}
+        recipes = {
+            name: self.arm(name).kind
+            + self.arm(name).model_dump_json(exclude_defaults=True, exclude={"note"})
+            for name in names
+        }
         return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
 
     def arm(self, name: str) -> ArmRecipe:
