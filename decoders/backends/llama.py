@@ -211,7 +211,8 @@ class LlamaBackend:
         if end > self.context:
             raise ContextTooLong(start, len(ids), self.context)
         if parents is not None:
-            place = self._branch(parents)
+            depths, seen = self._branch(parents)
+            place = self._at(depths, seen)
         else:
             require_chain(self._tree)
             self._tree = None
@@ -221,7 +222,8 @@ class LlamaBackend:
         else:
             done = self._ahead - start  # run already, as a chain: a tree's first nodes are one then
             if done < len(ids):
-                self.lower(ids[done:], _rest(place, done) if parents is not None else None)
+                rest = None if parents is None else self._at(depths[done:], seen[done:])
+                self.lower(ids[done:], rest)
             at_exit = self._exit_hidden[start:end].unsqueeze(0)
             hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start, place)
         self._length = end
@@ -237,14 +239,17 @@ class LlamaBackend:
         seen = torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
         return rope, attention_mask(seen, self.shape, self.dtype)
 
-    def _branch(self, parents: Sequence[int]) -> Place:
-        """The same for new nodes of a tree: rotated by depth, each sees its own branch alone."""
+    def _branch(self, parents: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """New nodes of a tree: the T positions that their depths stand for, and [T, S] what each
+        sees, its own branch alone."""
         self._tree = self._tree or Tree(self._length)
-        depths, mask = self._tree.grow(parents)
-        rows = torch.tensor(depths, device=self.device)
-        return (self._rope[0][rows], self._rope[1][rows]), attention_mask(
-            mask.to(self.device), self.shape, self.dtype
-        )
+        depths, seen = self._tree.grow(parents)
+        return torch.tensor(depths, device=self.device), seen.to(self.device)
+
+    def _at(self, depths: Tensor, seen: Tensor) -> Place:
+        """As `positions`, for nodes of a tree."""
+        rope = (self._rope[0][depths], self._rope[1][depths])
+        return rope, attention_mask(seen, self.shape, self.dtype)
 
     def _embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weights.embedding).unsqueeze(0)
@@ -258,9 +263,3 @@ class LlamaBackend:
             w = self.weights.layers[index]
             h = layer(h, w, self.shape, rope, mask, self._cache[index], start)
         return h
-
-
-def _rest(place: Place, done: int) -> Place:
-    """The same for all but the first `done` of the new positions."""
-    (cos, sin), mask = place
-    return (cos[done:], sin[done:]), None if mask is None else mask[done:]

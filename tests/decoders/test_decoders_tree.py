@@ -278,9 +278,10 @@ class Fixed:
         sampling: Sampling,
         chance: Chance,
         min_confidence: float = 0.0,
+        needs_raw: bool = False,
     ) -> Proposal:
         nodes = len(self._ids) if k > 1 else sum(parent < 0 for parent in self._parents)
-        return Proposal(torch.tensor(self._ids[:nodes]), None, tuple(self._parents[:nodes]))
+        return Proposal(torch.tensor(self._ids[:nodes]), parents=tuple(self._parents[:nodes]))
 
     def commit(self, context: list[int]) -> None:
         pass
@@ -358,7 +359,7 @@ class Unasked:
 def walked(ids: list[int], parents: list[int], target_ids: list[int]) -> Verdict:
     """The verdict where the target's argmax is target_ids: after the newest token, then each id."""
     logits = torch.nn.functional.one_hot(torch.tensor(target_ids), 10).double()
-    proposal = Proposal(torch.tensor(ids), None, tuple(parents))
+    proposal = Proposal(torch.tensor(ids), parents=tuple(parents))
     return verify_tree(proposal, logits, Sampling(), Unasked())  # type: ignore[arg-type]
 
 
@@ -378,7 +379,7 @@ def test_the_target_walks_the_tree(target_ids: list[int], nodes: list[int], foll
     verdict = walked([1, 2, 3, 5, 8], [-1, -1, 0, 0, 1], target_ids)
     assert (verdict.path, verdict.next_token) == (nodes, following)
     assert verdict.accepted == len(nodes) and verdict.draft_ids == [1, 2, 3, 5, 8]
-    assert verdict.accepted_ids == [[1, 2, 3, 5, 8][node] for node in nodes]
+    assert verdict.ids == [*([1, 2, 3, 5, 8][node] for node in nodes), following]
 
 
 def test_an_elder_sibling_goes_first() -> None:
