@@ -8,15 +8,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-FIELDS = ("kind", "drafter", "length", "verifier", "lossless", "note")
+    from decoders.recipes import ArmRecipe
+
+FIELDS = ("kind", "drafter", "length", "verifier", "settings", "lossless", "note")
 
 
 def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
-    """One object an arm: name and FIELDS. Raises DraftpickError naming every fault of the file."""
+    """One object an arm: name and FIELDS; `settings` are what the recipe sets beside them. Raises
+    DraftpickError naming every fault of the file."""
     from decoders.arms import load_arms
 
     return [
         {"name": name, **{field: _plain(getattr(recipe, field, None)) for field in FIELDS}}
+        | {"settings": _settings(recipe)}
         for name, recipe in load_arms(path).items()
     ]
 
@@ -26,8 +30,8 @@ def arms_table(path: Path | None = None) -> Table:
     from rich.table import Table
 
     table = Table(title="Arms")
-    for heading in ("arm", "kind", "drafter", "draft length", "verifier", "lossless", "note"):
-        table.add_column(heading)
+    for heading in ("arm", *FIELDS):
+        table.add_column("draft length" if heading == "length" else heading)
     for arm in arms_json(path):
         table.add_row(arm["name"], *[describe(arm[field]) for field in FIELDS])
     return table
@@ -42,8 +46,20 @@ def describe(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k}={describe(v)}" for k, v in value.items() if v is not None)
     if isinstance(value, list):
-        return ", ".join(map(describe, value))
+        return ", ".join(f"[{describe(v)}]" if isinstance(v, list) else describe(v) for v in value)
     return str(value)
+
+
+def _settings(recipe: ArmRecipe) -> dict[str, Any] | None:
+    """Numbers and words of its own; drafters and lengths are told elsewhere."""
+    models = describe(_plain(getattr(recipe, "drafter", None)))
+    given = recipe.model_dump(mode="json", exclude_unset=True, exclude={"name", *FIELDS})
+    own = {
+        name: value
+        for name, value in given.items()
+        if "kind=" not in describe(value) and describe(value) not in models
+    }
+    return own or None
 
 
 def _plain(value: Any) -> Any:

@@ -74,6 +74,7 @@ class RoutedResult:
             "embed_s": self.embed_s,
             "policy_s": self.policy_s,
             "tokens_per_s": self.tokens_per_s,
+            **({} if result.mean_layers is None else {"mean_layers": result.mean_layers}),
         }
 
 

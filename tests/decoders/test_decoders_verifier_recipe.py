@@ -115,6 +115,21 @@ def test_the_json_view_shows_rule_and_thresholds(tmp_path: Path) -> None:
     json.dumps([none, plain, optimal])
 
 
+def test_the_json_view_shows_what_is_the_kind_s_own(tmp_path: Path) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text(
+        "arms:\n"
+        "  copy: {kind: max_gram, length: {k: 9}, stop_below: 0.25}\n"
+        "  cs: {kind: cs_drafting, models: [m, {kind: max_gram}], K: [[2, 3], [0, 3]]}\n"
+    )
+    found = {arm["name"]: arm["settings"] for arm in arms_json(path)}
+    assert found == {
+        "autoregressive": None,
+        "copy": {"stop_below": 0.25},
+        "cs": {"K": [[2, 3], [0, 3]]},
+    }
+
+
 def test_the_name_alone_is_the_default() -> None:
     said, left_out = (recipe(kind="max_gram", **more) for more in ({"verifier": "lossless"}, {}))
     assert said == left_out
