@@ -176,6 +176,7 @@ def answer_turn(router: Router, messages: list[Message], method: str, request: R
 def _turn(routed: RoutedResult, wall_s: float, retokenised: int) -> Turn:
     fields = routed.to_json()
     del fields["tokens_per_s"]
+    fields.pop("mean_layers", None)
     calls = routed.result.draft_calls
     return Turn(**fields, wall_s=wall_s, retokenised=retokenised, draft_calls=calls)
 

@@ -63,6 +63,20 @@ def test_turn_two_sees_the_arms_own_turn_one(
     assert [turn.text for turn in row.answers["wide"].turns] == ["TELL A STORY", "SHORTER NOW"]
 
 
+class LeavingEarly(FakeEngine):
+    """Its arms say how many layers a token took, as CALM's do."""
+
+    def decode(self, *args: Any, **options: Any) -> Any:
+        return replace(super().decode(*args, **options), mean_layers=2.5)
+
+
+def test_an_arm_that_leaves_early_is_measured_like_any(question_file: Path) -> None:
+    router = Router(LeavingEarly(), None)
+    row = ask(router, load_questions([question_file])[0], ["wide"], REQUEST, seed=0)
+    assert row.answers["wide"].error is None
+    assert router.generate("hello", arm="wide").to_json()["mean_layers"] == 2.5
+
+
 def test_methods_are_interleaved_in_a_seeded_order(
     router: Router, question_file: Path, tmp_path: Path
 ) -> None:
