@@ -15,8 +15,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .backends.kv import KVCache
 from .backends.llama import LlamaBackend
-from .backends.llama_model import LayerWeights, Shape, attention_mask, layer, rope_table, rounded
+from .backends.llama_model import (
+    LayerWeights,
+    Shape,
+    all_heads,
+    attention_mask,
+    layer,
+    rope_table,
+    rounded,
+)
 from .backends.packed import dense, linear, pack
 from .backends.sync import synchronize
 from .draft_vocab import DraftVocab
@@ -85,16 +94,16 @@ class _Sequences:
         self.pad = torch.tensor([width - len(p) for p in prompts], device=device)  # [B]
         for row, prompt in enumerate(prompts):
             self.ids[row, width - len(prompt) :] = torch.tensor(prompt, device=device)
-        size = (len(prompts), stack.shape.kv_heads, rounded(width + room), stack.shape.head_dim)
-        dtype = stack.embedding.dtype
-        # zeros: the pad columns are masked, and a masked NaN would still be a NaN
-        self.cache = [
-            (
-                torch.zeros(size, device=device, dtype=dtype),
-                torch.zeros(size, device=device, dtype=dtype),
-            )
-            for _ in stack.layers
-        ]
+        shape, dtype = stack.shape, stack.embedding.dtype
+        self.cache = KVCache(
+            len(stack.layers),
+            len(prompts),
+            shape.kv_heads,
+            rounded(width + room),
+            shape.head_dim,
+            dtype,
+            device,
+        )
         self.rope = rope_table(stack.shape, device, dtype)
         self.length = 0
 
@@ -103,14 +112,15 @@ class _Sequences:
         start, t = self.length, ids.shape[1]
         columns = torch.arange(start, start + t, device=ids.device)
         positions = (columns - self.pad[:, None]).clamp(min=0)  # [B, T]
-        rope = (self.rope[0][positions].unsqueeze(1), self.rope[1][positions].unsqueeze(1))
+        rope = all_heads((self.rope[0][positions], self.rope[1][positions]), self.stack.shape)
         keys = torch.arange(start + t, device=ids.device)
         mask = (keys <= columns[:, None]) & (keys >= self.pad[:, None, None])  # [B, T, S]
         mask |= keys == columns[:, None]  # a pad row sees itself, so that it is no NaN
         h = self.stack.embed(ids)
         added = attention_mask(mask, self.stack.shape, h.dtype)
-        for w, cache in zip(self.stack.layers, self.cache, strict=True):
-            h = layer(h, w, self.stack.shape, rope, added, cache, start)
+        slots = self.cache.slots(start, t, added.shape[-1])
+        for w, slot in zip(self.stack.layers, slots, strict=True):
+            h = layer(h, w, self.stack.shape, rope, added, slot)
         self.length += t
         return self.stack.read(h)
 

@@ -18,7 +18,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .llama import LlamaBackend
-from .llama_model import LayerWeights, Shape, layer, moved, rope_table
+from .llama_model import (
+    LayerWeights,
+    Shape,
+    all_heads,
+    layer,
+    moved,
+    rms_norm,
+    rope_table,
+)
 
 ADAPTER = "adapter.safetensors"
 
@@ -107,14 +115,14 @@ class Adapter(nn.Module):
     def forward(self, states: Tensor) -> Tensor:
         """[B, T, d] states at the exit -> [B, T, d] ready for the head; causal, no cache."""
         t = states.shape[1]
-        rope = (self._rope[0][:t], self._rope[1][:t])
+        rope = all_heads((self._rope[0][:t], self._rope[1][:t]), self.shape)
         for block in self.weights():
             states = layer(states, block, self.shape, rope, None)
         return self.read(states)
 
     def read(self, states: Tensor) -> Tensor:
         """What the head sees: normalised, then through the lens."""
-        normed = F.rms_norm(states, (self.shape.hidden,), self.norm, self.shape.norm_eps)
+        normed = rms_norm(states, self.norm, self.shape.norm_eps)
         return F.linear(normed, self.lens)
 
 

@@ -18,25 +18,29 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .kv import KVCache, Slot
 from .llama_model import (
+    Place,
     Shape,
     Weights,
+    all_heads,
     attention_mask,
     count,
     layer,
     load,
     packed,
+    paired,
+    rms_norm,
     rope_table,
     rounded,
     skip_layer,
+    through,
 )
 from .packed import linear
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
 PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
-
-Place = tuple[tuple[Tensor, Tensor], Tensor | None]  # rotary table and mask of new positions
 
 
 class LlamaBackend:
@@ -68,11 +72,12 @@ class LlamaBackend:
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
-    def new_cache(self, layers: int) -> list[tuple[Tensor, Tensor]]:
-        """Keys and values [1, KV, context, D] per layer. On a CPU the pages are touched, and so
-        taken, only as the sequence grows. Zeros: what is masked is still read, and a NaN stays."""
-        size = (1, self.shape.kv_heads, rounded(self.context), self.shape.head_dim)
-        return [(self._zeros(*size), self._zeros(*size)) for _ in range(layers)]
+    def new_cache(self, layers: int) -> KVCache:
+        """Room for the whole context, and for the double of a lone last row. On a CPU the pages are
+        touched, and so taken, only as the sequence grows."""
+        kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
+        positions = rounded(self.context + 1)
+        return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)
 
     @property
     def length(self) -> int:
@@ -126,9 +131,7 @@ class LlamaBackend:
         end = first + len(slots)
         if slots:
             source = torch.tensor(slots, device=self.device)
-            for pair in self._cache:
-                for cached in pair:
-                    cached[:, :, first:end] = cached[:, :, source]
+            self._cache.move(slice(first, end), source)
             if self._exit_hidden is not None:
                 self._exit_hidden[first:end] = self._exit_hidden[source]
         self._length = self._ahead = end
@@ -169,7 +172,7 @@ class LlamaBackend:
     @torch.inference_mode()
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
         """[B, T] ids -> [B, T, d] after `exit_layer` layers; the cache is not touched."""
-        rope = (self._rope[0][: ids.shape[1]], self._rope[1][: ids.shape[1]])
+        rope, _ = self.positions(0, ids.shape[1])
         h = F.embedding(ids, self.weights.embedding)
         for w in self.weights.layers[:exit_layer]:
             h = layer(h, w, self.shape, rope, None)
@@ -189,16 +192,16 @@ class LlamaBackend:
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
         rope, mask = self.positions(start, 1)
-        h, depth = self._embed(torch.tensor([token], device=self.device)), 0
+        h, depth = paired(self._embed(torch.tensor([token], device=self.device))), 0
+        slots = self._slots(start, h.shape[1], mask, 0, layers)
         left = False
         while depth < layers and not left:
             below = h
-            w, cache = self.weights.layers[depth], self._cache[depth]
-            h = layer(below, w, self.shape, rope, mask, cache, start)
+            h = layer(below, self.weights.layers[depth], self.shape, rope, mask, slots[depth])
             depth += 1
             left = depth < layers and leaves(h[0, 0], below[0, 0], depth)
         for above in range(depth, layers):
-            skip_layer(h, self.weights.layers[above], self.shape, rope, self._cache[above], start)
+            skip_layer(h, self.weights.layers[above], self.shape, rope, slots[above])
         self._length = self._ahead = start + 1
         return h[0, 0], depth
 
@@ -232,7 +235,8 @@ class LlamaBackend:
 
     def positions(self, start: int, t: int) -> Place:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
-        rope = (self._rope[0][start : start + t], self._rope[1][start : start + t])
+        near = slice(start, start + t)
+        rope = all_heads((self._rope[0][near], self._rope[1][near]), self.shape)
         if start == 0 and t > 1:
             return rope, None
         # row i sees the cache and the new positions up to its own
@@ -248,18 +252,19 @@ class LlamaBackend:
 
     def _at(self, depths: Tensor, seen: Tensor) -> Place:
         """As `positions`, for nodes of a tree."""
-        rope = (self._rope[0][depths], self._rope[1][depths])
+        rope = all_heads((self._rope[0][depths], self._rope[1][depths]), self.shape)
         return rope, attention_mask(seen, self.shape, self.dtype)
 
     def _embed(self, ids: Tensor) -> Tensor:
         return F.embedding(ids, self.weights.embedding).unsqueeze(0)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
-        return F.rms_norm(hidden, (self.shape.hidden,), self.weights.norm, self.shape.norm_eps)
+        return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
 
     def _run(self, h: Tensor, first: int, last: int, start: int, place: Place) -> Tensor:
-        rope, mask = place
-        for index in range(first, last):
-            w = self.weights.layers[index]
-            h = layer(h, w, self.shape, rope, mask, self._cache[index], start)
-        return h
+        slots = self._slots(start, paired(h).shape[1], place[1], first, last)
+        return through(h, self.weights.layers[first:last], self.shape, place, slots)
+
+    def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:
+        read = start + t if mask is None else mask.shape[-1]
+        return self._cache.slots(start, t, read, first, last)

@@ -8,6 +8,7 @@ sizes and in whether the q, k, v projections have biases.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .kv import Slot
 from .packed import dense, linear, pack
 
+Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -70,35 +73,70 @@ def layer(
     h: Tensor,
     w: LayerWeights,
     shape: Shape,
-    rope: tuple[Tensor, Tensor],
+    rope: Rope,
     mask: Tensor | None,
-    cache: tuple[Tensor, Tensor] | None = None,
-    start: int = 0,
+    slot: Slot | None = None,
 ) -> Tensor:
-    """One decoder layer. h: [B, T, d]; rope: cos, sin, each broadcastable to [B, 1, T, D].
+    """One decoder layer. h: [B, T, d]; rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D].
 
-    mask: what `attention_mask` made, None for causal attention from position 0. cache: keys and
-    values [B, KV, capacity, D]; positions start..start+T-1 are written, and as many are read as the
-    mask has columns. Returns [B, T, d].
+    mask: what `attention_mask` made, None for causal attention from position 0. slot: where keys
+    and values are written and read, None where there is no cache. Returns [B, T, d].
     """
     b, t, _ = h.shape
-    x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
-    qkv = linear(x, w.qkv, w.qkv_bias).view(b, t, -1, shape.head_dim).transpose(1, 2)
-    rotary = shape.heads + shape.kv_heads
-    qk = _rotate(qkv[:, :rotary], rope)  # [B, H + KV, T, D]
-    q, k, v = qk[:, : shape.heads], qk[:, shape.heads :], qkv[:, rotary:]
-    if cache is not None:
-        keys, values = cache
-        end = start + t
-        keys[:, :, start:end] = k
-        values[:, :, start:end] = v
-        read = end if mask is None else mask.shape[-1]
-        k, v = keys[:, :, :read], values[:, :, :read]
-    a = _attend(q, k, v, mask)
+    x = rms_norm(h, w.attention_norm, shape.norm_eps)
+    qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)  # [B, H + 2 KV, T, D]
+    if slot is None:
+        k, v = qkv[:, shape.heads :].chunk(2, 1)
+    else:
+        slot.write.copy_(qkv[:, shape.heads :])
+        k, v = slot.keys, slot.values
+    a = _attend(qkv[:, : shape.heads], k, v, mask)
     h = h + linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
-    x = F.rms_norm(h, (shape.hidden,), w.mlp_norm, shape.norm_eps)
+    x = rms_norm(h, w.mlp_norm, shape.norm_eps)
     gate, up = linear(x, w.gate_up).chunk(2, -1)
     return h + linear(F.silu(gate) * up, w.down)
+
+
+Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
+
+
+def through(
+    h: Tensor, layers: Sequence[LayerWeights], shape: Shape, place: Place, slots: Sequence[Slot]
+) -> Tensor:
+    """h [1, T, d] through some layers; [1, T, d]. slots: `cache.slots` for `paired(h)` rows."""
+    t, h = h.shape[1], paired(h)
+    for w, slot in zip(layers, slots, strict=True):
+        h = layer(h, w, shape, *place, slot)
+    return h[:, :t]
+
+
+def paired(h: Tensor) -> Tensor:
+    """A lone row [1, 1, d] twice where its sums would be ordered otherwise than among others: in
+    bfloat16 on a CPU. What its double writes lies behind the sequence and is never read."""
+    return torch.cat([h, h], 1) if h.shape[1] == 1 and _alters(h) else h
+
+
+def _alters(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16 and x.device.type == "cpu"
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x: [..., d] over its root mean square, times weight [d].
+
+    On a CPU as a layer norm of x beside -x, whose mean is 0 and whose variance is x's mean square:
+    that is one kernel, PyTorch's own RMS norm ten (17 -> 9 us for one token). Rounded as
+    transformers does, before the weight and after.
+    """
+    size = x.shape[-1]
+    if x.device.type != "cpu":
+        return F.rms_norm(x, (size,), weight, eps)
+    both = torch.cat([x, -x], -1)
+    return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
+
+
+def _split(qkv: Tensor, shape: Shape) -> Tensor:
+    """[B, T, (H + 2 KV) * D] -> [B, H + 2 KV, T, D]."""
+    return qkv.view(*qkv.shape[:2], -1, shape.head_dim).transpose(1, 2)
 
 
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -130,14 +168,26 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     # As rows of their key head, query heads read the keys once, not once each: on a CPU 5 times
     # faster for one token (docs/performance.md).
     rows = q.reshape(b, k.shape[1], -1, d)
-    if t == 1:
-        rows = rows.repeat(1, 1, 2, 1)
+    if mask.shape[-2] > rows.shape[-2]:
+        rows = torch.cat([rows, rows], 2)
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
     return a[:, :, : heads // k.shape[1] * t].reshape(b, heads, t, d)
 
 
-def _rotate(x: Tensor, rope: tuple[Tensor, Tensor]) -> Tensor:
-    """x: [B, H, T, D]; the table's sine has its sign folded in."""
+def all_heads(rope: Rope, shape: Shape) -> Rope:
+    """cos and sin [..., T, D] -> [..., H + 2 KV, T, D], those of the values 1 and 0: then queries,
+    keys and values are rotated at once, without being cut apart."""
+    cos, sin = (part.unsqueeze(-3) for part in rope)
+    turned = [*cos.shape[:-3], shape.heads + shape.kv_heads, *cos.shape[-2:]]
+    still = torch.ones_like(cos).expand(*cos.shape[:-3], shape.kv_heads, *cos.shape[-2:])
+    return (
+        torch.cat([cos.expand(turned), still], -3),
+        torch.cat([sin.expand(turned), torch.zeros_like(still)], -3),
+    )
+
+
+def _rotate(x: Tensor, rope: Rope) -> Tensor:
+    """x: [B, H + 2 KV, T, D]; the table's sine has its sign folded in."""
     cos, sin = rope
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
@@ -146,22 +196,17 @@ def skip_layer(
     h: Tensor,
     w: LayerWeights,
     shape: Shape,
-    rope: tuple[Tensor, Tensor],
-    cache: tuple[Tensor, Tensor],
-    start: int,
+    rope: Rope,
+    slot: Slot,
 ) -> None:
     """Write the keys and values of a layer that h [1, T, d] does not go through, as if it had come
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
-    x = F.rms_norm(h, (shape.hidden,), w.attention_norm, shape.norm_eps)
-    qkv = linear(x, w.qkv, w.qkv_bias).view(1, h.shape[1], -1, shape.head_dim).transpose(1, 2)
-    rotary = shape.heads + shape.kv_heads  # a packed matrix cannot be cut: q is for nothing
-    keys, values = cache
-    end = start + h.shape[1]
-    keys[:, :, start:end] = _rotate(qkv[:, shape.heads : rotary], rope)
-    values[:, :, start:end] = qkv[:, rotary:]
+    x = rms_norm(h, w.attention_norm, shape.norm_eps)
+    qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)
+    slot.write.copy_(qkv[:, shape.heads :])  # a packed matrix cannot be cut: q is for nothing
 
 
-def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Rope:
     """cos and sin, each [context, D]; angles in float32, as transformers computes them. The first
     half of sin is negated: rotating is x * cos + roll(x, D / 2) * sin."""
     exponent = torch.arange(0, shape.head_dim, 2, dtype=torch.int64, device=device).float()

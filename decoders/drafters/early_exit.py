@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..backends.early_exit import Adapter
 from ..backends.llama import LlamaBackend
-from ..backends.llama_model import layer, packed_layer
+from ..backends.llama_model import packed_layer, paired, through
 from ..backends.packed import dense, linear, pack
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
@@ -70,8 +70,10 @@ class EarlyExitDrafter:
         """Adapter over the positions not yet read, up to `end`; [d] at the last, for the head."""
         start = self._read
         h = self.target.exit_hidden(start, end).unsqueeze(0)
-        rope, mask = self.target.positions(start, end - start)
-        for weights, cache in zip(self.blocks, self._cache, strict=True):
-            h = layer(h, weights, self.target.shape, rope, mask, cache, start)
+        place = self.target.positions(start, end - start)
+        mask = place[1]
+        read = end if mask is None else mask.shape[-1]
+        slots = self._cache.slots(start, paired(h).shape[1], read)
+        h = through(h, self.blocks, self.target.shape, place, slots)
         self._read = end
         return self.adapter.read(h[0, -1])

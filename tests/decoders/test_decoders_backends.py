@@ -12,6 +12,7 @@ from decoder_toys import CPU, native, random_exit, transformers_model
 from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
+from decoders.backends import llama_model
 from decoders.backends.base import Backend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
@@ -332,24 +333,26 @@ def test_an_exit_lies_inside(tiny: Tiny, layer: int) -> None:
 def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drafting owns the adapter's cache only, and what it runs ahead the target does not run."""
     target = native(tiny(), torch.float64)
-    own = [t.data_ptr() for pair in target._cache for t in pair]
+    own = target._cache.all.data_ptr()
     drafter = random_exit(target, 1, seed=0)
-    theirs = [t for pair in drafter._cache for t in pair]
-    assert len(theirs) == 2 * len(drafter.adapter.blocks) == 2
-    assert not {t.data_ptr() for t in theirs} & set(own)
+    theirs = drafter._cache.all
+    assert len(theirs) == len(drafter.adapter.blocks) == 1
+    assert theirs.data_ptr() != own
     kept = target.shape.layers * 2 * target.shape.kv_heads * target.shape.head_dim
-    assert sum(t.numel() for pair in target._cache for t in pair) == kept * rounded(target.context)
+    assert target._cache.all.numel() == kept * rounded(target.context + 1)
 
     runs: list[tuple[int, int, int]] = []  # (target layer, first position, positions)
     names = {id(w): index for index, w in enumerate(target.weights.layers)}
-    real = llama_module.layer
+    real = llama_model.layer
 
-    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, cache: Any, start: int) -> Any:
-        runs.append((names[id(w)], start, h.shape[1]))
-        assert cache[0].data_ptr() in own and cache[1].data_ptr() in own
-        return real(h, w, shape, rope, mask, cache, start)
+    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, slot: Any) -> Any:
+        if id(w) in names:
+            assert slot.write.untyped_storage().data_ptr() == own
+            start = slot.write.storage_offset() // shape.head_dim % rounded(target.context + 1)
+            runs.append((names[id(w)], start, h.shape[1]))
+        return real(h, w, shape, rope, mask, slot)
 
-    monkeypatch.setattr(llama_module, "layer", noted)
+    monkeypatch.setattr(llama_model, "layer", noted)
     target.prefill(PROMPT)
     drafter.reset(PROMPT)
     proposal = drafter.propose([*PROMPT, 9], 3, Sampling(), Generator(CPU, 0))
@@ -358,4 +361,4 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     for index, first in enumerate([0, 1, 2]):
         seen = sorted(p for i, s, t in runs if i == first for p in range(s, s + t))
         assert seen == list(range(n + 4)), f"layer {index} ran a position twice or not at all"
-    assert [t.data_ptr() for pair in target._cache for t in pair] == own
+    assert target._cache.all.data_ptr() == own

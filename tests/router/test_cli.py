@@ -205,7 +205,8 @@ def test_arms_and_models_as_tables_and_json(
     from router import arms_view, models_view
 
     arm = {"name": "small", "kind": "neural", "drafter": {"model": "x", "k": None}, "length": 4,
-           "verifier": "lossless", "settings": {"K": [[2, 3], [0, 3]]}, "lossless": True, "note": "n"}  # fmt: skip
+           "verifier": "lossless", "settings": {"K": [[2, 3], [0, 3]]}, "lossless": True,
+           "note": "n"}  # fmt: skip
     monkeypatch.setattr(arms_view, "arms_json", lambda path=None: [arm])
     assert cli.main(["arms", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == [arm]
