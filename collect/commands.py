@@ -97,10 +97,12 @@ def collect(
     ] = False,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
     target: Annotated[
-        str | None, typer.Option(help="The large model (see `draftpick models`), or a path.")
+        str | None,
+        typer.Option(help="The large model: a known name, hub id, folder or .gguf file."),
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or bfloat16.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    backend: Annotated[str | None, typer.Option(help="native, hf or auto.")] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
     ] = None,
@@ -143,7 +145,7 @@ def collect(
     )
     # Before the models are loaded: a mistake in a query file should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine = _load_engine(target, dtype, device, config)
+    engine = _load_engine(target, dtype, device, backend, config)
     report = _sweep(engine, asked, out, options)
     if as_json:
         from dataclasses import asdict
@@ -266,12 +268,16 @@ def _sweep(engine: SweepEngine, queries: list[Any], out: Path, options: Any) -> 
 
 
 def _load_engine(
-    target: str | None, dtype: str | None, device: str | None, config: Path | None
+    target: str | None,
+    dtype: str | None,
+    device: str | None,
+    backend: str | None,
+    config: Path | None,
 ) -> SweepEngine:
     """The engine with the defaults it has itself for what was not asked."""
     from decoders import Engine
 
-    named = {"target": target, "dtype": dtype, "device": device}
+    named = {"target": target, "dtype": dtype, "device": device, "backend": backend}
     return Engine.load(arms=config, **{k: v for k, v in named.items() if v is not None})
 
 

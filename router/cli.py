@@ -38,7 +38,8 @@ app = typer.Typer(
 )
 
 Target = Annotated[
-    str, typer.Option(help="The model that answers: a known name, a hub id or a folder.")
+    str,
+    typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
 ]
 Policy = Annotated[
     str | None,
@@ -49,6 +50,9 @@ Config = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="bfloat16 or float32 (exact).")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Backend = Annotated[
+    str, typer.Option(help="native (fast), hf (transformers), or auto: native where it fits.")
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
@@ -92,6 +96,7 @@ def generate(
     config: Config = None,
     dtype: Dtype = "bfloat16",
     device: Device = "auto",
+    backend: Backend = "auto",
 ) -> None:
     """Answer a prompt through the arm that the policy picks.
 
@@ -123,7 +128,7 @@ def generate(
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
     failures = generate_all(
-        _router(target, policy, config, dtype, device, needs_policy=arm is None),
+        _router(target, policy, config, dtype, device, backend, needs_policy=arm is None),
         asked,
         as_json,
         {
@@ -168,6 +173,7 @@ def specbench(
     config: Config = None,
     dtype: Dtype = "bfloat16",
     device: Device = "auto",
+    backend: Backend = "auto",
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
@@ -190,7 +196,7 @@ def specbench(
     request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, _split(tasks))
     summary = run_specbench(
-        _router(target, policy, config, dtype, device, needs_policy=routed),
+        _router(target, policy, config, dtype, device, backend, needs_policy=routed),
         asked,
         request,
         out,
@@ -325,13 +331,14 @@ def _router(
     config: Path | None,
     dtype: str,
     device: str,
+    backend: str,
     needs_policy: bool,
 ) -> Any:
     from .route import Router, load_engine
 
     if needs_policy:
-        return Router.from_pretrained(target, policy, config, dtype, device)
-    return Router(load_engine(target, config, dtype, device), None)
+        return Router.from_pretrained(target, policy, config, dtype, device, backend)
+    return Router(load_engine(target, config, dtype, device, backend), None)
 
 
 def _split(names: list[str] | None) -> list[str] | None:

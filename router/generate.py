@@ -52,7 +52,7 @@ def _generate(router: Router, prompt: Prompt, as_json: bool, options: dict[str, 
     for turn, words in enumerate(prompt.turns):
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _streamer(router)
-        routed = router.generate(messages, streamer=streamer, **options)
+        routed = router.generate(messages, streamer=streamer, reuse=turn > 0, **options)
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}
             if len(prompt.turns) > 1:

@@ -120,11 +120,12 @@ class Router:
         arms: str | Path | None = None,
         dtype: str = "bfloat16",
         device: str = "auto",
+        backend: str = "auto",
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
-        target: a known name (`draftpick models`), a hub id or a folder. policy: a folder, a
-        `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML file of
+        target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
+        folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML file of
         arms, or None for those that ship.
         """
         import policies
@@ -135,7 +136,7 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        return cls(load_engine(target, arms, dtype, device), chosen)
+        return cls(load_engine(target, arms, dtype, device, backend), chosen)
 
     def generate(
         self,
@@ -150,12 +151,15 @@ class Router:
         stop: Sequence[str] = (),
         streamer: Any = None,
         dynamic: bool = False,
+        reuse: bool = False,
     ) -> RoutedResult:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
         distribution instead of taking its best; `seed` makes the draw repeatable. streamer: a
-        transformers streamer. The other names mean what they mean in transformers' `generate`.
+        transformers streamer. reuse: do not read again what the target still holds of the same
+        beginning, as at the next turn of a conversation. The other names mean what they mean in
+        transformers' `generate`.
         Raises DraftpickError for an empty or too long prompt and for an unknown arm.
         """
         if isinstance(stop, str):
@@ -167,7 +171,9 @@ class Router:
             seed=seed,
         )
         prompt_ids = self.engine.encode_chat(as_messages(prompt_or_messages))
-        return self.answer(prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic)
+        return self.answer(
+            prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+        )
 
     def answer(
         self,
@@ -177,6 +183,7 @@ class Router:
         arm: str | None = None,
         streamer: Any = None,
         dynamic: bool = False,
+        reuse: bool = False,
     ) -> RoutedResult:
         """As `generate`, for a prompt that is already token ids."""
         if arm is not None and arm not in self.engine.arm_names:
@@ -184,7 +191,7 @@ class Router:
         if arm is None and self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
-        prefilled = self.engine.prefill(prompt_ids)
+        prefilled = self.engine.prefill(prompt_ids, reuse)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
         if arm is None and self.policy is not None:
@@ -205,11 +212,17 @@ class Router:
 
 
 def load_engine(
-    target: str, arms: str | Path | Mapping[str, ArmRecipe] | None, dtype: str, device: str
+    target: str,
+    arms: str | Path | Mapping[str, ArmRecipe] | None,
+    dtype: str,
+    device: str,
+    backend: str = "auto",
 ) -> RoutingEngine:
     """`decoders.Engine.load`, which also takes the arms file's path as a string."""
     from decoders import Engine
 
     declared = Path(arms) if isinstance(arms, str) else arms
-    engine: RoutingEngine = Engine.load(target=target, arms=declared, dtype=dtype, device=device)
+    engine: RoutingEngine = Engine.load(
+        target=target, arms=declared, dtype=dtype, device=device, backend=backend
+    )
     return engine

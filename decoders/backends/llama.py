@@ -57,6 +57,7 @@ class LlamaBackend:
         self._rope = rope_table(shape, self.device, self.dtype)
         self._cache = self.new_cache(shape.layers)
         self._length = 0
+        self.prompts_read = 0  # how often `prefill` was called
         self._tree: Tree | None = None
         self._exit_layer = 0
         self._ahead = 0  # positions that the layers below the exit have seen
@@ -91,14 +92,17 @@ class LlamaBackend:
     # -- the sequence -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+    def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
+        """As in Backend. held: how many of the first positions hold these very ids already, and are
+        not read again; fewer than there are ids."""
         started = time.perf_counter()
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
         if len(prompt_ids) > self.context:
             raise ContextTooLong(len(prompt_ids), 0, self.context)
-        self.truncate(0)
-        ids = torch.tensor(prompt_ids, device=self.device)
+        self.truncate(held)
+        self.prompts_read += 1
+        ids = torch.tensor(prompt_ids[held:], device=self.device)
         for chunk in torch.split(ids, PREFILL_CHUNK):
             hidden = self._hidden(chunk)
         last = self.final_norm(hidden[-1])

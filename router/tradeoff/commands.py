@@ -62,10 +62,12 @@ def tradeoff(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "draftpick-tradeoff",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     target: Annotated[
-        str, typer.Option(help="The model that answers: a known name, a hub id or a folder.")
+        str,
+        typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
     ] = "smollm2-135m-instruct",
     dtype: Annotated[str, typer.Option(help="bfloat16 or float32 (exact).")] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    backend: Annotated[str, typer.Option(help="native, hf or auto.")] = "auto",
 ) -> None:
     from decoders.records import Request, Sampling
 
@@ -84,7 +86,7 @@ def tradeoff(
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, wanted or None)
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
-    engine = load_engine(target, swept.arms, dtype, device)
+    engine = load_engine(target, swept.arms, dtype, device, backend)
     hardware = telemetry.hardware(dtype, device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)

@@ -123,6 +123,51 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
     assert sum(first.accepted_per_position) > 0
 
 
+def reading(engine: Engine, prompt: list[int], monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many tokens the target runs to read a prompt that may share its beginning."""
+    read, real = [], engine.target._hidden  # type: ignore[attr-defined]
+    with monkeypatch.context() as patch:
+        patch.setattr(engine.target, "_hidden", lambda ids: read.append(len(ids)) or real(ids))
+        engine.prefill(prompt, reuse=True)
+    return sum(read)
+
+
+def test_the_next_turn_reads_what_is_new(
+    tiny: Tiny, target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = tiny(seed=5, num_hidden_layers=2)
+    recipes = arms(
+        neural_arm(small),
+        exit_arm(adapter_folder(tiny, tmp_path)),
+        recipe(name="copy", kind="max_gram", length=K, shortest=1),
+        recipe(name="tree", kind="tree", drafter=str(small), branch=[2, 2], length=K),
+    )
+    engine, fresh = (Engine(native(target_folder, torch.float64), recipes) for _ in range(2))
+    for name in engine.arm_names:
+        first = engine.decode(name, PROMPT, Request(9))
+        second = [*PROMPT, *first.ids, 2, 6, 2]
+        assert reading(engine, second, monkeypatch) == 4, "the last token, and three new ones"
+        assert reading(engine, second, monkeypatch) == 1, "one is always read: it gives the logits"
+        again = engine.prefill(second, reuse=True)
+        torch.testing.assert_close(again.logits, fresh.prefill(second).logits)
+        torch.testing.assert_close(again.embedding, fresh.prefill(second).embedding)
+        assert (
+            engine.decode(name, second, Request(9), again).ids
+            == fresh.decode(name, second, Request(9)).ids
+        )
+        assert reading(engine, [*PROMPT[:2], 5], monkeypatch) == 1
+        assert reading(engine, [9, *PROMPT], monkeypatch) == len(PROMPT) + 1
+
+
+def test_what_others_read_is_not_taken_for_ours(engine: Engine, tiny: Tiny) -> None:
+    plain = engine.prefill(PROMPT).logits
+    engine.target.prefill([1, 2, 3, 4, 5, 6])
+    assert torch.equal(engine.prefill(PROMPT, reuse=True).logits, plain)
+    other = Engine(HFBackend.load(tiny(), CPU, torch.float64), arms())
+    before = other.prefill(PROMPT).logits
+    assert torch.equal(other.prefill(PROMPT, reuse=True).logits, before)
+
+
 def test_a_request_s_own_ends(engine: Engine) -> None:
     free = engine.decode("copy", PROMPT, Request(10, eos_ids=())).ids
     cut = engine.decode("copy", PROMPT, Request(10, eos_ids=(free[3],)))

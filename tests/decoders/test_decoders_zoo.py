@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM
 
+from decoders import targets
+from decoders.backends.llama import LlamaBackend
 from decoders.errors import Damaged, DraftpickError, NoSuchName
 from decoders.zoo import fetch as fetch_function
 from decoders.zoo.catalogue import (
@@ -224,3 +228,71 @@ def test_another_process_that_was_faster(
 
     monkeypatch.setattr("os.replace", beaten)
     assert left_in(fetch_function(EMBEDDER)) == ["complete.json"]
+
+
+# -- GGUF -----------------------------------------------------------------------------------------
+
+
+def tiny_gguf(path: Path) -> Path:
+    """A Llama of one layer over eight tokens, in float32."""
+    import gguf
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(64)
+    writer.add_embedding_length(16)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(24)
+    writer.add_head_count(2)
+    writer.add_head_count_kv(1)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(8)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_token_list([*"abcdef", "ab", "<end>"])
+    writer.add_token_types([1] * 7 + [3])
+    writer.add_token_merges(["a b"])
+    writer.add_eos_token_id(7)
+    sizes = {
+        "token_embd": (8, 16), "output": (8, 16), "output_norm": (16,),
+        "blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,), "blk.0.attn_q": (16, 16),
+        "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
+        "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16), "blk.0.ffn_down": (16, 24),
+    }  # fmt: skip
+    for name, size in sizes.items():
+        writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:
+    path = tiny_gguf(tmp_path / "tiny.gguf")
+    folder = targets.resolve(str(path))
+    assert folder.parent == cache / "gguf" and folder.name.startswith("tiny-")
+    made = (folder / "model.safetensors").stat().st_mtime_ns
+    assert targets.resolve(str(path)) == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == made, "converted once"
+    source = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": path.name}
+    theirs = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    ours = targets.load_backend(folder, torch.device("cpu"), torch.float32)
+    assert isinstance(ours, LlamaBackend)
+    ids = [1, 5, 2, 6, 0]
+    torch.testing.assert_close(
+        ours.prefill(ids).logits, theirs(torch.tensor([ids])).logits[0, -1], rtol=1e-4, atol=1e-4
+    )
+    assert targets.eos_ids(folder) == (7,)
+    assert targets.load_tokenizer(folder).decode([6, 2]) == "abc"
+
+
+def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
+    path = tmp_path / "broken.gguf"
+    path.write_bytes(b"GGUF but no more")
+    with pytest.raises(DraftpickError, match=r"broken\.gguf cannot be converted"):
+        targets.resolve(str(path))
+    assert left_in(cache / "gguf") == []
+    with pytest.raises(DraftpickError, match=r"no such file: .*none\.gguf"):
+        targets.resolve(str(tmp_path / "none.gguf"))
