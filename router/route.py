@@ -125,8 +125,8 @@ class Router:
         """Load a target with its arms, and a policy over them.
 
         target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
-        folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML file of
-        arms, or None for those that ship.
+        folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
+        file of arms, or None for those that ship.
         """
         import policies
 
