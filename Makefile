@@ -30,6 +30,7 @@ demo: install
 
 bench: install
 	$(BIN)/python benchmarks/decode.py
+	$(BIN)/python benchmarks/floor.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info
