@@ -36,7 +36,11 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=2, help="queries a task")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument(
+        "--dtype", nargs="+", default=["bfloat16"], help="the first is also transformers'"
+    )
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--target", default="smollm2-135m-instruct")
     parser.add_argument(
@@ -45,16 +49,23 @@ def main() -> None:
     parser.add_argument(
         "--gguf", type=Path, help="the same model's GGUF file: adds OpenVINO GenAI and llama.cpp"
     )
-    parser.add_argument("--exit-layer", type=int, default=6, help="of transformers' early exit")
+    parser.add_argument(
+        "--exit-layer", type=int, default=6, help="of transformers' early exit; 0 leaves it out"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
     given = parser.parse_args()
 
-    engine = Engine.load(given.target, dtype=given.dtype, device=given.device)
+    only = ["autoregressive", *filter(None, given.arms.split(","))] if given.arms else None
     request = Request(given.max_new_tokens)
     methods: dict[str, Run] = {}
-    for name in engine.arm_names:
-        methods[name] = lambda ids, name=name: len(engine.decode(name, ids, request).ids)
+    for dtype in reversed(given.dtype):  # the first stays in `engine`
+        engine = Engine.load(
+            given.target, given.config, only=only, dtype=dtype, device=given.device
+        )
+        for name in engine.arm_names:
+            label = name if dtype == given.dtype[0] else f"{name}, {dtype}"
+            methods[label] = _answering(engine, name, request)
     like = engine.prefill([1]).logits
     folder = targets.resolve(given.target)
     most = given.max_new_tokens
@@ -84,7 +95,9 @@ def main() -> None:
         for name in methods
     }
     base = speed["transformers"]
-    table = Table(title=f"{len(prompts)} prompts, {given.max_new_tokens} new tokens, {given.dtype}")
+    table = Table(
+        title=f"{len(prompts)} prompts, {given.max_new_tokens} new tokens, {given.dtype[0]}"
+    )
     for column in ("method", "tokens/s", "x transformers", "x our autoregressive"):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in sorted(speed, key=lambda n: -speed[n]):
@@ -101,6 +114,10 @@ def main() -> None:
         "versions": versions(),
     }
     given.out.write_text(json.dumps(record, indent=1))
+
+
+def _answering(engine: Engine, arm: str, request: Request) -> Run:
+    return lambda ids: len(engine.decode(arm, ids, request).ids)
 
 
 if __name__ == "__main__":

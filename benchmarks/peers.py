@@ -43,7 +43,7 @@ def transformers_runs(
     if assistant:
         drafter = AutoModelForCausalLM.from_pretrained(assistant, dtype=like.dtype)
         runs["transformers assisted"] = with_options(assistant_model=drafter.to(like.device))
-    else:
+    elif exit_layer:
         runs["transformers early exit"] = with_options(assistant_early_exit=exit_layer)
     return runs
 

@@ -76,7 +76,7 @@ class Engine:
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
         folder = targets.resolve(target)
         return cls(
-            targets.load_backend(folder, where, kind, backend),
+            targets.load_backend(folder, where, kind, backend, dtype == targets.INT8),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
             fingerprint=targets.fingerprint(folder),
@@ -98,7 +98,8 @@ class Engine:
     def target_fingerprint(self) -> str:
         """Name, weights and dtype: outputs of two targets are comparable where this agrees."""
         dtype = str(self.target.dtype).removeprefix("torch.")
-        return f"{self.target_name}@{self._fingerprint}/{dtype}"
+        precision = getattr(self.target, "precision", dtype)
+        return f"{self.target_name}@{self._fingerprint}/{precision}"
 
     @property
     def embedder(self) -> str:

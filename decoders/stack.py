@@ -26,7 +26,7 @@ from .backends.llama_model import (
     rope_table,
     rounded,
 )
-from .backends.packed import dense, linear, pack
+from .backends.packed import Matrix, dense, linear, pack
 from .backends.sync import synchronize
 from .draft_vocab import DraftVocab
 from .drafters import EarlyExitDrafter, NeuralDrafter
@@ -40,7 +40,7 @@ class Stack:
     embedding: Tensor
     layers: list[LayerWeights]
     read: Callable[[Tensor], Tensor]
-    head: Tensor
+    head: Matrix
     vocab: DraftVocab | None = None
     maps_input: bool = False  # whether the embedding is over the draft vocabulary
 

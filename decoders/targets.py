@@ -17,7 +17,13 @@ from .errors import DraftpickError
 from .zoo import fetch, from_gguf
 from .zoo.catalogue import WHEELS
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+INT8 = "int8"  # of the weights; everything else is bfloat16
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    INT8: torch.bfloat16,
+}
 
 
 def resolve(name: str) -> Path:
@@ -67,15 +73,26 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def load_backend(
-    folder: Path, device: torch.device, dtype: torch.dtype, backend: str = "auto"
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: str = "auto",
+    int8: bool = False,
 ) -> Backend:
     """native where the architecture fits, else hf; `backend` may force either. An encoder-decoder
-    runs on hf."""
+    runs on hf. int8: weights in int8, which the native backend has on a CPU."""
     from .backends import llama_model
     from .backends.llama import LlamaBackend
 
     if backend not in ("auto", "native", "hf"):
         raise DraftpickError(f"unknown backend {backend!r}; use auto, native or hf")
+    if int8 and device.type != "cpu":
+        raise DraftpickError("int8 weights are for CPUs; use --dtype bfloat16")
+    if int8 and backend == "hf":
+        raise DraftpickError(
+            f"int8 weights need the native backend, and {folder.name} runs through transformers; "
+            "use --dtype bfloat16"
+        )
     if backend == "hf":
         if is_encoder_decoder(folder):
             from .backends.hf_seq2seq import HFSeq2SeqBackend
@@ -86,11 +103,11 @@ def load_backend(
         return HFBackend.load(folder, device, dtype)
     reason = llama_model.unsupported(json.loads((folder / "config.json").read_text()))
     if reason is None:
-        return LlamaBackend.load(folder, device, dtype)
+        return LlamaBackend.load(folder, device, dtype, int8=int8)
     if backend == "native":
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
-    return load_backend(folder, device, dtype, "hf")
+    return load_backend(folder, device, dtype, "hf", int8)
 
 
 def is_encoder_decoder(folder: Path) -> bool:

@@ -48,7 +48,7 @@ Policy = Annotated[
 Config = Annotated[
     Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
 ]
-Dtype = Annotated[str, typer.Option(help="bfloat16 or float32 (exact).")]
+Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact) or int8 (weights; CPU).")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str, typer.Option(help="native (fast), hf (transformers), or auto: native where it fits.")

@@ -27,6 +27,7 @@ from .llama_model import (
     rms_norm,
     rope_table,
 )
+from .packed import dense
 
 ADAPTER = "adapter.safetensors"
 
@@ -57,7 +58,7 @@ class Adapter(nn.Module):
         self.shape, self.config = shape, config
         self.blocks = nn.ModuleList()
         for block in blocks:
-            parts = {k: nn.Parameter(t) for k, t in block.tensors().items()}
+            parts = {k: nn.Parameter(dense(t)) for k, t in block.tensors().items()}
             self.blocks.append(nn.ParameterDict(parts))
         self.norm = nn.Parameter(norm)
         self.lens = nn.Parameter(lens)
@@ -127,4 +128,4 @@ class Adapter(nn.Module):
 
 
 def _cloned(block: LayerWeights) -> LayerWeights:
-    return LayerWeights(**{k: t.clone() for k, t in block.tensors().items()})
+    return LayerWeights(**{k: dense(t).clone() for k, t in block.tensors().items()})

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .int8 import Int8Weight
 from .kv import KVCache, Slot
 from .llama_model import (
     Place,
@@ -36,7 +37,7 @@ from .llama_model import (
     skip_layer,
     through,
 )
-from .packed import linear
+from .packed import halved, linear, pack
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
@@ -65,10 +66,16 @@ class LlamaBackend:
 
     @classmethod
     def load(
-        cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
+        cls,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        context: int | None = None,
+        int8: bool = False,
     ) -> LlamaBackend:
+        """int8: also hold the matrices in int8 (int8.py); on a CPU, in bfloat16."""
         shape, weights = load(folder, device, dtype)
-        return cls(shape, packed(weights), context)
+        return cls(shape, packed(weights, halved if int8 else pack), context)
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -79,6 +86,13 @@ class LlamaBackend:
         kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
         positions = rounded(self.context + 1)
         return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)
+
+    @property
+    def precision(self) -> str:
+        """float32, bfloat16 or int8."""
+        if isinstance(self.weights.head, Int8Weight):
+            return "int8"
+        return str(self.dtype).removeprefix("torch.")
 
     @property
     def length(self) -> int:

@@ -8,7 +8,7 @@ sizes and in whether the q, k, v projections have biases.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .kv import Slot
-from .packed import dense, linear, pack
+from .packed import Matrix, dense, linear, pack
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
@@ -45,15 +45,15 @@ class LayerWeights:
     """One layer; q, k, v are fused into one matrix, gate and up into another."""
 
     attention_norm: Tensor  # [d]
-    qkv: Tensor  # [(H + 2 * KV) * D, d]
-    out: Tensor  # [d, H * D]
+    qkv: Matrix  # [(H + 2 * KV) * D, d]
+    out: Matrix  # [d, H * D]
     mlp_norm: Tensor  # [d]
-    gate_up: Tensor  # [2 * f, d]
-    down: Tensor  # [d, f]
+    gate_up: Matrix  # [2 * f, d]
+    down: Matrix  # [d, f]
     qkv_bias: Tensor | None = None  # [(H + 2 * KV) * D]
 
-    def tensors(self) -> dict[str, Tensor]:
-        """Field name -> tensor, an absent bias left out."""
+    def tensors(self) -> dict[str, Matrix]:
+        """Field name -> tensor or matrix, an absent bias left out."""
         return {name: t for name, t in vars(self).items() if t is not None}
 
 
@@ -65,7 +65,7 @@ class Weights:
     embedding: Tensor  # [V, d]
     layers: list[LayerWeights]
     norm: Tensor  # [d]
-    head: Tensor  # [V, d]
+    head: Matrix  # [V, d]
     tied: bool = False
 
 
@@ -275,18 +275,18 @@ def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
     return Weights(embedding, layers, get["norm.weight"], head, tied=head is embedding)
 
 
-def packed(weights: Weights) -> Weights:
-    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py). The layers of
-    `weights` are let go one by one, so that the model is never held twice."""
+def packed(weights: Weights, how: Callable[[Matrix], Matrix] = pack) -> Weights:
+    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py), or in int8 as
+    well. The layers of `weights` are let go one by one, so that the model is never held twice."""
     layers = []
     while weights.layers:
-        layers.append(packed_layer(weights.layers.pop(0)))
-    return replace(weights, layers=layers, head=pack(weights.head))
+        layers.append(packed_layer(weights.layers.pop(0), how))
+    return replace(weights, layers=layers, head=how(weights.head))
 
 
-def packed_layer(w: LayerWeights) -> LayerWeights:
+def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> LayerWeights:
     """One layer, its four matrices packed."""
-    return replace(w, qkv=pack(w.qkv), out=pack(w.out), gate_up=pack(w.gate_up), down=pack(w.down))
+    return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
 
 
 def _layer_from_state(get: dict[str, Tensor], at: str) -> LayerWeights:

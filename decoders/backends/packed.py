@@ -11,6 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .int8 import WIDE, Int8Weight, to_int8
+
+Matrix = Tensor | Int8Weight  # [out, in]
+
 ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
 WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
 
@@ -25,21 +29,34 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 
 
 @torch.inference_mode()
-def pack(weight: Tensor) -> Tensor:
+def pack(weight: Matrix) -> Matrix:
     """weight: [out, in], ordinary or packed already. The same weight where it cannot be packed."""
-    if weight.is_mkldnn or not can_pack(weight.device, weight.dtype):
+    if isinstance(weight, Int8Weight) or weight.is_mkldnn:
+        return weight
+    if not can_pack(weight.device, weight.dtype):
         return weight
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), WIDTH_HINT)
     return packed
 
 
-def dense(weight: Tensor) -> Tensor:
-    """The weight as an ordinary tensor [out, in]."""
+def halved(weight: Matrix) -> Matrix:
+    """Its int8 copy, the packed bfloat16 weight beside it."""
+    packed = pack(weight)
+    return packed if isinstance(packed, Int8Weight) else to_int8(dense(packed), packed)
+
+
+def dense(weight: Matrix) -> Tensor:
+    """The weight as an ordinary tensor [out, in], unrounded."""
+    if isinstance(weight, Int8Weight):
+        return dense(weight.wide)
     return weight.to_dense() if weight.is_mkldnn else weight
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
+    if isinstance(weight, Int8Weight):
+        wide = x.numel() > WIDE * x.shape[-1]
+        return linear(x, weight.wide, bias) if wide else weight.times(x, bias)
     if weight.is_mkldnn:
         if x.numel() == x.shape[-1] > ONE_SUM:  # a lone row, as its row of a wider product
             return linear(x.expand(*x.shape[:-2], 2, -1), weight, bias)[..., :1, :]

@@ -65,7 +65,9 @@ def tradeoff(
         str,
         typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
     ] = "smollm2-135m-instruct",
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32 (exact).")] = "bfloat16",
+    dtype: Annotated[
+        str, typer.Option(help="bfloat16, float32 (exact) or int8 (weights; CPU).")
+    ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="native, hf or auto.")] = "auto",
 ) -> None:

@@ -83,9 +83,10 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 
 
 @BF16
-def test_in_bfloat16_every_arm_writes_the_same() -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_rounded_every_arm_writes_the_same(dtype: str) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change."""
-    engine = Engine.load(dtype="bfloat16", device="cpu")
+    engine = Engine.load(dtype=dtype, device="cpu")
     request = Request(64)
     for query in queries("shipped"):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])

@@ -12,9 +12,10 @@ import pytest
 import torch
 from decoder_toys import CPU
 
+from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import KEYS_ROUND
-from decoders.backends.packed import can_pack, dense, linear, pack
+from decoders.backends.packed import can_pack, dense, halved, linear, pack
 
 BF16 = pytest.mark.skipif(
     not can_pack(CPU, torch.bfloat16) or torch.cpu._is_amx_tile_supported(),
@@ -61,11 +62,13 @@ def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
 
 
 @BF16
+@pytest.mark.parametrize("int8", [False, True])
 def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
-    tiny: Callable[..., Path],
+    tiny: Callable[..., Path], int8: bool
 ) -> None:
     folder = tiny(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
-    model = LlamaBackend.load(folder, CPU, torch.bfloat16)
+    model = LlamaBackend.load(folder, CPU, torch.bfloat16, int8=int8)
+    assert model.precision == ("int8" if int8 else "bfloat16")
     model.prefill([1, 5, 9, 2, 7])
     ids = torch.randint(0, 16, (KEYS_ROUND - 40,), generator=torch.Generator().manual_seed(1))
 
@@ -76,3 +79,38 @@ def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
     one_by_one = read(1)
     for width in (2, 3, 5, 9, 17):
         assert torch.equal(read(width), one_by_one), width
+
+
+@BF16
+@pytest.mark.parametrize("biased", [False, True])
+def test_an_int8_product_is_that_of_the_rounded_weight(biased: bool) -> None:
+    """Up to WIDE rows; above, the weight itself. A row of zeros stays one."""
+    generator = torch.Generator().manual_seed(3)
+    weight = torch.randn(48, 576, generator=generator).bfloat16()
+    weight[7] = 0
+    bias = torch.randn(48, generator=generator).bfloat16() if biased else None
+    made = halved(weight)
+    assert isinstance(made, Int8Weight) and halved(made) is made and pack(made) is made
+    assert made.numel() == weight.numel() and torch.equal(dense(made), weight)
+    rounded = made.values.float() * made.scale.float().unsqueeze(1)
+    assert bool(((rounded - weight.float()).abs() <= 0.51 * made.scale.float()[:, None]).all())
+    for batch, rows, used in (
+        (1, 1, rounded),
+        (2, WIDE // 2, rounded),
+        (1, WIDE + 1, weight.float()),
+    ):
+        x = torch.randn(batch, rows, 576, generator=generator).bfloat16()
+        exact = torch.nn.functional.linear(x.float(), used, None if bias is None else bias.float())
+        torch.testing.assert_close(linear(x, made, bias).float(), exact, rtol=0.02, atol=0.2)
+        assert bool((linear(x, made)[..., 7] == 0).all())
+
+
+@BF16
+@pytest.mark.parametrize("inputs", [576, 1536])
+def test_an_int8_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
+    generator = torch.Generator().manual_seed(inputs)
+    weight = halved(torch.randn(200, inputs, generator=generator).bfloat16())
+    x = torch.randn(1, WIDE, inputs, generator=generator).bfloat16()
+    together = linear(x, weight)
+    for width in (1, 2, 3, 4, 5, 9, 17):
+        assert torch.equal(torch.cat([linear(p, weight) for p in x.split(width, 1)], 1), together)

@@ -61,6 +61,16 @@ def test_dtypes() -> None:
         targets.dtype_of("int4")
 
 
+def test_int8_weights(tiny: Tiny) -> None:
+    made = targets.load_backend(tiny(), CPU, targets.dtype_of("int8"), int8=True)
+    assert isinstance(made, LlamaBackend) and made.precision == "int8"
+    assert made.dtype == torch.bfloat16
+    with pytest.raises(DraftpickError, match="int8 weights need the native backend"):
+        targets.load_backend(tiny(), CPU, torch.bfloat16, "hf", int8=True)
+    with pytest.raises(DraftpickError, match="int8 weights are for CPUs"):
+        targets.load_backend(tiny(), torch.device("meta"), torch.bfloat16, int8=True)
+
+
 def test_backends(tiny: Tiny) -> None:
     for name, kind in (("auto", LlamaBackend), ("native", LlamaBackend), ("hf", HFBackend)):
         assert isinstance(targets.load_backend(tiny(), CPU, torch.float32, name), kind)
