@@ -1,11 +1,12 @@
 """How far a pass of the target is from the least it can take, and where a round's time goes.
 
-    python benchmarks/floor.py --out floor.json
+    python benchmarks/floor.py --dtype bfloat16 int8 --out floor.json
 
 The floor of a pass at batch 1 is the bytes of all weights over the memory bandwidth of this
 machine: whatever the kernels, each weight has to be read once. Printed: that bandwidth, measured;
-passes of 1 to 17 tokens beside the floor; what one pass is made of, by the profiler; and the shares
-of drafting, the target's passes and the rest in the answers of every arm.
+passes of 1 to 17 tokens beside the floor, dtypes interleaved; and of the first dtype what one pass
+is made of, by the profiler, and the shares of drafting, the target's passes and the rest in the
+answers of every arm.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from decoders.backends.sync import synchronize
 from decoders.costs import CONTEXT
 
 REPEATS = 15
+WIDTHS = (1, 2, 3, 4, 5, 8, 12, 17)
 READ_BYTES = 1 << 30  # larger than any cache
 PARTS = {  # the profiler's names -> what they are for
     "products": ("mkldnn::_linear_pointwise", "aten::mm", "aten::addmm", "aten::linear"),
@@ -42,19 +44,22 @@ PARTS = {  # the profiler's names -> what they are for
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--target", default="smollm2-135m-instruct")
-    parser.add_argument("--dtype", default="bfloat16")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"])
     parser.add_argument("--device", default="auto")
     parser.add_argument("--limit", type=int, default=1, help="queries a task, for the rounds")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path("floor.json"))
     given = parser.parse_args()
 
-    engine = Engine.load(given.target, dtype=given.dtype, device=given.device)
+    engines = {
+        dtype: Engine.load(given.target, dtype=dtype, device=given.device) for dtype in given.dtype
+    }
+    engine = engines[given.dtype[0]]
     device = engine.target.device
     read = engine.target.parameters * engine.prefill([1]).logits.element_size()
     bandwidth = bandwidth_of(device)
     floor = read / bandwidth
-    passes = engine.costs()["verify_s"]
+    passes = passes_of(engines)
     parts = parts_of_a_pass(engine)
     rounds = {name: round_shares(engine, name, given) for name in engine.arm_names}
 
@@ -63,10 +68,10 @@ def main() -> None:
         f"{read / 1e6:.0f} MB of weights, {bandwidth / 1e9:.1f} GB/s: no pass below "
         f"{floor * 1e3:.2f} ms"
     )
-    table = Table("tokens in a pass", "ms", "floor reached", title="passes of the target")
-    for width in (1, 2, 3, 5, 9, 17):
-        seconds = passes[width - 1]
-        table.add_row(str(width), f"{seconds * 1e3:.2f}", f"{floor / seconds:.0%}")
+    table = Table("tokens in a pass", *(f"{d}, ms" for d in engines), "floor reached")
+    for at, width in enumerate(WIDTHS):
+        cells = [f"{seconds[at] * 1e3:.2f}" for seconds in passes.values()]
+        table.add_row(str(width), *cells, f"{floor / passes[given.dtype[0]][at]:.0%}")
     console.print(table)
     table = Table("part", "ms", "share", title="a pass of one token, under the profiler")
     for name, seconds in parts.items():
@@ -84,6 +89,7 @@ def main() -> None:
         "weights_bytes": read,
         "bandwidth_bytes_per_s": bandwidth,
         "floor_s": floor,
+        "widths": WIDTHS,
         "pass_s": passes,
         "parts_s": parts,
         "rounds": rounds,
@@ -109,6 +115,24 @@ def median_s(device: torch.device, run: Callable[[], Any]) -> float:
         synchronize(device)
         times.append(time.perf_counter() - started)
     return statistics.median(times[2:])
+
+
+def passes_of(engines: dict[str, Engine]) -> dict[str, list[float]]:
+    """By dtype, the median seconds of a pass over each of WIDTHS tokens; dtypes take turns."""
+    spent: dict[str, list[list[float]]] = {dtype: [[] for _ in WIDTHS] for dtype in engines}
+    for engine in engines.values():
+        engine.prefill([1 + i % 97 for i in range(CONTEXT)])
+    for _ in range(REPEATS):
+        for at, width in enumerate(WIDTHS):
+            ids = torch.arange(1, width + 1)
+            for dtype, engine in engines.items():
+                target, new = engine.target, ids.to(engine.target.device)
+                started = time.perf_counter()
+                target.extend(new)
+                synchronize(target.device)
+                spent[dtype][at].append(time.perf_counter() - started)
+                target.truncate(CONTEXT)
+    return {d: [statistics.median(times) for times in widths] for d, widths in spent.items()}
 
 
 def parts_of_a_pass(engine: Engine) -> dict[str, float]:

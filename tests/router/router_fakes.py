@@ -50,6 +50,7 @@ class FakeEngine:
         self.tokenizer = FakeTokenizer()
         self.fails = fails
         self.calls: list[tuple[str, str]] = []
+        self.reused: list[bool] = []  # what every `prefill` was asked
 
     @property
     def arm_names(self) -> list[str]:
@@ -66,6 +67,7 @@ class FakeEngine:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
     def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+        self.reused.append(reuse)
         embedding = torch.tensor([len(prompt_ids) % 2, 1.0, 0.0, 0.0])
         return Prefilled(torch.zeros(8), embedding, prefill_s=0.01)
 

@@ -45,8 +45,22 @@ def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None
     assert (found["text"], found["arm"], found["finish_reason"]) == ("ABC", "wide", "length")
 
 
+@pytest.mark.parametrize("more", [[], ["--arm", "wide"]])
+def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[Any, ...]] = []
+
+    def load(*given: Any) -> FakeEngine:
+        asked.append(given)
+        return FakeEngine()
+
+    monkeypatch.setattr(route, "load_engine", load)
+    how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
+    assert cli.main(["generate", "hi", *how, *more]) == 0
+    assert asked == [("t", None, "int8", "cpu", "hf")]
+
+
 def test_prompts_from_a_file_in_every_form(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "prompts.jsonl"
     lines = [
@@ -63,6 +77,7 @@ def test_prompts_from_a_file_in_every_form(
     assert [(row.get("id"), row.get("turn")) for row in found] == [
         (None, None), (None, None), ("q1", 0), ("q1", 1), (5, None),
     ]  # fmt: skip
+    assert engine.reused == [False, False, False, True, False], "a chat's later turns share it"
 
 
 def test_a_failing_prompt_becomes_an_error_object(
