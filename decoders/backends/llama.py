@@ -30,7 +30,6 @@ from .llama_model import (
     layer,
     load,
     packed,
-    paired,
     rms_norm,
     rope_table,
     rounded,
@@ -81,10 +80,10 @@ class LlamaBackend:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
     def new_cache(self, layers: int) -> KVCache:
-        """Room for the whole context, and for the double of a lone last row. On a CPU the pages are
-        touched, and so taken, only as the sequence grows."""
+        """Room for the whole context. On a CPU the pages are touched, and so taken, only as the
+        sequence grows."""
         kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
-        positions = rounded(self.context + 1)
+        positions = rounded(self.context)
         return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)
 
     @property
@@ -210,7 +209,7 @@ class LlamaBackend:
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
         rope, mask = self.positions(start, 1)
-        h, depth = paired(self._embed(torch.tensor([token], device=self.device))), 0
+        h, depth = self._embed(torch.tensor([token], device=self.device)), 0
         slots = self._slots(start, h.shape[1], mask, 0, layers)
         left = False
         while depth < layers and not left:
@@ -280,7 +279,7 @@ class LlamaBackend:
         return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
 
     def _run(self, h: Tensor, first: int, last: int, start: int, place: Place) -> Tensor:
-        slots = self._slots(start, paired(h).shape[1], place[1], first, last)
+        slots = self._slots(start, h.shape[1], place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots)
 
     def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:

@@ -103,21 +103,10 @@ Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new
 def through(
     h: Tensor, layers: Sequence[LayerWeights], shape: Shape, place: Place, slots: Sequence[Slot]
 ) -> Tensor:
-    """h [1, T, d] through some layers; [1, T, d]. slots: `cache.slots` for `paired(h)` rows."""
-    t, h = h.shape[1], paired(h)
+    """h [1, T, d] through some layers; [1, T, d]. slots: one a layer, `KVCache.slots`."""
     for w, slot in zip(layers, slots, strict=True):
         h = layer(h, w, shape, *place, slot)
-    return h[:, :t]
-
-
-def paired(h: Tensor) -> Tensor:
-    """A lone row [1, 1, d] twice where its sums would be ordered otherwise than among others: in
-    bfloat16 on a CPU. What its double writes lies behind the sequence and is never read."""
-    return torch.cat([h, h], 1) if h.shape[1] == 1 and _alters(h) else h
-
-
-def _alters(x: Tensor) -> bool:
-    return x.dtype == torch.bfloat16 and x.device.type == "cpu"
+    return h
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:

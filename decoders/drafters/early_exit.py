@@ -7,7 +7,7 @@ from torch import Tensor
 
 from ..backends.early_exit import Adapter
 from ..backends.llama import LlamaBackend
-from ..backends.llama_model import packed_layer, paired, through
+from ..backends.llama_model import packed_layer, through
 from ..backends.packed import dense, linear, pack
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
@@ -73,7 +73,7 @@ class EarlyExitDrafter:
         place = self.target.positions(start, end - start)
         mask = place[1]
         read = end if mask is None else mask.shape[-1]
-        slots = self._cache.slots(start, paired(h).shape[1], read)
+        slots = self._cache.slots(start, h.shape[1], read)
         h = through(h, self.blocks, self.target.shape, place, slots)
         self._read = end
         return self.adapter.read(h[0, -1])
