@@ -182,9 +182,9 @@ class LlamaBackend:
         assert self._exit_hidden is not None
         place = place or self.positions(self._ahead, len(ids))
         hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead, place)
-        self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden[0]
+        self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
         self._ahead += len(ids)
-        return hidden[0]
+        return hidden
 
     @torch.inference_mode()
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
@@ -210,17 +210,17 @@ class LlamaBackend:
             raise ContextTooLong(start, 1, self.context)
         rope, mask = self.positions(start, 1)
         h, depth = self._embed(torch.tensor([token], device=self.device)), 0
-        slots = self._slots(start, h.shape[1], mask, 0, layers)
+        slots = self._slots(start, 1, mask, 0, layers)
         left = False
         while depth < layers and not left:
             below = h
             h = layer(below, self.weights.layers[depth], self.shape, rope, mask, slots[depth])
             depth += 1
-            left = depth < layers and leaves(h[0, 0], below[0, 0], depth)
+            left = depth < layers and leaves(h[0], below[0], depth)
         for above in range(depth, layers):
             skip_layer(h, self.weights.layers[above], self.shape, rope, slots[above])
         self._length = self._ahead = start + 1
-        return h[0, 0], depth
+        return h[0], depth
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -244,11 +244,11 @@ class LlamaBackend:
             if done < len(ids):
                 rest = None if parents is None else self._at(depths[done:], seen[done:])
                 self.lower(ids[done:], rest)
-            at_exit = self._exit_hidden[start:end].unsqueeze(0)
+            at_exit = self._exit_hidden[start:end]
             hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start, place)
         self._length = end
         self._ahead = end
-        return hidden[0]
+        return hidden
 
     def positions(self, start: int, t: int) -> Place:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
@@ -273,13 +273,13 @@ class LlamaBackend:
         return rope, attention_mask(seen, self.shape, self.dtype)
 
     def _embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weights.embedding).unsqueeze(0)
+        return F.embedding(ids, self.weights.embedding)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
 
     def _run(self, h: Tensor, first: int, last: int, start: int, place: Place) -> Tensor:
-        slots = self._slots(start, h.shape[1], place[1], first, last)
+        slots = self._slots(start, len(h), place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots)
 
     def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:

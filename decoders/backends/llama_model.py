@@ -22,6 +22,7 @@ from .packed import Matrix, dense, linear, pack
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
+QUERIES = 128  # positions of a prompt whose attention is computed at once
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
 
@@ -77,21 +78,22 @@ def layer(
     mask: Tensor | None,
     slot: Slot | None = None,
 ) -> Tensor:
-    """One decoder layer. h: [B, T, d]; rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D].
+    """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
 
-    mask: what `attention_mask` made, None for causal attention from position 0. slot: where keys
-    and values are written and read, None where there is no cache. Returns [B, T, d].
+    rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D]. mask: what `attention_mask` made,
+    None for causal attention from position 0. slot: where keys and values are written and read,
+    None where there is no cache. Returns what has h's shape.
     """
-    b, t, _ = h.shape
     x = rms_norm(h, w.attention_norm, shape.norm_eps)
     qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)  # [B, H + 2 KV, T, D]
+    q, kv = qkv.tensor_split((shape.heads,), -3)
     if slot is None:
-        k, v = qkv[:, shape.heads :].chunk(2, 1)
+        k, v = kv.chunk(2, -3)
     else:
-        slot.write.copy_(qkv[:, shape.heads :])
+        slot.write.copy_(kv)
         k, v = slot.keys, slot.values
-    a = _attend(qkv[:, : shape.heads], k, v, mask)
-    h = h + linear(a.transpose(1, 2).reshape(b, t, -1), w.out)
+    a = _attend(q, k, v, mask)
+    h = h + linear(a.transpose(1, 2).reshape(*h.shape[:-1], -1), w.out)
     x = rms_norm(h, w.mlp_norm, shape.norm_eps)
     gate, up = linear(x, w.gate_up).chunk(2, -1)
     return h + linear(F.silu(gate) * up, w.down)
@@ -103,7 +105,7 @@ Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new
 def through(
     h: Tensor, layers: Sequence[LayerWeights], shape: Shape, place: Place, slots: Sequence[Slot]
 ) -> Tensor:
-    """h [1, T, d] through some layers; [1, T, d]. slots: one a layer, `KVCache.slots`."""
+    """h [T, d] through some layers; [T, d]. slots: one a layer, `KVCache.slots`."""
     for w, slot in zip(layers, slots, strict=True):
         h = layer(h, w, shape, *place, slot)
     return h
@@ -124,8 +126,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def _split(qkv: Tensor, shape: Shape) -> Tensor:
-    """[B, T, (H + 2 KV) * D] -> [B, H + 2 KV, T, D]."""
-    return qkv.view(*qkv.shape[:2], -1, shape.head_dim).transpose(1, 2)
+    """[..., T, (H + 2 KV) * D] -> [..., H + 2 KV, T, D]."""
+    return qkv.view(*qkv.shape[:-1], -1, shape.head_dim).transpose(-3, -2)
 
 
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -149,18 +151,48 @@ def rounded(positions: int) -> int:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """q: [B, H, T, D], k and v: [B, KV, S, D] -> [B, H, T, D]; mask as in `layer`."""
-    b, heads, t, d = q.shape
+    """q: [B, H, T, D], or [H, T, D] for a B of 1; k and v: [B, KV, S, D] -> [B, H, T, D]; mask as
+    in `layer`."""
+    b, kv_heads = k.shape[:2]
+    heads, t, d = q.shape[-3:]
+    if t > QUERIES // 2 and q.dtype == torch.bfloat16 and q.device.type == "cpu":
+        return _in_blocks(q.reshape(b, kv_heads, -1, t, d), k, v, mask)
     if mask is None:
-        grouped = heads != k.shape[1]
+        q, grouped = q.reshape(b, heads, t, d), heads != kv_heads
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     # As rows of their key head, query heads read the keys once, not once each: on a CPU 5 times
     # faster for one token (docs/performance.md).
-    rows = q.reshape(b, k.shape[1], -1, d)
+    rows = q.reshape(b, kv_heads, -1, d)
     if mask.shape[-2] > rows.shape[-2]:
         rows = torch.cat([rows, rows], 2)
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
-    return a[:, :, : heads // k.shape[1] * t].reshape(b, heads, t, d)
+    return a[:, :, : heads // kv_heads * t].reshape(b, heads, t, d)
+
+
+def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """`_attend` for a prompt, as products of QUERIES positions with what they may see: PyTorch's
+    attention kernel for CPUs multiplies bfloat16 at a tenth of the speed of its matrix products.
+
+    q: [B, KV, H / KV, T, D], k and v: [B, KV, S, D]; the T positions are the last of the S.
+    """
+    b, kv_heads, group, t, d = q.shape
+    s = k.shape[2]
+    keys, values = k.reshape(-1, s, d), v.reshape(-1, s, d)
+    made = torch.empty_like(q)
+    later = q.new_full((QUERIES, QUERIES), -torch.inf).triu(1)
+    for first in range(0, t, QUERIES):
+        last = min(first + QUERIES, t)
+        n, end = last - first, s - t + last
+        rows = q[:, :, :, first:last].reshape(-1, group * n, d) * d**-0.5
+        scores = torch.bmm(rows, keys[:, :end].transpose(1, 2))
+        seen = scores.view(b, kv_heads, group, n, end)
+        if mask is None:
+            seen[..., first:] += later[:n, :n]
+        else:
+            seen += mask.view(-1, 1, group, t, s)[:, :, :, first:last, :end]
+        a = torch.bmm(scores.softmax(-1), values[:, :end])
+        made[:, :, :, first:last] = a.view(b, kv_heads, group, n, d)
+    return made.view(b, -1, t, d)
 
 
 def all_heads(rope: Rope, shape: Shape) -> Rope:
@@ -188,11 +220,11 @@ def skip_layer(
     rope: Rope,
     slot: Slot,
 ) -> None:
-    """Write the keys and values of a layer that h [1, T, d] does not go through, as if it had come
+    """Write the keys and values of a layer that h [T, d] does not go through, as if it had come
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
     x = rms_norm(h, w.attention_norm, shape.norm_eps)
     qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)
-    slot.write.copy_(qkv[:, shape.heads :])  # a packed matrix cannot be cut: q is for nothing
+    slot.write.copy_(qkv[shape.heads :])  # a packed matrix cannot be cut: q is for nothing
 
 
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Rope:

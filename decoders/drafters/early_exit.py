@@ -69,11 +69,11 @@ class EarlyExitDrafter:
     def _catch_up(self, end: int) -> Tensor:
         """Adapter over the positions not yet read, up to `end`; [d] at the last, for the head."""
         start = self._read
-        h = self.target.exit_hidden(start, end).unsqueeze(0)
+        h = self.target.exit_hidden(start, end)
         place = self.target.positions(start, end - start)
         mask = place[1]
         read = end if mask is None else mask.shape[-1]
-        slots = self._cache.slots(start, h.shape[1], read)
+        slots = self._cache.slots(start, end - start, read)
         h = through(h, self.blocks, self.target.shape, place, slots)
         self._read = end
-        return self.adapter.read(h[0, -1])
+        return self.adapter.read(h[-1])

@@ -349,7 +349,7 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
         if id(w) in names:
             assert slot.write.untyped_storage().data_ptr() == own
             start = slot.write.storage_offset() // shape.head_dim % rounded(target.context)
-            runs.append((names[id(w)], start, h.shape[1]))
+            runs.append((names[id(w)], start, len(h)))
         return real(h, w, shape, rope, mask, slot)
 
     monkeypatch.setattr(llama_model, "layer", noted)
