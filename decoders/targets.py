@@ -79,13 +79,17 @@ def load_backend(
     backend: str = "auto",
     int8: bool = False,
 ) -> Backend:
-    """native where the architecture fits, else hf; `backend` may force either. An encoder-decoder
-    runs on hf. int8: weights in int8, which the native backend has on a CPU."""
+    """native where the architecture fits, else hf; `backend` may force either, or graphs: native,
+    its passes recorded as CUDA graphs. An encoder-decoder runs on hf. int8: weights in int8, which
+    the native backend has on a CPU."""
     from .backends import llama_model
     from .backends.llama import LlamaBackend
+    from .backends.recorded import cuda_graphs
 
-    if backend not in ("auto", "native", "hf"):
-        raise DraftpickError(f"unknown backend {backend!r}; use auto, native or hf")
+    if backend not in ("auto", "native", "hf", "graphs"):
+        raise DraftpickError(f"unknown backend {backend!r}; use auto, native, hf or graphs")
+    if backend == "graphs" and device.type != "cuda":
+        raise DraftpickError(f"graphs are recorded on CUDA, not on {device.type}; use native")
     if int8 and device.type != "cpu":
         raise DraftpickError("int8 weights are for CPUs; use --dtype bfloat16")
     if int8 and backend == "hf":
@@ -103,8 +107,11 @@ def load_backend(
         return HFBackend.load(folder, device, dtype)
     reason = llama_model.unsupported(json.loads((folder / "config.json").read_text()))
     if reason is None:
-        return LlamaBackend.load(folder, device, dtype, int8=int8)
-    if backend == "native":
+        native = LlamaBackend.load(folder, device, dtype, int8=int8)
+        if backend == "graphs":
+            native.record_passes(cuda_graphs())
+        return native
+    if backend in ("native", "graphs"):
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
     return load_backend(folder, device, dtype, "hf", int8)

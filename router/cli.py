@@ -51,7 +51,11 @@ Config = Annotated[
 Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact) or int8 (weights; CPU).")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
-    str, typer.Option(help="native (fast), hf (transformers), or auto: native where it fits.")
+    str,
+    typer.Option(
+        help="native (fast), hf (transformers), auto: native where it fits; graphs: native with "
+        "CUDA graphs."
+    ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]

@@ -7,19 +7,51 @@ them out layer by layer costs eight small operations a layer.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 
+class Slot(Protocol):
+    """One layer's part in one pass. keys, values: [B, KV, S, D], from position 0 on, the new ones
+    among them once `store` has been called."""
+
+    @property
+    def keys(self) -> Tensor: ...
+
+    @property
+    def values(self) -> Tensor: ...
+
+    def store(self, kv: Tensor) -> None:
+        """kv: [B, 2 * KV, T, D], or without B for one sequence: the new keys, then the values."""
+        ...
+
+
 @dataclass(frozen=True)
-class Slot:
-    """One layer's views for one pass. write: [B, 2 * KV, T, D], the new keys, then the new values.
-    keys, values: [B, KV, S, D], from position 0 on, the new ones among them."""
+class SliceSlot:
+    """Views cut where the new positions lie. write: [B, 2 * KV, T, D]."""
 
     write: Tensor
     keys: Tensor
     values: Tensor
+
+    def store(self, kv: Tensor) -> None:
+        self.write.copy_(kv)
+
+
+@dataclass(frozen=True)
+class ScatterSlot:
+    """One sequence's, for a pass that learns where it stands from a tensor. room: [2 * KV, C, D],
+    the whole cache of the layer; positions: [T] of the new ones."""
+
+    room: Tensor
+    positions: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def store(self, kv: Tensor) -> None:
+        self.room.index_copy_(1, self.positions, kv)
 
 
 class KVCache:
@@ -35,20 +67,30 @@ class KVCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self._kv_heads = kv_heads
+        self._kv_heads, self.capacity = kv_heads, capacity
         size = (layers, batch, 2 * kv_heads, capacity, head_dim)
         self.all = torch.zeros(size, dtype=dtype, device=device)
 
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None
-    ) -> list[Slot]:
+    ) -> list[SliceSlot]:
         """For the layers first..last-1 of a pass that writes t positions from `start` on, and reads
         the first `read`."""
         layers, kv = self.all[first:last], self._kv_heads
         write = layers[:, :, :, start : start + t].unbind(0)
         keys = layers[:, :, :kv, :read].unbind(0)
         values = layers[:, :, kv:, :read].unbind(0)
-        return [Slot(*views) for views in zip(write, keys, values, strict=True)]
+        return [SliceSlot(*views) for views in zip(write, keys, values, strict=True)]
+
+    def scattered(
+        self, positions: Tensor, read: int, first: int = 0, last: int | None = None
+    ) -> list[ScatterSlot]:
+        """As `slots`, for new `positions` [T] that are not known to the host."""
+        kv = self._kv_heads
+        return [
+            ScatterSlot(room[0], positions, room[:, :kv, :read], room[:, kv:, :read])
+            for room in self.all[first:last].unbind(0)
+        ]
 
     def move(self, target: slice, source: Tensor) -> None:
         """Copy positions `source` [n] to the n of `target`, in every layer."""

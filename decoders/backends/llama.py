@@ -19,7 +19,7 @@ from torch import Tensor
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .int8 import Int8Weight
-from .kv import KVCache, Slot
+from .kv import KVCache, SliceSlot
 from .llama_model import (
     Place,
     Shape,
@@ -37,6 +37,7 @@ from .llama_model import (
     through,
 )
 from .packed import halved, linear, pack
+from .recorded import WIDEST, RecordedPasses, Recorder
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
@@ -62,6 +63,7 @@ class LlamaBackend:
         self._exit_layer = 0
         self._ahead = 0  # positions that the layers below the exit have seen
         self._exit_hidden: Tensor | None = None
+        self.recorded: RecordedPasses | None = None
 
     @classmethod
     def load(
@@ -75,6 +77,10 @@ class LlamaBackend:
         """int8: also hold the matrices in int8 (int8.py); on a CPU, in bfloat16."""
         shape, weights = load(folder, device, dtype)
         return cls(shape, packed(weights, halved if int8 else pack), context)
+
+    def record_passes(self, record: Recorder) -> None:
+        """From now on replay the passes of drafts and reviews (recorded.py)."""
+        self.recorded = RecordedPasses(self.shape, self.weights, self._rope, self._cache, record)
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -132,6 +138,18 @@ class LlamaBackend:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
         return linear(self.final_norm(hidden), self.weights.head)
 
+    @torch.inference_mode()
+    def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
+        """Append `ids` [U], then the greedy answer's first k - 1 tokens; all k of them [k], found
+        among the first `known` ids. As `extend` token by token, but one recorded pass."""
+        assert self.recorded is not None and self._exit_hidden is None
+        start, more = self._length, len(ids) + k - 1
+        if start + more > self.context:
+            raise ContextTooLong(start, more, self.context)
+        drafted = self.recorded.draft(ids, k, known, start)
+        self._length = self._ahead = start + more
+        return drafted
+
     def truncate(self, length: int) -> None:
         most = self._length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
@@ -180,7 +198,6 @@ class LlamaBackend:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]. place:
         as `positions` gives it, where they do not simply follow each other."""
         assert self._exit_hidden is not None
-        place = place or self.positions(self._ahead, len(ids))
         hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead, place)
         self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
         self._ahead += len(ids)
@@ -227,6 +244,7 @@ class LlamaBackend:
     def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         """All layers over `ids` [T] in slots length..; [T, d] before the final norm. parents: as
         for `extend`."""
+        place: Place | None
         start, end = self._length, self._length + len(ids)
         if end > self.context:
             raise ContextTooLong(start, len(ids), self.context)
@@ -235,8 +253,7 @@ class LlamaBackend:
             place = self._at(depths, seen)
         else:
             require_chain(self._tree)
-            self._tree = None
-            place = self.positions(start, len(ids))
+            self._tree, place = None, None
         if self._exit_hidden is None:
             hidden = self._run(self._embed(ids), 0, self.shape.layers, start, place)
         else:
@@ -278,10 +295,17 @@ class LlamaBackend:
     def final_norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
 
-    def _run(self, h: Tensor, first: int, last: int, start: int, place: Place) -> Tensor:
+    def _run(self, h: Tensor, first: int, last: int, start: int, place: Place | None) -> Tensor:
+        """h [T, d] through the layers first..last-1. place: None for a chain from `start` on."""
+        if place is None:
+            if self.recorded is not None and len(h) <= WIDEST:
+                return self.recorded.layers(h, first, last, start)
+            place = self.positions(start, len(h))
         slots = self._slots(start, len(h), place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots)
 
-    def _slots(self, start: int, t: int, mask: Tensor | None, first: int, last: int) -> list[Slot]:
+    def _slots(
+        self, start: int, t: int, mask: Tensor | None, first: int, last: int
+    ) -> list[SliceSlot]:
         read = start + t if mask is None else mask.shape[-1]
         return self._cache.slots(start, t, read, first, last)

@@ -90,7 +90,7 @@ def layer(
     if slot is None:
         k, v = kv.chunk(2, -3)
     else:
-        slot.write.copy_(kv)
+        slot.store(kv)
         k, v = slot.keys, slot.values
     a = _attend(q, k, v, mask)
     h = h + linear(a.transpose(1, 2).reshape(*h.shape[:-1], -1), w.out)
@@ -224,7 +224,7 @@ def skip_layer(
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
     x = rms_norm(h, w.attention_norm, shape.norm_eps)
     qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)
-    slot.write.copy_(qkv[shape.heads :])  # a packed matrix cannot be cut: q is for nothing
+    slot.store(qkv[shape.heads :])  # a packed matrix cannot be cut: q is for nothing
 
 
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Rope:

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor
 
 from ..backends.base import Backend
+from ..backends.llama import LlamaBackend
+from ..backends.recorded import WIDEST
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
@@ -40,6 +42,11 @@ class NeuralDrafter:
         needs_raw: bool = False,
     ) -> Proposal:
         unread = torch.tensor(context[self.backend.length :], device=self._device)
+        plain = sampling.greedy and sampling.repetition_penalty == 1
+        if plain and min_confidence == 0 and not needs_raw and len(unread) <= WIDEST:
+            recorded = self._recorded(unread, k)
+            if recorded is not None:
+                return recorded
         first = self._feed(unread)
         proposal, steps = draft_chain(
             first, self._feed, k, context, self.vocab, sampling, chance, min_confidence, needs_raw
@@ -55,6 +62,16 @@ class NeuralDrafter:
         if self.vocab is None:
             return self.backend.extend(ids)
         return self.backend.extend(self.vocab.from_target[ids])[:, : self.vocab.size - 1]
+
+    def _recorded(self, unread: Tensor, k: int) -> Proposal | None:
+        """The k likeliest tokens in turn, as one recorded pass; None where passes are not."""
+        if not isinstance(self.backend, LlamaBackend) or self.backend.recorded is None:
+            return None
+        self.calls += k
+        if self.vocab is None:
+            return Proposal(self.backend.draft(unread, k, self.backend.vocab_size))
+        ids = self.backend.draft(self.vocab.from_target[unread], k, self.vocab.size - 1)
+        return Proposal(self.vocab.to_target[ids])
 
     def _feed(self, ids: Tensor) -> Tensor:
         return self.logits(ids)[-1]

@@ -79,6 +79,9 @@ class Checkpoint:
     def load(self) -> tuple[Backend, DraftVocab | None]:
         """The model, with a cache of its own, and what it can say of the target's vocabulary."""
         backend = _load(self.folder, self.target.device, self.target.dtype)
+        passes = getattr(self.target, "recorded", None)
+        if passes is not None and isinstance(backend, LlamaBackend):
+            backend.record_passes(passes.record)
         return backend, self.vocab or common_vocab(backend, self.target)
 
     def load_reviewer(self) -> Backend:

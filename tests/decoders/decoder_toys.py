@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -26,6 +27,7 @@ from transformers import (
 from decoders.backends.base import Backend
 from decoders.backends.early_exit import Adapter, AdapterConfig
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.recorded import Run
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.draft_vocab import DraftVocab
@@ -81,6 +83,13 @@ def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> Non
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def traced(run: Run) -> Run:
+    """A recorder for any device: the operations of one run, on the same tensors, done again. What a
+    graph on a GPU could not record, a tensor read on the host, cannot be traced either."""
+    graph = make_fx(run)()
+    return lambda: graph()
 
 
 def native(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:

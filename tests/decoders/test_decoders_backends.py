@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, native, random_exit, transformers_model
+from decoder_toys import CPU, native, random_exit, traced, transformers_model
 from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
@@ -23,7 +23,15 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.records import Sampling
 
 Tiny = Callable[..., Path]
-DECODERS = ("toy", "native-float64", "native-float32", "native-with-exit", "hf")
+DECODERS = (
+    "toy",
+    "native-float64",
+    "native-float32",
+    "native-with-exit",
+    "native-recorded",
+    "native-recorded-with-exit",
+    "hf",
+)
 MADE = (*DECODERS, "hf-seq2seq")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
@@ -39,8 +47,10 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         return HFBackend.load(tiny(), CPU, torch.float32)
     dtype = torch.float64 if kind == "native-float64" else torch.float32
     backend = native(tiny(), dtype)
-    if kind == "native-with-exit":
+    if kind.endswith("-with-exit"):
         backend.open_exit(1)
+    if "-recorded" in kind:
+        backend.record_passes(traced)
     return backend
 
 

@@ -74,7 +74,9 @@ def test_int8_weights(tiny: Tiny) -> None:
 def test_backends(tiny: Tiny) -> None:
     for name, kind in (("auto", LlamaBackend), ("native", LlamaBackend), ("hf", HFBackend)):
         assert isinstance(targets.load_backend(tiny(), CPU, torch.float32, name), kind)
-    with pytest.raises(DraftpickError, match="unknown backend 'onnx'; use auto, native or hf"):
+    with pytest.raises(
+        DraftpickError, match="unknown backend 'onnx'; use auto, native, hf or graphs"
+    ):
         targets.load_backend(tiny(), CPU, torch.float32, "onnx")
 
 

@@ -1,0 +1,136 @@
+"""Passes recorded once and replayed: CUDA graphs, behind `--backend graphs`.
+
+A pass over a few tokens launches some nine hundred kernels, and at batch 1 the host takes longer to
+launch them than the GPU to run them. A graph launches them at once, but always with the same shapes
+and addresses. So here nothing depends on where the sequence stands but the contents of two small
+tensors, the tokens (or states) and `start`: rotary rows are gathered, keys and values scattered,
+and attention reads a whole number of blocks of the cache behind a mask.
+
+Recording is a function's: `cuda_graphs` gives the one that the switch turns on. Tests trace the
+same passes on a CPU instead and replay the trace, which fails wherever a pass would read a tensor
+on the host or keep a position from the time of recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .kv import KVCache
+from .llama_model import (
+    Rope,
+    Shape,
+    Weights,
+    all_heads,
+    attention_mask,
+    layer,
+    rms_norm,
+)
+from .packed import linear
+
+Run = Callable[[], Tensor]
+Recorder = Callable[[Run], Run]
+
+WIDEST = 17  # tokens; a wider pass is not recorded
+LEAST_READ = 256  # positions; twice as many each time a sequence outgrows what was recorded
+WARM_UP = 3
+
+
+def cuda_graphs() -> Recorder:
+    """A recorder whose graphs share one pool of memory. A replay's result stays until the next."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(run: Run) -> Run:
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # kernels choose their workspaces before they are recorded
+            for _ in range(WARM_UP):
+                run()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            made = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return made
+
+        return replay
+
+    return record
+
+
+class RecordedPasses:
+    """One model's passes, each recorded when it is first asked for; by what it runs, how many
+    tokens and how many positions it reads. Passes are repeatable: recording may run them more than
+    once."""
+
+    def __init__(
+        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, record: Recorder
+    ) -> None:
+        self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
+        self.record = record
+        embedding = weights.embedding
+        self._start = torch.zeros(1, dtype=torch.int64, device=embedding.device)
+        self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=embedding.device)
+        self._states = embedding.new_zeros(WIDEST, shape.hidden)
+        self._replays: dict[tuple[object, ...], Run] = {}
+
+    def layers(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
+        """h [T, d] through the layers first..last-1, at positions start..; [T, d]. T <= WIDEST."""
+        t = len(h)
+        read = self._read(start + t)
+        self._states[:t].copy_(h)
+
+        def run() -> Tensor:
+            return self._through(self._states[:t], first, last, 0, read)
+
+        return self._replay(("layers", first, last, t, read), run, start)
+
+    def draft(self, ids: Tensor, k: int, known: int, start: int) -> Tensor:
+        """Read `ids` [U] at positions start.., then draft k >= 1 tokens greedily among the first
+        `known` ids; [k]. The last one is not read."""
+        u = len(ids)
+        read = self._read(start + u + k - 1)
+        self._ids[:u].copy_(ids)
+
+        def run() -> Tensor:
+            unread, at = self._ids[:u], 0
+            drafted: list[Tensor] = []
+            while len(drafted) < k:
+                h = F.embedding(unread, self._weights.embedding)
+                h = self._through(h, 0, self._shape.layers, at, read)[-1:]
+                normed = rms_norm(h, self._weights.norm, self._shape.norm_eps)
+                drafted.append(linear(normed, self._weights.head)[:, :known].argmax(-1))
+                at += len(unread)
+                unread = drafted[-1]
+            return torch.cat(drafted)
+
+        return self._replay(("draft", u, k, known, read), run, start)
+
+    def _read(self, end: int) -> int:
+        """Positions that a pass up to `end` reads."""
+        read = LEAST_READ
+        while read < end:
+            read *= 2
+        return min(read, self._cache.capacity)
+
+    def _replay(self, key: tuple[object, ...], run: Run, start: int) -> Tensor:
+        self._start.fill_(start)
+        if key not in self._replays:
+            self._replays[key] = self.record(run)
+        return self._replays[key]().clone()
+
+    def _through(self, h: Tensor, first: int, last: int, behind: int, read: int) -> Tensor:
+        """h [T, d] through some layers, `behind` positions after the start."""
+        positions = self._start + torch.arange(behind, behind + len(h), device=h.device)
+        rope = all_heads((self._rope[0][positions], self._rope[1][positions]), self._shape)
+        seen = torch.arange(read, device=h.device) <= positions.unsqueeze(1)
+        mask = attention_mask(seen, self._shape, h.dtype)
+        slots = self._cache.scattered(positions, read, first, last)
+        for w, slot in zip(self._weights.layers[first:last], slots, strict=True):
+            h = layer(h, w, self._shape, rope, mask, slot)
+        return h

@@ -1,0 +1,202 @@
+"""Recorded passes: what is replayed is what an ordinary pass gives, wherever the sequence stands.
+
+On a CPU the passes are traced instead of recorded as CUDA graphs (`decoder_toys.traced`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    method,
+    native,
+    random_exit,
+    run,
+    traced,
+)
+
+from decoders import targets
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.recorded import Run, cuda_graphs
+from decoders.chance import Generator
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import NeuralDrafter
+from decoders.errors import DraftpickError
+from decoders.records import DecodeResult, Request, Sampling
+
+Tiny = Callable[..., Path]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
+LONG = 400  # positions: more than the fewest that a recorded pass reads
+
+
+class Recorder:
+    """Traces, and counts."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def __call__(self, run: Run) -> Run:
+        self.recorded += 1
+        return traced(run)
+
+
+def recorded(folder: Path, dtype: torch.dtype = torch.float64) -> tuple[LlamaBackend, Recorder]:
+    backend, recorder = native(folder, dtype), Recorder()
+    backend.record_passes(recorder)
+    return backend, recorder
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+def test_one_recording_serves_every_position(tiny: Tiny) -> None:
+    backend, recorder = recorded(tiny())
+    plain = native(tiny(), torch.float64)
+    close(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
+    for step in range(12):
+        for ids in (torch.tensor([step]), torch.tensor([7, step, 2])):
+            close(backend.extend(ids), plain.extend(ids))
+        for model in (backend, plain):
+            model.truncate(model.length - 2)  # what comes next is written over a part of it
+    assert recorder.recorded == 2  # one a width
+
+
+def test_a_longer_sequence_has_another_recording(tiny: Tiny) -> None:
+    folder = tiny(max_position_embeddings=LONG)
+    backend, recorder = recorded(folder)
+    plain = native(folder, torch.float64)
+    prompt = [i % 13 for i in range(250)]
+    backend.prefill(prompt)
+    plain.prefill(prompt)
+    for token in range(12):
+        ids = torch.tensor([token])
+        close(backend.extend(ids), plain.extend(ids))
+    assert recorder.recorded == 2
+    backend.prefill(PROMPT)
+    backend.extend(torch.tensor([1]))
+    assert recorder.recorded == 2  # what was recorded for short ones is still there
+
+
+def test_results_outlive_the_next_pass(tiny: Tiny) -> None:
+    backend, _ = recorded(tiny())
+    backend.prefill(PROMPT)
+    logits = backend.extend(torch.tensor([1]))
+    before = logits.clone()
+    backend.extend(torch.tensor([2]))
+    assert torch.equal(logits, before)
+
+
+def answers(
+    tiny: Tiny, kind: str, sampling: Sampling, record: bool
+) -> tuple[DecodeResult, Recorder]:
+    """A tiny target's answer with rounds of several lengths, one of them sat out."""
+    recorder = Recorder()
+    target = native(tiny(), torch.float64)
+    # The middle drafter is often right, the others hardly ever: all and none accepted occur.
+    drafters: dict[str, Callable[[], NeuralDrafter]] = {
+        "itself": lambda: NeuralDrafter(native(tiny(), torch.float64)),
+        "another": lambda: NeuralDrafter(native(tiny(seed=1), torch.float64)),
+        "a part of the vocabulary": lambda: NeuralDrafter(
+            native(tiny(seed=2, vocab_size=9), torch.float64),
+            DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16),
+        ),
+    }
+    if record:
+        target.record_passes(recorder)
+    if kind == "exit":
+        how = method(random_exit(target, 1, seed=0), ListedLengths([3, 0, 1]))
+    elif kind == "alone":
+        how = autoregressive()
+    else:
+        drafter = drafters[kind]()
+        assert isinstance(drafter.backend, LlamaBackend)
+        if record:
+            drafter.backend.record_passes(recorder)
+        how = method(drafter, ListedLengths([3, 0, 0, 0, 1]))
+    return run(target, how, PROMPT, Request(24, sampling, seed=3)), recorder
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampling"),
+    [
+        ("itself", Sampling()),
+        ("another", Sampling()),
+        ("another", Sampling(0.8)),
+        ("another", Sampling(repetition_penalty=1.3)),
+        ("a part of the vocabulary", Sampling()),
+        ("exit", Sampling()),
+        ("alone", Sampling()),
+    ],
+)
+def test_answers_and_counts_are_those_of_ordinary_passes(
+    tiny: Tiny, kind: str, sampling: Sampling
+) -> None:
+    made, recorder = answers(tiny, kind, sampling, record=True)
+    plain, _ = answers(tiny, kind, sampling, record=False)
+    assert recorder.recorded > 0
+    for field in ("ids", "rounds", "drafted", "accepted_per_position", "target_calls"):
+        assert getattr(made, field) == getattr(plain, field), field
+    assert made.draft_calls == plain.draft_calls
+
+
+def test_a_whole_draft_is_one_recording(tiny: Tiny) -> None:
+    backend, recorder = recorded(tiny())
+    drafter = NeuralDrafter(backend)
+    drafter.reset(PROMPT)
+    context = [*PROMPT, 7]
+    for _ in range(5):
+        proposal = drafter.propose(context, 4, Sampling(), Generator(CPU, 0))
+        context += [*proposal.ids.tolist(), 3]
+        drafter.commit(context)
+    assert recorder.recorded == 2  # one token unread at first, later a draft's last and the next
+
+
+def test_the_context_is_not_overrun(tiny: Tiny) -> None:
+    backend, _ = recorded(tiny())
+    backend.prefill([1] * (backend.context - 2))
+    with pytest.raises(DraftpickError, match="96"):
+        backend.draft(torch.tensor([1]), 3, 16)
+    assert len(backend.draft(torch.tensor([1]), 2, 16)) == 2
+
+
+def test_what_reads_a_tensor_on_the_host_cannot_be_recorded() -> None:
+    """Or the traced passes above would prove nothing."""
+    x = torch.tensor([3, 1])
+    with pytest.raises(Exception, match=r"data-dependent|item|symbolic|bool"):
+        traced(lambda: torch.ones(int(x[0])))
+    replay = traced(lambda: x * 2)
+    x.fill_(5)
+    assert replay().tolist() == [10, 10]
+
+
+def test_graphs_need_cuda_and_a_shape_that_native_runs(tiny: Tiny) -> None:
+    with pytest.raises(DraftpickError, match="graphs are recorded on CUDA, not on cpu"):
+        targets.load_backend(tiny(), CPU, torch.float32, "graphs")
+    with pytest.raises(DraftpickError, match="native backend cannot run model: biases"):
+        folder = tiny(attention_bias=True)
+        targets.load_backend(folder, torch.device("cuda"), torch.float32, "graphs")
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_graphs_on_cuda_give_what_ordinary_passes_give(tiny: Tiny, dtype: torch.dtype) -> None:
+    cuda = torch.device("cuda")
+    plain, backend = (LlamaBackend.load(tiny(), cuda, dtype) for _ in range(2))
+    backend.record_passes(cuda_graphs())
+    for model in (plain, backend):
+        model.prefill(PROMPT)
+    for step in range(6):
+        for ids in (torch.tensor([step], device=cuda), torch.tensor([7, step, 2], device=cuda)):
+            torch.testing.assert_close(backend.extend(ids), plain.extend(ids), atol=0.1, rtol=0.05)
+    start = backend.length
+    drafted = backend.draft(torch.tensor([5], device=cuda), 4, 16)
+    backend.truncate(start)
+    chain = [5, *drafted.tolist()]
+    assert backend.extend(torch.tensor(chain[:-1], device=cuda)).argmax(-1).tolist() == chain[1:]
