@@ -75,10 +75,8 @@ def main() -> None:
         methods |= llama_cpp_runs(given.gguf, engine.eos_ids, most, torch.get_num_threads())
 
     queries = read_queries(given.queries) if given.queries else shipped("test")
-    prompts = [
-        engine.encode_chat([{"role": "user", "content": q.turns[0]}])
-        for q in first_per_task(queries, given.limit)
-    ]
+    asked = first_per_task(queries, given.limit)
+    prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
     for run in methods.values():
         run(prompts[0])  # warm-up
     order = random.Random(given.seed)
@@ -106,6 +104,9 @@ def main() -> None:
     Console().print(table)
     record = {
         "tokens_per_s": speed,
+        "tokens": tokens,
+        "seconds": seconds,
+        "queries": [q.id for q in asked],
         "prompts": len(prompts),
         "max_new_tokens": given.max_new_tokens,
         "repeats": given.repeats,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from transformers import AutoModelForCausalLM
+if TYPE_CHECKING:
+    import torch
 
 Run = Callable[[list[int]], int]  # prompt ids -> new tokens
 
@@ -23,6 +23,9 @@ def transformers_runs(
 
     like: any tensor of the device and dtype to use.
     """
+    import torch
+    from transformers import AutoModelForCausalLM
+
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=like.dtype).to(like.device).eval()
 
     def with_options(**options: Any) -> Run:
@@ -48,8 +51,11 @@ def transformers_runs(
     return runs
 
 
-def openvino_runs(gguf: Path, eos_ids: tuple[int, ...], most: int) -> dict[str, Run]:
-    """OpenVINO GenAI on the GGUF file itself, alone and with its own prompt lookup."""
+def openvino_runs(
+    gguf: Path, eos_ids: tuple[int, ...], most: int, lookup: bool = True
+) -> dict[str, Run]:
+    """OpenVINO GenAI on the GGUF file itself, alone and, in a pipeline apart, with its own prompt
+    lookup."""
     try:
         import numpy as np
         import openvino as ov
@@ -75,7 +81,8 @@ def openvino_runs(gguf: Path, eos_ids: tuple[int, ...], most: int) -> dict[str, 
 
         return run
 
-    return {"OpenVINO GenAI": with_options(False), "OpenVINO prompt lookup": with_options(True)}
+    runs = {"OpenVINO GenAI": with_options(False)}
+    return runs | {"OpenVINO prompt lookup": with_options(True)} if lookup else runs
 
 
 def llama_cpp_runs(gguf: Path, eos_ids: tuple[int, ...], most: int, threads: int) -> dict[str, Run]:
