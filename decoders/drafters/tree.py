@@ -58,7 +58,7 @@ class TreeDrafter:
             ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
         self.backend.prefill(ids)
         self.calls = 1
-        self._forget(len(ids))
+        self._forget(self.backend.length)
 
     def propose(
         self,
