@@ -107,6 +107,8 @@ arms:
       - {kind: neural, drafter: DRAFTER, length: {k: 2}}
       - {kind: max_gram, shortest: 1, length: {k: 5}}
   lossy: {kind: neural, drafter: DRAFTER, verifier: {rule: lossy_star, alpha: 0.2}}
+  tree: {kind: tree, drafter: DRAFTER, branch: [3, 2]}
+  bush: {kind: tree, drafter: OTHER, branch: [2, 2], every: true, length: {k: 3}}
 """
 
 
@@ -129,6 +131,29 @@ def test_drafters_of_drafters_answer_as_transformers(
             result = engine.decode(name, source, request)
             assert result.ids == theirs, name
             assert result.drafted > 0, name
+
+
+def test_beams_and_early_leavers_share_a_target(folder: Path, tiny_t5: Tiny) -> None:
+    """On one prefill, each arm in turn and back again, each as if it were alone."""
+    drafter = {"drafter": str(tiny_t5(seed=5, num_layers=1))}
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "beams": recipe(name="beams", kind="beam", beams=3),
+        "ahead": recipe(name="ahead", kind="beam", beams=3, drafter=drafter),
+        "all": recipe(name="all", kind="calm", threshold=1),
+        "few": recipe(name="few", kind="calm", threshold=0, decay=1e9, confidence="softmax"),
+        "tree": recipe(name="tree", kind="tree", branch=[3], **drafter),
+    }
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms, eos_ids=(EOS,))
+    greedy = generate_t5(seq2seq_model(folder), SOURCE, 20)
+    beams = generate_t5(seq2seq_model(folder), SOURCE, 20, num_beams=3)
+    few = engine.decode("few", SOURCE, Request(20)).ids
+    assert greedy != beams and few not in (greedy, beams)
+    expected = {"beams": beams, "ahead": beams, "few": few}
+    prefilled = engine.prefill(SOURCE)
+    for name in [*engine.arm_names, *reversed(engine.arm_names)]:
+        result = engine.decode(name, SOURCE, Request(20), prefilled)
+        assert result.ids == expected.get(name, greedy), name
 
 
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:
@@ -271,6 +296,13 @@ def test_other_encoder_decoders_are_refused(tmp_path: Path) -> None:
     BartForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(DraftpickError, match="bart is no T5-like encoder-decoder"):
         targets.load_backend(tmp_path, CPU, torch.float32)
+
+
+def test_attention_that_takes_no_masks_is_refused(tiny_t5: Tiny) -> None:
+    model = seq2seq_model(tiny_t5())
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(DraftpickError, match=r"'flex_attention' takes no masks; .*eager or sdpa"):
+        HFSeq2SeqBackend(model)
 
 
 def test_a_model_without_a_start_token_is_refused(tiny_t5: Tiny) -> None:
