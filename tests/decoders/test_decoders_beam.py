@@ -196,20 +196,21 @@ def test_an_encoder_decoder(
     folder = tiny_t5(name, seed=seed, **config)
     target, model = seq2seq(folder), seq2seq_model(folder)
     small = seq2seq(tiny_t5(seed=seed + 20, num_layers=1, num_decoder_layers=1))
-    short = stood = 0
+    twin, short = seq2seq(folder), 0
     for prompt in PROMPTS:
         likely = generate_t5(model, prompt, 6)
         for eos in ((), (likely[-1],), (likely[2], 9)):
             expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
-            for draft in (None, small, seq2seq(folder)):
+            for draft in (None, small, twin):
                 how = drafted(draft, beams, 3, penalty) if draft else plain(beams, penalty)
                 found = search(how, target, prompt, Request(12), eos)
                 same(found, expected)
                 assert found.result.prompt_ids == prompt
                 assert target.length == 1  # nothing of the search is left
-                stood += found.result.accepted
+                if draft is twin and not eos:
+                    assert found.result.rounds <= 4  # for 11 tokens, up to four a pass
             short += any(len(ids) < 12 for ids, _ in expected)
-    assert short > 0 and stood > 0
+    assert short > 0
 
 
 def test_an_encoder_decoder_s_repetition_penalty(tiny_t5: Tiny) -> None:
