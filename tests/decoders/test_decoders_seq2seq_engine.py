@@ -232,6 +232,46 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     assert engine.batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
 
 
+def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
+    """The drafter's own answer is a chain; rounds are the loop's."""
+    small = {"drafter": str(tiny_t5(seed=5, num_layers=1)), "length": LengthRecipe(k=3)}
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "chain": recipe(name="chain", kind="neural", **small),
+        "tree": recipe(name="tree", kind="tree", branch=[3, 2], **small),
+    }
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"chain": 0.001, "tree": 0.001})
+    sources = [SOURCE, [3], [*range(2, 16), EOS]]
+    answers = engine.batch.target(sources, 20).ids
+    assert engine.batch.arm("tree", sources, 9).ids == engine.batch.arm("chain", sources, 9).ids
+    trees = engine.batch.teacher_forced("tree", sources, answers)
+    chains = engine.batch.teacher_forced("chain", sources, answers)
+    assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
+    for source, tree in zip(sources, trees, strict=True):
+        live = engine.decode("tree", source, Request(20))
+        assert (tree.rounds, tree.drafted, tree.accepted) == (
+            live.rounds,
+            live.drafted,
+            live.accepted,
+        )
+
+
+def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
+    arms = {
+        name: recipe(name=name, kind="neural", drafter=str(tiny_t5(seed=5, num_layers=1)))
+        for name in ("one", "two")
+    }
+    target = targets.load_backend(folder, CPU, torch.float32)
+    engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), **arms})
+    one, two = (engine.method(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
+    assert isinstance(one, HFSeq2SeqBackend)
+    assert one is not two and one.model is two.model
+    theirs = generate_t5(seq2seq_model(folder), SOURCE, 20)
+    for name in ("one", "two", "one"):
+        assert engine.decode(name, SOURCE, Request(20), engine.prefill(SOURCE)).ids == theirs
+
+
 # -- what does not go together --------------------------------------------------------------------
 
 
