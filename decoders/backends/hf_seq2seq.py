@@ -170,8 +170,8 @@ class HFSeq2SeqBackend:
         return after
 
     def _masks(self, t: int, parents: Sequence[int] | None) -> list[Tensor]:
-        """[1, H, t, S] for each layer: what it is to add to the scores of t new positions beside
-        the bias that it adds by itself. parents: as for `extend`."""
+        """For each layer [1, H, t, S]: what it is to add to the scores of t new positions beside
+        the bias that it adds by itself. parents: as for `extend`; the tree grows, or is closed."""
         end = self.length + t
         if end > self.context:
             raise ContextTooLong(self.length, t, self.context)
