@@ -14,7 +14,7 @@ from .backends.base import Backend, opening
 from .chance import Generator
 from .drafters import Drafter, begin
 from .lengths import DraftLength
-from .records import Request, Sampling
+from .records import Proposal, Request, Sampling
 from .stopping import Stopper
 
 
@@ -51,7 +51,7 @@ class Alone:
         """Before `draft` leads along an answer to this prompt."""
         self.target.prefill(prompt_ids)
         self.drafter.reset(prompt_ids)
-        self._after, self._drafted = len(prompt_ids), []
+        self._after, self._drafted = len(opening(self.target, prompt_ids)), []
 
     @torch.inference_mode()
     def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
@@ -78,5 +78,16 @@ class Alone:
 
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
         chance = Generator(self.target.device, 0)  # greedy: never asked
-        proposal = self.drafter.propose(context, k, Sampling(), chance, min_confidence)
-        return list(proposal.ids.tolist())
+        return lead(self.drafter.propose(context, k, Sampling(), chance, min_confidence))
+
+
+def lead(proposal: Proposal) -> list[int]:
+    """The tokens of a chain, or along a tree's first children."""
+    ids: list[int] = proposal.ids.tolist()
+    if proposal.parents is None:
+        return ids
+    nodes, node = list[int](), -1
+    while node in proposal.parents:
+        node = proposal.parents.index(node)
+        nodes.append(node)
+    return [ids[node] for node in nodes]

@@ -14,7 +14,7 @@ from .alone import Alone
 from .arms import AUTOREGRESSIVE
 from .backends.base import opening
 from .backends.llama import LlamaBackend
-from .drafters import MaxGramDrafter, NullDrafter
+from .drafters import MaxGramDrafter, NullDrafter, TreeDrafter
 from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
@@ -151,7 +151,8 @@ class Batch:
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
-        """One pass for the agreement, a draft of one token everywhere; another for the rounds."""
+        """One pass for the agreement, a draft of one token everywhere; another for the rounds, by
+        the loop itself where it drafts trees."""
         method, costs = self._drafting(name), self._engine.cost_table
         alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
         start = opening(self._engine.target, prompt)
@@ -160,6 +161,9 @@ class Batch:
             at == 0 or alone.draft(start + answer[:at], 1) == [token]
             for at, token in enumerate(answer)
         ]
+        if isinstance(method.drafter, TreeDrafter):  # what stands may be any of its branches
+            result = self._engine.decode(name, prompt, Request(len(answer)))
+            return Replay(agree, result.rounds, result.drafted, result.accepted)
         alone.start(prompt)
 
         def draft(at: int, k: int) -> list[int]:

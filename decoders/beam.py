@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from .backends.base import Backend, TreeBackend
+from .backends.base import Backend, TreeBackend, opening
 from .backends.tree import require_trees
 from .chance import Chance
 from .draft_vocab import DraftVocab
@@ -148,13 +148,14 @@ class BeamSearch:
         rounds = drafted = 0
         walked: list[tuple[int, int]] = []  # each round's first new token, how many drafts stood
 
-        search = _Search(self.beams, self.length_penalty, prompt_ids, request.sampling, stopper)
+        start = opening(target, prompt_ids)
+        search = _Search(self.beams, self.length_penalty, start, request.sampling, stopper)
         search.step(tree)
         while not search.over:
             other_s += clock.lap()
-            ends, start = search.ends, search.length
+            ends, written = search.ends, search.length
             tree.keep(ends)
-            levels = self._propose(tree, search, request.max_new_tokens - start - 1)
+            levels = self._propose(tree, search, request.max_new_tokens - written - 1)
             lap_draft = clock.lap()
             tree.read([*ends, *(beam.ids for level in levels for beam in level)])
             lap_verify = clock.lap()
@@ -166,10 +167,10 @@ class BeamSearch:
             search.step(tree)
             while not search.over and all(map(tree.has, search.ends)):
                 search.step(tree)
-            stood = search.length - start - 1
-            walked.append((start, stood))
+            stood = search.length - written - 1
+            walked.append((written, stood))
             self.length.observe(StepStats(len(levels), stood, lap_draft, lap_verify))
-        target.truncate(len(prompt_ids))
+        target.truncate(len(start))
         ids = stopper.admit(list(search.finished[0].ids))
         per_position = _stood(walked, len(ids))
         other_s += clock.lap()
@@ -216,7 +217,7 @@ class _Search:
         self,
         beams: int,
         length_penalty: float,
-        prompt_ids: list[int],
+        start: list[int],
         sampling: Sampling,
         stopper: Stopper,
     ) -> None:
@@ -225,7 +226,7 @@ class _Search:
         self.over = False
         self.eos = stopper.eos
         self._k, self._length_penalty = beams, length_penalty
-        self._prompt_ids, self._sampling, self._stopper = prompt_ids, sampling, stopper
+        self._start, self._sampling, self._stopper = start, sampling, stopper
 
     @property
     def ends(self) -> list[Ids]:
@@ -262,10 +263,10 @@ class _Search:
         self.over = all(ended) or hopeless
 
     def _seen(self, like: Tensor) -> Tensor:
-        """[k, V] bool: the tokens of the prompt and of each beam."""
+        """[k, V] bool: the tokens that each beam goes on from, and its own."""
         seen = torch.zeros(like.shape, dtype=torch.bool, device=like.device)
         for row, ids in zip(seen, self.ends, strict=True):
-            row[[*self._prompt_ids, *ids]] = True
+            row[[*self._start, *ids]] = True
         return seen
 
 

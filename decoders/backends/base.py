@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -85,4 +85,24 @@ class TreeBackend(Backend, Protocol):
 
     def truncate(self, length: int) -> None:
         """As in Backend; a tree with branches can only be taken back whole."""
+        ...
+
+
+@runtime_checkable
+class LayeredBackend(Backend, Protocol):
+    """A backend whose tokens may leave before its last layer."""
+
+    def extend_until(
+        self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
+    ) -> tuple[Tensor, int]:
+        """Append one token, run through no more layers than it needs.
+
+        leaves(h, below, depth): whether to stop at [d] after `depth` layers, `below` being [d]
+        before the last of them; not asked after the last layer. The layers above get keys and
+        values of the state it stopped at. Returns that state [d] and how many layers it took.
+        """
+        ...
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
         ...

@@ -3,12 +3,19 @@
 The prompt goes through the encoder once. What the loop extends and rolls back is the decoder's
 sequence, which begins with its start token; the keys and values that the decoder computes from the
 encoder's states at its first pass are kept for the whole answer.
+
+These models know no position ids: self-attention adds to its scores a learnt bias for the distance
+of two cache slots, by head. In a tree a node's depth counts, not its slot. The masks that the
+decoder's blocks are given make up for the difference, and the blocks are called one by one, as
+UMT5's have a bias each and a token may leave after any of them.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +29,9 @@ from transformers import (
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .hf import PreallocatedLayer
+from .hf import MASKED_ATTENTION, PreallocatedLayer
 from .sync import synchronize
+from .tree import Tree, moves, require_chain
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # positions are relative, so that only memory bounds them
@@ -40,6 +48,12 @@ class HFSeq2SeqBackend:
                 f"{config.model_type} is no T5-like encoder-decoder; name a model of type "
                 f"{', '.join(MODEL_TYPES)}"
             )
+        kernel = model.decoder.config._attn_implementation
+        if kernel not in MASKED_ATTENTION:
+            raise DraftpickError(
+                f"attention {kernel!r} takes no masks; load the {config.model_type} model with "
+                f"attn_implementation {' or '.join(MASKED_ATTENTION)}"
+            )
         start = config.decoder_start_token_id
         if start is None:
             start = model.generation_config.decoder_start_token_id
@@ -54,6 +68,12 @@ class HFSeq2SeqBackend:
         self.context = context
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(context) for _ in range(config.num_decoder_layers)]
+        # T5 and UMT5 scale what their head reads, as it is the embedding too; mT5 does not
+        scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
+        self._head_scale = float(config.d_model**-0.5) if scaled else 1.0
+        self._blocks: list[Any] = list(model.decoder.block)
+        self._biases = [_bias_by_distance(block, context) for block in self._blocks]
+        self._tree: Tree | None = None
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFSeq2SeqBackend:
@@ -63,6 +83,10 @@ class HFSeq2SeqBackend:
     def length(self) -> int:
         """Positions of the decoder that are held; 1 after `prefill`."""
         return self._layers[0].held
+
+    @property
+    def no_trees(self) -> str | None:
+        return None
 
     @torch.inference_mode()
     def prefill(self, prompt_ids: list[int]) -> Prefilled:
@@ -84,19 +108,115 @@ class HFSeq2SeqBackend:
         return Prefilled(logits[0], embedding, time.perf_counter() - started)
 
     @torch.inference_mode()
-    def extend(self, ids: Tensor) -> Tensor:
-        if self.length + len(ids) > self.context:
-            raise ContextTooLong(self.length, len(ids), self.context)
-        out = self.model(
-            encoder_outputs=(self._states,),
-            decoder_input_ids=ids.unsqueeze(0),
-            past_key_values=self._cache,
-        )
-        logits: Tensor = out.logits[0]
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        h = self._embed(ids)
+        for block, mask in zip(self._blocks, self._masks(len(ids), parents), strict=True):
+            h = self._through(block, h, mask)
+        return self.read_out(h[0])
+
+    @torch.inference_mode()
+    def extend_until(
+        self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
+    ) -> tuple[Tensor, int]:
+        """As in LayeredBackend; a layer is one of the decoder's."""
+        masks, left, depth = self._masks(1, None), False, 0
+        h = self._embed(torch.tensor([token], device=self.device))
+        for block, layer, mask in zip(self._blocks, self._layers, masks, strict=True):
+            if left:
+                hold(block, h, layer)
+                continue
+            below, h = h, self._through(block, h, mask)
+            depth += 1
+            left = depth < len(self._blocks) and leaves(h[0, 0], below[0, 0], depth)
+        return h[0, 0], depth
+
+    @torch.inference_mode()
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
+        h = self.model.decoder.final_layer_norm(hidden)
+        logits: Tensor = self.model.lm_head(h * self._head_scale)
         return logits
 
     def truncate(self, length: int) -> None:
-        if not 0 <= length <= self.length:
-            raise ValueError(f"cannot truncate {self.length} positions to {length}")
+        most = self.length if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
         for layer in self._layers:
             layer.held = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        self._tree.keep(nodes)
+        first, slots = moves(self._tree.base, nodes)
+        source = torch.tensor(slots, dtype=torch.int64, device=self.device)
+        for layer in self._layers:
+            layer.keep(first, source)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        h: Tensor = self.model.decoder.embed_tokens(ids.unsqueeze(0))  # [1, T, d]
+        return h
+
+    def _through(self, block: Any, h: Tensor, mask: Tensor) -> Tensor:
+        """[1, T, d] through one block, which appends to its cache."""
+        out = block(
+            h,
+            attention_mask=mask,
+            encoder_hidden_states=self._states,
+            past_key_values=self._cache,
+        )
+        after: Tensor = out[0] if isinstance(out, tuple) else out  # [1, T, d]
+        return after
+
+    def _masks(self, t: int, parents: Sequence[int] | None) -> list[Tensor]:
+        """For each layer [1, H, t, S]: what it is to add to the scores of t new positions beside
+        the bias that it adds by itself. parents: as for `extend`; the tree grows, or is closed."""
+        end = self.length + t
+        if end > self.context:
+            raise ContextTooLong(self.length, t, self.context)
+        slots = positions = torch.arange(end, device=self.device)
+        if parents is None:
+            require_chain(self._tree)
+            self._tree = None
+            unseen = slots > slots[-t:, None]  # [t, S]
+        else:
+            self._tree = self._tree or Tree(self.length)
+            unseen = ~self._tree.grow(parents)[1].to(self.device)
+            positions = torch.tensor(self._tree.positions, device=self.device)
+        apart, slots_apart = _distances(positions, t), _distances(slots, t)
+        masks: list[Tensor] = []
+        for own in self._biases:
+            if own is not None:
+                bias = own[:, apart].masked_fill(unseen, torch.finfo(own.dtype).min)  # [H, t, S]
+                masks.append((bias - own[:, slots_apart]).unsqueeze(0))
+            else:
+                masks.append(bias.unsqueeze(0))
+        return masks
+
+
+def _bias_by_distance(block: Any, context: int) -> Tensor | None:
+    """[H, context] what the block's self-attention adds to a score at each distance of two slots;
+    None where it adds nothing and goes by the bias of the last block that has one."""
+    attention = block.layer[0].SelfAttention
+    if not attention.has_relative_attention_bias:
+        return None
+    with torch.inference_mode():
+        last: Tensor = attention.compute_bias(1, context, past_seen_tokens=context - 1)
+        return last[0, :, 0].flip(-1)  # from [1, H, 1, context]
+
+
+def _distances(positions: Tensor, t: int) -> Tensor:
+    """[t, S] how far each of the last t of S positions lies after each; 0 for what comes later."""
+    return (positions[-t:, None] - positions).clamp(min=0)
+
+
+def hold(block: Any, h: Tensor, layer: PreallocatedLayer) -> None:
+    """Append keys and values of a state [1, T, d] that skips the block to the block's cache."""
+    attention = block.layer[0].SelfAttention
+    normed = block.layer[0].layer_norm(h)
+    keys, values = attention.k(normed), attention.v(normed)  # [1, T, H * d_kv]
+    heads = (attention.n_heads, -1)
+    layer.update(
+        keys.unflatten(-1, heads).transpose(1, 2), values.unflatten(-1, heads).transpose(1, 2)
+    )

@@ -46,6 +46,11 @@ class Tree:
         """Positions held, the tree's nodes included."""
         return self.base + len(self.parents)
 
+    @property
+    def positions(self) -> list[int]:
+        """[end] the position that each slot stands for: a node's depth below the base."""
+        return [*range(self.base), *(self.base + depth for depth in self._depths)]
+
     def grow(self, parents: Sequence[int]) -> tuple[list[int], Tensor]:
         """New nodes; their T rotary positions, and the mask [T, end] on the host, True where a new
         node may look."""

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..backends.base import Backend
-from ..backends.llama import LlamaBackend
+from ..backends.base import Backend, LayeredBackend, opening
 from ..chance import Chance
 from ..loop import Clock
 from ..records import DecodeResult, Prefilled, Request
@@ -24,19 +23,19 @@ from ..strategy import Emit
 from .books import Books
 
 
-def softmax_gap(target: LlamaBackend, h: Tensor, below: Tensor) -> float:
+def softmax_gap(target: LayeredBackend, h: Tensor, below: Tensor) -> float:
     """The two likeliest tokens' probabilities apart, read from [d] by the final norm and head.
     Costs a product with the head after every layer."""
     top = target.read_out(h).float().softmax(-1).topk(2).values
     return float(top[0] - top[1])
 
 
-def saturation(target: LlamaBackend, h: Tensor, below: Tensor) -> float:
+def saturation(target: LayeredBackend, h: Tensor, below: Tensor) -> float:
     """Cosine of the states [d] after and before a layer: near 1 where it hardly changed it."""
     return float(F.cosine_similarity(h.float(), below.float(), dim=-1))
 
 
-CONFIDENCES: dict[str, Callable[[LlamaBackend, Tensor, Tensor], float]] = {
+CONFIDENCES: dict[str, Callable[[LayeredBackend, Tensor, Tensor], float]] = {
     "softmax": softmax_gap,
     "saturation": saturation,
 }
@@ -78,11 +77,12 @@ class Calm:
         chance: Chance,
         emit: Emit,
     ) -> DecodeResult:
-        assert isinstance(target, LlamaBackend)
+        assert isinstance(target, LayeredBackend)
         books = Books(Clock(target.device), prefilled.prefill_s)
         measure = CONFIDENCES[self.confidence]
         first_exit = 2 if measure is saturation else 1  # it compares two layers' states
-        context, layers = list(prompt_ids), 0
+        start = opening(target, prompt_ids)
+        context, layers = list(start), 0
         logits = penalised(prefilled.logits, context, request.sampling)
         tokens = [choose(logits, request.sampling, chance)]
         while True:
@@ -90,7 +90,7 @@ class Calm:
             emit(tokens)
             if stopper.reason:
                 break
-            written = len(context) - len(prompt_ids)
+            written = len(context) - len(start)
             least = self.threshold_at(written, request.max_new_tokens)
 
             def leaves(h: Tensor, below: Tensor, depth: int, least: float = least) -> bool:
@@ -104,6 +104,6 @@ class Calm:
             books.rounds += 1
             books.target_calls += 1
             layers += depth
-        ids = context[len(prompt_ids) :]
+        ids = context[len(start) :]
         mean_layers = layers / books.rounds if books.rounds else None
         return books.close(self.name, prompt_ids, ids, stopper, 0, mean_layers)

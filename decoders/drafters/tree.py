@@ -58,7 +58,7 @@ class TreeDrafter:
             ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
         self.backend.prefill(ids)
         self.calls = 1
-        self._forget(len(ids))
+        self._forget(self.backend.length)
 
     def propose(
         self,
@@ -97,8 +97,7 @@ class TreeDrafter:
         stands = self._walk(context[self._base : -1])
         if self.shape.every and self._nodes:
             cast(TreeBackend, self.backend).keep(stands)
-        else:
-            self.backend.truncate(self._base + len(stands))
+        self.backend.truncate(min(self._base + len(stands), len(context) - 1))
         if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
             self._feed(context[self.backend.length : -1])
         self._forget(self.backend.length)

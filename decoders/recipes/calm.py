@@ -29,12 +29,13 @@ class CalmRecipe(ArmRecipe):
         return False
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ..backends.llama import LlamaBackend
+        from ..backends.base import LayeredBackend
         from ..cascades import Calm
 
-        if not isinstance(target, LlamaBackend):
+        if not isinstance(target, LayeredBackend):
             raise DraftpickError(
                 f"arm {self.name!r}: leaving early needs the native backend, which this target "
-                "does not fit or --backend hf has switched off; choose another arm"
+                "does not fit or --backend hf has switched off, or a T5-like target; choose "
+                "another arm"
             )
         return Calm(self.name, self.threshold, self.confidence, self.decay)

@@ -13,6 +13,7 @@ import torch
 from .. import targets
 from ..backends.base import Backend, EncoderDecoder
 from ..backends.hf import HFBackend
+from ..backends.hf_seq2seq import HFSeq2SeqBackend
 from ..backends.llama import LlamaBackend
 from ..backends.mapped import MappedBackend
 from ..draft_vocab import DraftVocab
@@ -111,6 +112,8 @@ def _load(folder: Path, device: torch.device, dtype: torch.dtype) -> Backend:
         return LlamaBackend(held.shape, held.weights)
     if isinstance(held, HFBackend):
         return HFBackend(held.model)
+    if isinstance(held, HFSeq2SeqBackend):
+        return HFSeq2SeqBackend(held.model)
     _LOADED[key] = backend = targets.load_backend(folder, device, dtype)
     return backend
 

@@ -30,7 +30,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.cascades import Calm, SequenceCascade, TokenCascade
 from decoders.costs import Costs
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
+from decoders.drafters import Drafter, NeuralDrafter, NullDrafter, TreeDrafter
 from decoders.engine import Engine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
@@ -39,6 +39,7 @@ from decoders.recipes import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.records import Proposal, Request, Verdict
 from decoders.replay import replay
 from decoders.stack import Stack
+from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]
@@ -374,6 +375,28 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     answers = one_by_one(engine, 15)
     forced = other.batch.teacher_forced("small", PROMPTS, answers)
     assert forced == engine.batch.teacher_forced("small", PROMPTS, answers)
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
+    every: bool, tiny: Tiny, engine: Engine
+) -> None:
+    """Alone and at each token it is the chain that the same model drafts; its rounds are those of
+    the loop, where side branches stand too."""
+    trees, answers = make_engine(tiny), one_by_one(engine, 20)
+    model = native(tiny(seed=0, num_hidden_layers=2))
+    drafter = TreeDrafter(model, None, TreeShape((3, 2), every), trees.target.context)
+    trees._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
+    assert trees.batch.arm("small", PROMPTS, 8).ids == engine.batch.arm("small", PROMPTS, 8).ids
+    made = trees.batch.teacher_forced("small", PROMPTS, answers)
+    chains = engine.batch.teacher_forced("small", PROMPTS, answers)
+    assert [tree.agree for tree in made] == [chain.agree for chain in chains]
+    for prompt, forced in zip(PROMPTS, made, strict=True):
+        live = trees.decode("small", prompt, Request(20))
+        assert forced.rounds == live.rounds
+        if live.finish_reason == "length":
+            assert (forced.drafted, forced.accepted) == (live.drafted, live.accepted)
+    assert sum(tree.rounds for tree in made) < sum(chain.rounds for chain in chains)
 
 
 class Gullible(Lossless):

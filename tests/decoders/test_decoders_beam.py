@@ -11,6 +11,7 @@ import torch
 from decoder_toys import CPU, ListedLengths, generate, native, transformers_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t5_toys import generate_t5, seq2seq, seq2seq_model
 from transformers import PreTrainedModel
 
 from decoders import beam as beam_module
@@ -56,9 +57,10 @@ def theirs(
         eos_token_id=list(eos) or None,
         **options,
     )
+    skip = 1 if model.config.is_encoder_decoder else len(prompt)
     found = []
     for row, score in zip(out.sequences.tolist(), out.sequences_scores.tolist(), strict=True):
-        new = row[len(prompt) :]
+        new = row[skip:]
         end = next((i + 1 for i, token in enumerate(new) if token in eos), len(new))
         found.append((new[:end], score))
     return found
@@ -177,6 +179,48 @@ def test_a_drafter_of_a_part_of_the_vocabulary(tiny: Tiny) -> None:
         found = search(drafted(draft, 2, vocab=vocab), target, PROMPTS[1], Request(12), eos)
         same(found, theirs(model, PROMPTS[1], 2, 12, eos))
         assert found.result.drafted > 0
+
+
+# -- encoder-decoders -----------------------------------------------------------------------------
+
+GATED = {"feed_forward_proj": "gated-gelu"}
+
+
+@pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
+@pytest.mark.parametrize("kind", ["t5", "t5-gated", "umt5"])
+def test_an_encoder_decoder(
+    kind: str, seed: int, beams: int, penalty: float, tiny_t5: Tiny
+) -> None:
+    """With no end, and with ends inside; drafted by a smaller model and by the target's twin."""
+    name, config = kind.split("-")[0], GATED if "gated" in kind else {}
+    folder = tiny_t5(name, seed=seed, **config)
+    target, model = seq2seq(folder), seq2seq_model(folder)
+    small = seq2seq(tiny_t5(seed=seed + 20, num_layers=1, num_decoder_layers=1))
+    twin, short = seq2seq(folder), 0
+    for prompt in PROMPTS:
+        likely = generate_t5(model, prompt, 6)
+        for eos in ((), (likely[-1],), (likely[2], 9)):
+            expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
+            for draft in (None, small, twin):
+                how = drafted(draft, beams, 3, penalty) if draft else plain(beams, penalty)
+                found = search(how, target, prompt, Request(12), eos)
+                same(found, expected)
+                assert found.result.prompt_ids == prompt
+                assert target.length == 1  # nothing of the search is left
+                if draft is twin and not eos:
+                    assert found.result.rounds <= 4  # for 11 tokens, up to four a pass
+            short += any(len(ids) < 12 for ids, _ in expected)
+    assert short > 0
+
+
+def test_an_encoder_decoder_s_repetition_penalty(tiny_t5: Tiny) -> None:
+    """Only what the decoder has written counts as seen, the source does not."""
+    target, model = seq2seq(tiny_t5(seed=1)), seq2seq_model(tiny_t5(seed=1))
+    for penalty in (1.4, 0.8):
+        request = Request(10, Sampling(repetition_penalty=penalty))
+        expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
+        for how in (plain(3), drafted(seq2seq(tiny_t5(seed=1)), 3)):
+            same(search(how, target, PROMPTS[1], request), expected)
 
 
 # -- what is drafted changes nothing but the passes -----------------------------------------------

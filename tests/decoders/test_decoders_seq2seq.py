@@ -24,11 +24,12 @@ from torch import Tensor
 from decoders.backends.base import EncoderDecoder, opening
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter
+from decoders.drafters import Drafter, NeuralDrafter, TreeDrafter
 from decoders.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import Method
 from decoders.records import Request, Sampling
+from decoders.tree_shape import TreeShape
 
 Tiny = Callable[..., Path]
 SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]
@@ -128,7 +129,8 @@ def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
 
 # -- greedy ---------------------------------------------------------------------------------------
 
-ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram")
+TREES = {"tree": TreeShape((3, 2)), "tree-every": TreeShape((3, 2), every=True)}
+ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram", *TREES)
 
 
 def arm(name: str, tiny_t5: Tiny) -> Method:
@@ -141,6 +143,8 @@ def arm(name: str, tiny_t5: Tiny) -> Method:
         drafter = seq2seq(tiny_t5(seed=6, vocab_size=vocab.size))
         return method(NeuralDrafter(drafter, vocab), 3)
     drafter = seq2seq(tiny_t5(seed=5, num_layers=1, num_decoder_layers=1))
+    if name in TREES:
+        return method(TreeDrafter(drafter, None, TREES[name], drafter.context), 3)
     lengths = {
         "neural": FixedLength(3),
         "adaptive": AdaptiveLength(5, 0.2),
@@ -163,7 +167,7 @@ def check_ids(folder: Path, how: Method, penalty: float = 1.0) -> int:
     return drafted
 
 
-@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram"])
+@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram", *TREES])
 def test_every_shape_s_ids_equal_transformers_generate(
     name: str, folder: Path, tiny_t5: Tiny
 ) -> None:
@@ -240,11 +244,20 @@ SMALL: dict[str, Any] = {
 DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
     "neural": lambda tiny: NeuralDrafter(seq2seq(tiny(seed=12, **SMALL), torch.float64)),
     "max-gram": lambda tiny: max_gram(shortest=1, source_apart=True),
+    "tree": lambda tiny: TreeDrafter(
+        seq2seq(tiny(seed=12, **SMALL), torch.float64), None, TreeShape((2,), every=True), 96
+    ),
 }
 
 
-@pytest.mark.parametrize(("sampling", "eos"), [("plain", ()), ("all", (1,))])
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize(
+    ("drafter", "sampling", "eos"),
+    [
+        *(("neural", "plain", ()), ("neural", "all", (1,))),
+        *(("max-gram", "plain", ()), ("max-gram", "all", (1,))),
+        *(("tree", "all", ()), ("tree", "all", (1,))),  # all outcomes of "plain" take half a minute
+    ],
+)
 def test_the_law_is_the_target_s(
     drafter: str, sampling: str, eos: tuple[int, ...], tiny_t5: Tiny
 ) -> None:

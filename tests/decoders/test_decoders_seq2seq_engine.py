@@ -107,6 +107,8 @@ arms:
       - {kind: neural, drafter: DRAFTER, length: {k: 2}}
       - {kind: max_gram, shortest: 1, length: {k: 5}}
   lossy: {kind: neural, drafter: DRAFTER, verifier: {rule: lossy_star, alpha: 0.2}}
+  tree: {kind: tree, drafter: DRAFTER, branch: [3, 2]}
+  bush: {kind: tree, drafter: OTHER, branch: [2, 2], every: true, length: {k: 3}}
 """
 
 
@@ -129,6 +131,29 @@ def test_drafters_of_drafters_answer_as_transformers(
             result = engine.decode(name, source, request)
             assert result.ids == theirs, name
             assert result.drafted > 0, name
+
+
+def test_beams_and_early_leavers_share_a_target(folder: Path, tiny_t5: Tiny) -> None:
+    """On one prefill, each arm in turn and back again, each as if it were alone."""
+    drafter = {"drafter": str(tiny_t5(seed=5, num_layers=1))}
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "beams": recipe(name="beams", kind="beam", beams=3),
+        "ahead": recipe(name="ahead", kind="beam", beams=3, drafter=drafter),
+        "all": recipe(name="all", kind="calm", threshold=1),
+        "few": recipe(name="few", kind="calm", threshold=0, decay=1e9, confidence="softmax"),
+        "tree": recipe(name="tree", kind="tree", branch=[3], **drafter),
+    }
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms, eos_ids=(EOS,))
+    greedy = generate_t5(seq2seq_model(folder), SOURCE, 20)
+    beams = generate_t5(seq2seq_model(folder), SOURCE, 20, num_beams=3)
+    few = engine.decode("few", SOURCE, Request(20)).ids
+    assert greedy != beams and few not in (greedy, beams)
+    expected = {"beams": beams, "ahead": beams, "few": few}
+    prefilled = engine.prefill(SOURCE)
+    for name in [*engine.arm_names, *reversed(engine.arm_names)]:
+        result = engine.decode(name, SOURCE, Request(20), prefilled)
+        assert result.ids == expected.get(name, greedy), name
 
 
 def test_seeds_reproduce_and_differ(engine: Engine) -> None:
@@ -207,6 +232,46 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     assert engine.batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
 
 
+def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
+    """The drafter's own answer is a chain; rounds are the loop's."""
+    small = {"drafter": str(tiny_t5(seed=5, num_layers=1)), "length": LengthRecipe(k=3)}
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "chain": recipe(name="chain", kind="neural", **small),
+        "tree": recipe(name="tree", kind="tree", branch=[3, 2], **small),
+    }
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"chain": 0.001, "tree": 0.001})
+    sources = [SOURCE, [3], [*range(2, 16), EOS]]
+    answers = engine.batch.target(sources, 20).ids
+    assert engine.batch.arm("tree", sources, 9).ids == engine.batch.arm("chain", sources, 9).ids
+    trees = engine.batch.teacher_forced("tree", sources, answers)
+    chains = engine.batch.teacher_forced("chain", sources, answers)
+    assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
+    for source, tree in zip(sources, trees, strict=True):
+        live = engine.decode("tree", source, Request(20))
+        assert (tree.rounds, tree.drafted, tree.accepted) == (
+            live.rounds,
+            live.drafted,
+            live.accepted,
+        )
+
+
+def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
+    arms = {
+        name: recipe(name=name, kind="neural", drafter=str(tiny_t5(seed=5, num_layers=1)))
+        for name in ("one", "two")
+    }
+    target = targets.load_backend(folder, CPU, torch.float32)
+    engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), **arms})
+    one, two = (engine.method(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
+    assert isinstance(one, HFSeq2SeqBackend)
+    assert one is not two and one.model is two.model
+    theirs = generate_t5(seq2seq_model(folder), SOURCE, 20)
+    for name in ("one", "two", "one"):
+        assert engine.decode(name, SOURCE, Request(20), engine.prefill(SOURCE)).ids == theirs
+
+
 # -- what does not go together --------------------------------------------------------------------
 
 
@@ -271,6 +336,13 @@ def test_other_encoder_decoders_are_refused(tmp_path: Path) -> None:
     BartForConditionalGeneration(config).save_pretrained(tmp_path)
     with pytest.raises(DraftpickError, match="bart is no T5-like encoder-decoder"):
         targets.load_backend(tmp_path, CPU, torch.float32)
+
+
+def test_attention_that_takes_no_masks_is_refused(tiny_t5: Tiny) -> None:
+    model = seq2seq_model(tiny_t5())
+    model.set_attn_implementation("flex_attention")
+    with pytest.raises(DraftpickError, match=r"'flex_attention' takes no masks; .*eager or sdpa"):
+        HFSeq2SeqBackend(model)
 
 
 def test_a_model_without_a_start_token_is_refused(tiny_t5: Tiny) -> None:

@@ -10,8 +10,9 @@ import torch
 from decoder_toys import CPU, native
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t5_toys import seq2seq
 
-from decoders.backends.base import TreeBackend
+from decoders.backends.base import TreeBackend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
@@ -19,7 +20,10 @@ from decoders.backends.tree import Tree, require_trees
 from decoders.errors import ContextTooLong, DraftpickError
 
 Tiny = Callable[..., Path]
-MADE = ("toy", "native-float64", "native-float32", "native-with-exit", "hf", "hf-eager")
+MADE = (
+    *("toy", "native-float64", "native-float32", "native-with-exit", "hf", "hf-eager"),
+    *("t5", "t5-eager", "mt5", "umt5"),
+)
 PROMPT = [3, 1, 4, 1, 5]
 #         0  1  2   3  4  5  6
 TOKENS = [9, 2, 6, 11, 2, 0, 7]
@@ -27,9 +31,14 @@ PARENTS = [-1, 0, 0, -1, 2, 4, 3]
 BRANCHES = {0: [9], 1: [9, 2], 2: [9, 6], 3: [11], 4: [9, 6, 2], 5: [9, 6, 2, 0], 6: [11, 7]}
 
 
-def make(kind: str, tiny: Tiny) -> TreeBackend:
+def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
     if kind == "toy":
         return ToyBackend(ToyBackend.random(16, seed=0).table, context=96)
+    if "t5" in kind:
+        model, _, how = kind.partition("-")
+        t5 = seq2seq(tiny_t5(model), torch.float64 if how == "float64" else torch.float32)
+        t5.model.set_attn_implementation("eager" if how == "eager" else "sdpa")
+        return t5
     if kind.startswith("hf"):
         backend = HFBackend.load(tiny(), CPU, torch.float32)
         backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
@@ -41,8 +50,8 @@ def make(kind: str, tiny: Tiny) -> TreeBackend:
 
 
 @pytest.fixture(params=MADE)
-def backend(request: pytest.FixtureRequest, tiny: Tiny) -> TreeBackend:
-    return make(request.param, tiny)
+def backend(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
+    return make(request.param, tiny, tiny_t5)
 
 
 def ids(tokens: Sequence[int]) -> torch.Tensor:
@@ -51,6 +60,11 @@ def ids(tokens: Sequence[int]) -> torch.Tensor:
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:
     torch.testing.assert_close(one.double(), other.double(), atol=1e-5, rtol=1e-5)
+
+
+def start(backend: TreeBackend) -> int:
+    """Positions that the prompt fills."""
+    return len(opening(backend, PROMPT))
 
 
 def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
@@ -67,7 +81,7 @@ def test_is_a_tree_backend(backend: TreeBackend) -> None:
 def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     logits = backend.extend(ids(TOKENS), PARENTS)
-    assert logits.shape == (7, 16) and backend.length == len(PROMPT) + 7
+    assert logits.shape == (7, 16) and backend.length == start(backend) + 7
     for node, branch in BRANCHES.items():
         close(logits[node], alone(backend, branch))
 
@@ -93,7 +107,8 @@ def test_a_tree_from_nothing(backend: TreeBackend) -> None:
     backend.prefill([9])
     one = backend.extend(ids([2]))[-1]
     backend.truncate(0)
-    close(backend.extend(ids([9, 9, 2, 3]), [-1, -1, 1, 0])[2], one)
+    [first] = opening(backend, [9])
+    close(backend.extend(ids([first, first, 2, 3]), [-1, -1, 1, 0])[2], one)
 
 
 @pytest.mark.parametrize("path", [[], [0], [3], [0, 1], [0, 2, 4], [0, 2, 4, 5], [3, 6]])
@@ -101,7 +116,7 @@ def test_a_kept_path_as_if_read_alone(backend: TreeBackend, path: list[int]) -> 
     backend.prefill(PROMPT)
     backend.extend(ids(TOKENS), PARENTS)
     backend.keep(path)
-    assert backend.length == len(PROMPT) + len(path)
+    assert backend.length == start(backend) + len(path)
     more = backend.extend(ids([8, 15]))
     again = alone(backend, [*(TOKENS[node] for node in path), 8])
     close(more[0], again)
@@ -112,7 +127,7 @@ def test_a_kept_part_stays_a_tree(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     backend.extend(ids(TOKENS), PARENTS)
     backend.keep([0, 2, 3, 6])
-    assert backend.length == len(PROMPT) + 4
+    assert backend.length == start(backend) + 4
     logits = backend.extend(ids([13, 14, 1]), [3, 1, 5])
     backend.keep([0, 1, 5, 6])  # 9 6 14 1
     more = backend.extend(ids([4]))[-1]
@@ -125,7 +140,7 @@ def test_a_kept_path_may_be_cut_short(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     backend.extend(ids(TOKENS), PARENTS)
     backend.keep([0, 2, 4, 5])
-    backend.truncate(len(PROMPT) + 2)
+    backend.truncate(start(backend) + 2)
     logits = backend.extend(ids([1, 8]), [-1, -1])
     close(logits[1], alone(backend, [9, 6, 8]))
 
@@ -133,10 +148,10 @@ def test_a_kept_path_may_be_cut_short(backend: TreeBackend) -> None:
 def test_a_tree_taken_back_leaves_no_trace(backend: TreeBackend) -> None:
     backend.prefill(PROMPT)
     backend.extend(ids(TOKENS), PARENTS)
-    for length in (len(PROMPT) + 1, len(PROMPT) + 7):
+    for length in (start(backend) + 1, start(backend) + 7):
         with pytest.raises(ValueError, match="truncate"):
             backend.truncate(length)  # which of the branches?
-    backend.truncate(len(PROMPT))
+    backend.truncate(start(backend))
     close(backend.extend(ids([5, 6]))[-1], alone(backend, [5, 6]))
 
 
@@ -154,20 +169,24 @@ def test_an_open_tree_takes_no_chain(backend: TreeBackend) -> None:
 
 
 def test_a_tree_that_does_not_fit_is_refused_whole(backend: TreeBackend) -> None:
-    backend.prefill([1] * 90)
+    backend.prefill([1])
+    backend.extend(ids([1] * 89))
     with pytest.raises(ContextTooLong):
         backend.extend(ids(TOKENS), PARENTS)
     backend.extend(ids(TOKENS[:6]), PARENTS[:6])  # and nothing was left open
     assert backend.length == backend.context
 
 
+@pytest.mark.parametrize("kind", ["native-float64", "t5-float64", "umt5-float64"])
 @given(st.data(), st.integers(1, 12))
 @settings(max_examples=40, deadline=None)
-def test_any_tree_and_any_path(tiny: Tiny, data: st.DataObject, nodes: int) -> None:
-    """Native, several rounds: the model is read only once, so this stays fast."""
-    backend, plain = native(tiny(), torch.float64), native(tiny(), torch.float64)
+def test_any_tree_and_any_path(
+    kind: str, tiny: Tiny, tiny_t5: Tiny, data: st.DataObject, nodes: int
+) -> None:
+    """Several rounds, to the last digit."""
+    backend, plain = (make(kind, tiny, tiny_t5) for _ in range(2))
     backend.prefill(PROMPT)
-    context = list(PROMPT)
+    answer: list[int] = []
     for _ in range(2):
         tokens = data.draw(st.lists(st.integers(0, 15), min_size=nodes, max_size=nodes))
         parents = [data.draw(st.integers(-1, node - 1)) for node in range(nodes)]
@@ -175,11 +194,13 @@ def test_any_tree_and_any_path(tiny: Tiny, data: st.DataObject, nodes: int) -> N
         path = [data.draw(st.integers(0, nodes - 1))]
         while parents[path[0]] >= 0:
             path.insert(0, parents[path[0]])
-        context += [tokens[node] for node in path]
-        plain.prefill(context)
+        answer += [tokens[node] for node in path]
+        plain.prefill(PROMPT)
+        torch.testing.assert_close(
+            logits[path[-1]], plain.extend(ids(answer))[-1], atol=1e-10, rtol=1e-10
+        )
         backend.keep(path)
-        backend.truncate(len(context))  # the path is sequence now; the next tree begins after it
-        torch.testing.assert_close(logits[path[-1]], plain.prefill(context).logits)
+        backend.truncate(start(backend) + len(answer))  # the next tree begins after the path
 
 
 # -- with an exit that ran ahead ------------------------------------------------------------------
