@@ -32,6 +32,7 @@ from router.tradeoff.points import AGREEMENT
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--drafter", help="a folder in the place of DRAFTER in the arms file")
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
     parser.add_argument("--limit", type=int, default=3, help="queries a task")
@@ -50,8 +51,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         names = ["autoregressive", *names]
     files = given.queries or [shipped_queries("test")]
     questions = load_questions(files, given.limit, given.seed)
+    config = given.config
+    if given.drafter:
+        config = given.work / "arms.yaml"
+        write_atomically(config, given.config.read_text().replace("DRAFTER", given.drafter))
     engine = Engine.load(
-        given.target, given.config, only=names or None, dtype=given.dtype, device=given.device
+        given.target, config, only=names or None, dtype=given.dtype, device=given.device
     )
     hardware = telemetry.hardware(given.dtype, given.device)
     page = list(heading(engine, len(questions), given.max_new_tokens, hardware))
