@@ -41,7 +41,7 @@ from .recorded import WIDEST, RecordedPasses, Recorder
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
-PREFILL_CHUNK = 2048  # bounds the activations of a long prompt; a shorter one is one pass
+PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 
 
 class LlamaBackend:
