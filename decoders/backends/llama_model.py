@@ -277,14 +277,16 @@ def shape_of(config: dict[str, Any]) -> Shape:
 
 
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Shape, Weights]:
-    """Shape and weights of a local transformers folder with safetensors files."""
-    from safetensors.torch import load_file
+    """Shape and weights of a local transformers folder with safetensors files, which are read
+    tensor by tensor, so that they are never held in their own dtype as a whole."""
+    from safetensors import safe_open
 
     shape = shape_of(json.loads((folder / "config.json").read_text()))
     state: dict[str, Tensor] = {}
     for part in sorted(folder.glob("*.safetensors")):
-        state |= load_file(part, device=str(device))
-    return shape, from_state(shape, {k: v.to(dtype) for k, v in state.items()})
+        with safe_open(part, framework="pt", device=str(device)) as file:
+            state |= {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118
+    return shape, from_state(shape, state)
 
 
 def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
