@@ -70,6 +70,17 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.capacity
 
 
+def keep_nodes(
+    tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
+) -> None:
+    """As TreeBackend's `keep`: in the tree and in every layer's cache."""
+    tree.keep(nodes)
+    first, slots = moves(tree.base, nodes)
+    source = torch.tensor(slots, dtype=torch.int64, device=device)
+    for layer in layers:
+        layer.keep(first, source)
+
+
 class HFBackend:
     """A transformers causal model, one sequence."""
 
@@ -161,8 +172,4 @@ class HFBackend:
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        self._tree.keep(nodes)
-        first, slots = moves(self._tree.base, nodes)
-        source = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        for layer in self._layers:
-            layer.keep(first, source)
+        keep_nodes(self._tree, self._layers, nodes, self.device)

@@ -29,9 +29,9 @@ from transformers import (
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .hf import MASKED_ATTENTION, PreallocatedLayer
+from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 from .sync import synchronize
-from .tree import Tree, moves, require_chain
+from .tree import Tree, require_chain
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # positions are relative, so that only memory bounds them
@@ -148,11 +148,7 @@ class HFSeq2SeqBackend:
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
-        self._tree.keep(nodes)
-        first, slots = moves(self._tree.base, nodes)
-        source = torch.tensor(slots, dtype=torch.int64, device=self.device)
-        for layer in self._layers:
-            layer.keep(first, source)
+        keep_nodes(self._tree, self._layers, nodes, self.device)
 
     def _embed(self, ids: Tensor) -> Tensor:
         h: Tensor = self.model.decoder.embed_tokens(ids.unsqueeze(0))  # [1, T, d]

@@ -216,12 +216,7 @@ class LlamaBackend:
     def extend_until(
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
-        """Append one token, run through no more layers than it needs.
-
-        leaves(h, below, depth): whether to stop at [d] after `depth` layers, `below` being [d]
-        before the last of them; not asked after the last layer. The layers above get keys and
-        values of the state it stopped at. Returns that state [d] and how many layers it took.
-        """
+        """As in LayeredBackend."""
         start, layers = self._length, self.shape.layers
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)

@@ -89,7 +89,8 @@ def traced(run: Run) -> Run:
     """A recorder for any device: the operations of one run, on the same tensors, done again. What a
     graph on a GPU could not record, a tensor read on the host, cannot be traced either."""
     graph = make_fx(run)()
-    return lambda: graph()
+    made = graph()
+    return lambda: made.copy_(graph())  # as a graph's, the result lies where the last one did
 
 
 def native(folder: Path, dtype: torch.dtype = torch.float32) -> LlamaBackend:

@@ -28,6 +28,7 @@ from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.errors import DraftpickError
+from decoders.recipes.neural import NeuralRecipe
 from decoders.records import DecodeResult, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -87,10 +88,11 @@ def test_a_longer_sequence_has_another_recording(tiny: Tiny) -> None:
 def test_results_outlive_the_next_pass(tiny: Tiny) -> None:
     backend, _ = recorded(tiny())
     backend.prefill(PROMPT)
-    logits = backend.extend(torch.tensor([1]))
-    before = logits.clone()
-    backend.extend(torch.tensor([2]))
-    assert torch.equal(logits, before)
+    drafted = [backend.draft(torch.tensor([token]), 2, 16) for token in range(8)]
+    backend.prefill(PROMPT)
+    again = [backend.draft(torch.tensor([token]), 2, 16).tolist() for token in range(8)]
+    assert [ids.tolist() for ids in drafted] == again
+    assert len({*map(tuple, again)}) > 1
 
 
 def answers(
@@ -146,6 +148,22 @@ def test_answers_and_counts_are_those_of_ordinary_passes(
     assert made.draft_calls == plain.draft_calls
 
 
+@pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
+def test_a_draft_is_the_likeliest_tokens_one_by_one(tiny: Tiny, unread: list[int]) -> None:
+    backend, _ = recorded(tiny())
+    plain = native(tiny(), torch.float64)
+    for prompt in (PROMPT, PROMPT[1:6]):
+        backend.prefill(prompt)
+        plain.prefill(prompt)
+        ids, chain = torch.tensor(unread), list[int]()
+        while len(chain) < 4:
+            chain.append(int(plain.extend(ids)[-1, :9].argmax()))
+            ids = torch.tensor(chain[-1:])
+        assert backend.draft(torch.tensor(unread), 4, 9).tolist() == chain
+        assert backend.length == plain.length
+        close(backend.extend(ids), plain.extend(ids))  # what it read lies where it belongs
+
+
 def test_a_whole_draft_is_one_recording(tiny: Tiny) -> None:
     backend, recorder = recorded(tiny())
     drafter = NeuralDrafter(backend)
@@ -156,6 +174,16 @@ def test_a_whole_draft_is_one_recording(tiny: Tiny) -> None:
         context += [*proposal.ids.tolist(), 3]
         drafter.commit(context)
     assert recorder.recorded == 2  # one token unread at first, later a draft's last and the next
+
+
+def test_drafters_of_a_recorded_target_are_recorded_too(tiny: Tiny) -> None:
+    """Each its own passes, as the cache is its own; those of an ordinary target are not."""
+    recipe = NeuralRecipe(name="neural", drafter=str(tiny(seed=1)))
+    target, recorder = recorded(tiny())
+    one, two = (recipe.make_drafter(target, None).backend.recorded for _ in range(2))
+    assert one.record is two.record is recorder
+    assert one is not two
+    assert recipe.make_drafter(native(tiny(), torch.float64), None).backend.recorded is None
 
 
 def test_the_context_is_not_overrun(tiny: Tiny) -> None:
