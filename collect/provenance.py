@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from decoders.machine import cpu_name
+
 PACKAGES = ("draftpick", "torch", "transformers", "datasets", "pyarrow", "numpy", "rouge_score")
 
 
@@ -55,7 +57,7 @@ def hardware() -> dict[str, Any]:
     """CPU, usable cores, memory and GPUs; no host or user name."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "cores": _usable_cores(),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
@@ -70,16 +72,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _cpu_name() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or "unknown"
 
 
 def _usable_cores() -> int:

@@ -1,7 +1,7 @@
-"""What a pass costs on this machine: the target at each width, each drafter for each token.
+"""What decoding costs on this machine: the target at each width, each drafter for each token.
 
-Measured once per engine, medians of several, and used by modelled tokens/s and the replay of
-adaptive draft lengths; sizes alone would mislead (methods that batch well verify nearly for free).
+Used by modelled tokens/s and the replay of adaptive draft lengths; sizes alone would mislead
+(methods that batch well verify nearly for free).
 """
 
 from __future__ import annotations
@@ -18,11 +18,10 @@ from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Generator
 from .drafters import Drafter, EarlyExitDrafter
+from .pass_costs import CONTEXT, REPEATS, PassCosts, known, seconds_of
+from .pass_costs import measure as measure_passes
 from .records import Sampling
 
-WIDEST = 17
-CONTEXT = 192  # prompt tokens held while measuring
-REPEATS = 9
 DRAFTED = 4
 
 
@@ -36,30 +35,24 @@ class Costs:
 
     def verify(self, width: int) -> float:
         """Seconds of one target pass over `width` tokens."""
-        return self.verify_s[min(width, len(self.verify_s)) - 1]
+        return PassCosts(tuple(self.verify_s))(width)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
-    """Interleaved medians; what the target held is forgotten.
+    """The passes' costs, measured unless they are known; and the drafters'. What the target held is
+    forgotten.
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
     measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
     the round's time.
     """
+    passes = known(target) or measure_passes(target)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
-    ids = torch.arange(1, WIDEST + 1, device=target.device)
-    target.prefill(prompt)
-    held = target.length
-    widths: list[list[float]] = [[] for _ in range(WIDEST)]
-    for _ in range(REPEATS):
-        for width in range(1, WIDEST + 1):
-            widths[width - 1].append(_extend_s(target, ids[:width]))
-            target.truncate(held)
     draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
-    return Costs([statistics.median(times) for times in widths], draft_s)
+    return Costs(list(passes.verify_s), draft_s)
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
@@ -76,16 +69,9 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
         spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
         if isinstance(drafter, EarlyExitDrafter):
             drafted = torch.cat([newest, proposal.ids])
-            prepared = _extend_s(target, drafted)
+            prepared = seconds_of(target, drafted)
             target.truncate(len(context) - 1)
-            spared.append((_extend_s(target, drafted) - prepared) / len(proposal.ids))
+            spared.append((seconds_of(target, drafted) - prepared) / len(proposal.ids))
         target.truncate(len(context) - 1)
         drafter.commit(context)
     return max(0.0, statistics.median(spent) - (statistics.median(spared) if spared else 0.0))
-
-
-def _extend_s(target: Backend, ids: torch.Tensor) -> float:
-    started = time.perf_counter()
-    target.extend(ids)
-    synchronize(target.device)
-    return time.perf_counter() - started

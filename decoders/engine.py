@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import targets
+from . import pass_costs, targets
 from .arms import AUTOREGRESSIVE, choose, load_arms
 from .backends.base import Backend, opening
 from .backends.llama import LlamaBackend
@@ -29,6 +29,7 @@ from .recipes import ArmRecipe
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .strategy import Drafts, Strategy
+from .zoo.catalogue import cache_dir
 
 
 def _build(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Strategy:
@@ -69,13 +70,14 @@ class Engine:
         backend: str = "auto",
     ) -> Engine:
         """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
-        by name, None for those that ship. only: these arms of it. Raises DraftpickError before
-        anything is loaded where the arms file or a name is wrong."""
+        by name, None for those that ship. only: these arms of it. Where an arm goes by what the
+        target's passes cost, that is measured at the first loading on a machine. Raises
+        DraftpickError before anything is loaded where the arms file or a name is wrong."""
         declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
         recipes = choose(declared, list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
         folder = targets.resolve(target)
-        return cls(
+        engine = cls(
             targets.load_backend(folder, where, kind, backend, dtype == targets.INT8),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
@@ -83,6 +85,9 @@ class Engine:
             tokenizer=targets.load_tokenizer(folder),
             eos_ids=targets.eos_ids(folder),
         )
+        if any(recipe.by_passes for recipe in recipes.values()):
+            pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
+        return engine
 
     # -- what it is ---------------------------------------------------------------------------
 

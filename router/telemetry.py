@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import platform
 from importlib import metadata
-from pathlib import Path
 from typing import Any
+
+from decoders.machine import cpu_name
 
 PACKAGES = ("draftpick", "torch", "transformers", "numpy")
 
@@ -41,17 +42,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
     return found
-
-
-def cpu_name() -> str:
-    """The processor's own name where the system tells it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor() or platform.machine()
 
 
 def memory_gib() -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..errors import DraftpickError
+from ..pass_costs import PassCosts
 from ..records import StepStats
 from ..theory import best_length
 
@@ -11,7 +12,9 @@ class AdaptiveLength:
     """Longest when drafts are accepted, short when not; at least 1, so that it goes on learning.
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
-    one round of `longest` tokens; the cost ratio is the last rounds' own times.
+    one round of `longest` tokens. passes: what the target's passes cost by width; without them a
+    pass of any width is taken to cost what the last ones did. What a drafted token costs is the
+    last rounds' own time.
     """
 
     def __init__(
@@ -20,12 +23,16 @@ class AdaptiveLength:
         min_confidence: float = 0.0,
         prior: float = 0.6,
         memory: float = 0.9,
+        passes: PassCosts | None = None,
     ) -> None:
         if longest < 1:
             raise DraftpickError(f"an adaptive draft length needs max of at least 1, not {longest}")
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
-        self._cost = 0.1
+        self._passes, self._widths = passes, None
+        if passes is not None:
+            self._widths = [passes(k + 1) / passes(1) for k in range(longest + 1)]
+        self._cost = 0.1  # of a drafted token, in passes over one
         self.reset()
 
     def reset(self) -> None:
@@ -33,7 +40,8 @@ class AdaptiveLength:
         self._tried = float(self.longest)
 
     def next(self) -> int:
-        return max(1, best_length(self._right / self._tried, self._cost, self.longest))
+        acceptance = self._right / self._tried
+        return max(1, best_length(acceptance, self._cost, self.longest, self._widths))
 
     def observe(self, stats: StepStats) -> None:
         if stats.drafted == 0:
@@ -41,6 +49,7 @@ class AdaptiveLength:
         tried = min(stats.accepted + 1, stats.drafted)  # nothing is known after the first rejection
         self._right = self.memory * self._right + stats.accepted
         self._tried = self.memory * self._tried + tried
-        if stats.verify_s > 0:
-            cost = stats.draft_s / stats.drafted / stats.verify_s
+        pass_s = stats.verify_s if self._passes is None else self._passes(1)
+        if pass_s > 0:
+            cost = stats.draft_s / stats.drafted / pass_s
             self._cost = self.memory * self._cost + (1 - self.memory) * cost

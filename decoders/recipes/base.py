@@ -28,11 +28,14 @@ class LengthRecipe(Strict):
     k: Annotated[int, Field(ge=1, le=LONGEST)] = 4
     min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
-    def build(self) -> DraftLength:
+    def build(self, reviewer: Backend | None = None) -> DraftLength:
+        """reviewer: the model whose passes drafts spare; what they cost is used where known."""
         from ..lengths import AdaptiveLength, FixedLength
+        from ..pass_costs import known
 
         if self.kind == "adaptive":
-            return AdaptiveLength(self.k, self.min_confidence)
+            passes = known(reviewer) if reviewer is not None else None
+            return AdaptiveLength(self.k, self.min_confidence, passes=passes)
         return FixedLength(self.k, self.min_confidence)
 
 
@@ -47,6 +50,11 @@ class ArmRecipe(Strict):
     def lossless(self) -> bool:
         """Whether the answer's law is the target's own."""
         raise NotImplementedError
+
+    @property
+    def by_passes(self) -> bool:
+        """Whether it goes by what the target's passes cost (see `decoders.pass_costs`)."""
+        return False
 
     def prepare(self, target: Backend) -> None:
         """Tell the target, before it reads any prompt, what the arm will want of it."""
@@ -67,6 +75,10 @@ class DraftingRecipe(ArmRecipe):
         return self.verifier.lossless
 
     @property
+    def by_passes(self) -> bool:
+        return self.length.kind == "adaptive"
+
+    @property
     def on_target(self) -> bool:
         """Whether it runs on the target's own layers, and so drafts for no other model."""
         return False
@@ -82,5 +94,5 @@ class DraftingRecipe(ArmRecipe):
             self.name,
             self.make_drafter(target, tokenizer),
             self.verifier.build(),
-            self.length.build(),
+            self.length.build(target),
         )

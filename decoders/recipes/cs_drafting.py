@@ -8,7 +8,7 @@ from pydantic import Field, field_validator, model_validator
 
 from .base import LONGEST, ArmRecipe
 from .max_gram import MaxGramRecipe
-from .nested import make
+from .nested import make, refuse_by_cost
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -46,6 +46,8 @@ class CSDraftingRecipe(ArmRecipe):
     @model_validator(mode="after")
     def _upper_triangular(self) -> CSDraftingRecipe:
         n = len(self.models)
+        assert isinstance(self.models[-1], MaxGramRecipe)  # as validated
+        refuse_by_cost("models", self.models[-1])
         if len(self.K) != n or any(len(row) != n for row in self.K):
             raise ValueError(f"K: give {n} rows of {n} numbers, as there are {n} models")
         for i, row in enumerate(self.K):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, make, words
+from .nested import Nested, make, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -30,6 +30,7 @@ class HierarchyRecipe(DraftingRecipe):
                 "small: an early exit runs on the target's own layers and cannot draft for another "
                 "model"
             )
+        refuse_by_cost("small", self.small)
         if self.length.k < 2:
             raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
         if self.length.min_confidence:

@@ -38,6 +38,10 @@ class HorizontalRecipe(DraftingRecipe):
         return any(part.on_target for part in self.parts)
 
     @property
+    def by_passes(self) -> bool:
+        return super().by_passes or any(part.by_passes for part in self.parts)
+
+    @property
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 class MaxGramRecipe(DraftingRecipe):
     """drafter: a table of next tokens for where nothing matches, or none. shortest, longest: the
     n-grams looked for. earliest: take the first match instead of the latest. stop_below: end the
-    draft where the chance that all of it stands falls below this (0: always k tokens)."""
+    draft where the chance that all of it stands falls below this (0: always k tokens). by_cost: end
+    it instead where, by the same chances, the most tokens a second are to be expected of the
+    target's passes, as they were measured; where they were not, stop_below holds."""
 
     kind: Literal["max_gram"] = "max_gram"
     drafter: str | None = None
@@ -24,6 +26,11 @@ class MaxGramRecipe(DraftingRecipe):
     longest: Annotated[int, Field(ge=1, le=64)] = 12
     earliest: bool = False
     stop_below: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    by_cost: bool = False
+
+    @property
+    def by_passes(self) -> bool:
+        return self.by_cost or super().by_passes
 
     @model_validator(mode="after")
     def _in_order(self) -> MaxGramRecipe:
@@ -44,6 +51,7 @@ class MaxGramRecipe(DraftingRecipe):
         from ..backends.base import EncoderDecoder
         from ..drafters import MaxGramDrafter
         from ..drafters.next_token_table import FILE, NextTokenTable
+        from ..pass_costs import known
         from .checkpoints import folder_of
 
         table = None
@@ -58,4 +66,5 @@ class MaxGramRecipe(DraftingRecipe):
             self.earliest,
             self.stop_below,
             source_apart=isinstance(target, EncoderDecoder),
+            passes=known(target) if self.by_cost else None,
         )

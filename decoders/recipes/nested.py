@@ -46,6 +46,15 @@ def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Dr
     return inner.model_copy(update={"name": arm}).make_drafter(target, tokenizer)
 
 
+def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:
+    """For a drafter that another draft model reviews. Raises ValueError."""
+    if getattr(inner, "by_cost", False):
+        raise ValueError(
+            f"{where}: `by_cost` goes by the target's passes, but a smaller model reviews this "
+            "draft; give `stop_below`"
+        )
+
+
 def words(inner: DraftingRecipe) -> str:
     """A nested recipe in a few words."""
     return " ".join(filter(None, [inner.kind, getattr(inner, "drafter", None)]))

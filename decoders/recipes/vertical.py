@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, make, words
+from .nested import Nested, make, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -32,6 +32,7 @@ class VerticalRecipe(DraftingRecipe):
                 "inner: an early exit runs on the target's own layers and cannot draft for another "
                 "model; put it into a horizontal cascade"
             )
+        refuse_by_cost("inner", self.inner)
         if self.length.min_confidence:
             raise ValueError(
                 "length.min_confidence: what a model has reviewed it does not doubt again; set it "

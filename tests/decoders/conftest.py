@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,15 @@ from t5_toys import save_tiny_t5
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)  # tiny products only lose by sharing
+
+
+@pytest.fixture(scope="session", autouse=True)
+def costs_of_tiny_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Kept out of the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setattr("decoders.engine.cache_dir", lambda: folder)
+        yield
 
 
 @pytest.fixture(scope="session")

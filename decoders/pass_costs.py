@@ -1,0 +1,142 @@
+"""What a pass of the target costs at each width on this machine: measured once, kept in the cache.
+
+Draft lengths are chosen by it (Leviathan et al., section 3.4, take a pass to cost the same at every
+width; a kernel that works on four rows at a time does not).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from .backends.base import Backend
+from .backends.sync import synchronize
+from .machine import cpu_name
+
+WIDEST = 17
+CONTEXT = 192  # prompt tokens held while measuring
+REPEATS = 9
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one."""
+
+    verify_s: tuple[float, ...]
+
+    def __call__(self, width: int) -> float:
+        """Seconds of a pass over `width` tokens; beyond the widest measured, its share a token."""
+        widest = len(self.verify_s)
+        if width <= widest:
+            return self.verify_s[width - 1]
+        return self.verify_s[-1] * width / widest
+
+    def best_cut(self, chances: Sequence[float]) -> int:
+        """After how many drafted tokens to stop. chances: that the draft stands up to each.
+
+        A round gives 1 + sum(chances[:k]) tokens for one pass over k + 1; of the k with the most
+        tokens a second, the least.
+        """
+        expected = itertools.accumulate(chances, initial=1.0)
+        speeds = [tokens / self(k + 1) for k, tokens in enumerate(expected)]
+        return speeds.index(max(speeds))
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the costs of one target depend on. target: weights and precision."""
+
+    target: str
+    backend: str
+    device: str
+    threads: int
+    torch: str
+
+    @classmethod
+    def of(cls, target: Backend, fingerprint: str) -> Place:
+        cuda = target.device.type == "cuda"
+        device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
+        kind = type(target).__name__
+        return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
+
+    @property
+    def file(self) -> str:
+        text = json.dumps(asdict(self), sort_keys=True)
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+_KNOWN: WeakKeyDictionary[Backend, PassCosts] = WeakKeyDictionary()
+
+
+def known(target: Backend) -> PassCosts | None:
+    """The costs that were learnt for this target, if any were."""
+    return _KNOWN.get(target)
+
+
+def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
+    """Read the costs from `folder`, or measure and write them; `known` has them from now on.
+
+    Measuring takes about 170 short passes and forgets what the target held. A file that cannot be
+    read is made anew, one that cannot be written is done without.
+    """
+    place = Place.of(target, fingerprint)
+    path = folder / place.file
+    costs = _read(path)
+    if costs is None:
+        costs = measure(target)
+        _write(path, place, costs)
+    _KNOWN[target] = costs
+    return costs
+
+
+def measure(target: Backend) -> PassCosts:
+    """Medians of interleaved repeats; what the target held is forgotten."""
+    prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
+    target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
+    held = target.length
+    widest = min(WIDEST, target.context - held)
+    ids = torch.arange(widest, device=target.device) % target.vocab_size
+    times: list[list[float]] = [[] for _ in range(widest)]
+    for _ in range(REPEATS):
+        for width in range(1, widest + 1):
+            times[width - 1].append(seconds_of(target, ids[:width]))
+            target.truncate(held)
+    return PassCosts(tuple(statistics.median(each) for each in times))
+
+
+def seconds_of(target: Backend, ids: Tensor) -> float:
+    """One pass over `ids` [T]; the target holds them afterwards."""
+    started = time.perf_counter()
+    target.extend(ids)
+    synchronize(target.device)
+    return time.perf_counter() - started
+
+
+def _read(path: Path) -> PassCosts | None:
+    try:
+        seconds = tuple(float(s) for s in json.loads(path.read_text())["verify_s"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return PassCosts(seconds) if seconds and min(seconds) > 0 else None
+
+
+def _write(path: Path, place: Place, costs: PassCosts) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as stream:
+            json.dump({**asdict(place), **asdict(costs)}, stream, indent=1)
+        os.replace(stream.name, path)
+    except OSError:
+        pass  # measured again next time

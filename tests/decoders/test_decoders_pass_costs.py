@@ -1,0 +1,270 @@
+"""What passes cost by width: measured once, kept, and used to end drafts where it pays."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, method, run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoders import Engine
+from decoders.arms import load_arms
+from decoders.backends.toy import ToyBackend
+from decoders.costs import measure as measure_costs
+from decoders.drafters import MaxGramDrafter
+from decoders.errors import DraftpickError
+from decoders.lengths import AdaptiveLength
+from decoders.pass_costs import CONTEXT, WIDEST, PassCosts, known, learn, measure
+from decoders.recipes import ArmRecipe, recipe
+from decoders.records import Request, StepStats
+
+IN_FOURS = PassCosts(tuple(float(1 + (width - 1) // 4) for width in range(1, 18)))
+FLAT = PassCosts((1.0,) * 17)
+
+
+class Counted(ToyBackend):
+    """Remembers how wide its passes were."""
+
+    def __init__(self, table: torch.Tensor, context: int = 512) -> None:
+        super().__init__(table, context)
+        self.widths: list[int] = []
+
+    def extend(self, ids: torch.Tensor, parents: object = None) -> torch.Tensor:
+        self.widths.append(len(ids))
+        return super().extend(ids, parents)  # type: ignore[arg-type]
+
+
+def counted(vocab: int = 5, context: int = 512) -> Counted:
+    return Counted(ToyBackend.random(vocab, 1).table, context)
+
+
+# -- the best place to end a draft ----------------------------------------------------------------
+
+
+def test_the_best_cut_by_hand() -> None:
+    assert FLAT.best_cut([0.9, 0.5, 0.1]) == 3  # what costs nothing is always worth it
+    assert FLAT.best_cut([]) == 0
+    assert PassCosts((1.0, 2.0)).best_cut([0.99]) == 0  # 1.99 tokens for twice the time
+    assert PassCosts((1.0, 1.9)).best_cut([0.99]) == 1
+    assert IN_FOURS.best_cut([0.9] * 3 + [0.2] * 4) == 3  # three ride along with the newest token
+    dear = PassCosts(tuple(3 + cost for cost in IN_FOURS.verify_s))
+    assert dear.best_cut([0.99] * 16) == 15  # whole fours, as many as there are
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), max_size=20),
+    st.lists(st.floats(0.1, 10.0), min_size=1, max_size=24),
+)
+def test_the_best_cut_is_the_best_of_all(shares: list[float], seconds: list[float]) -> None:
+    passes, chances, chance = PassCosts(tuple(seconds)), [], 1.0
+    for share in shares:
+        chance *= share
+        chances.append(chance)
+
+    def speed(k: int) -> float:
+        return (1 + sum(chances[:k])) / passes(k + 1)
+
+    best = passes.best_cut(chances)
+    assert all(speed(best) >= speed(k) * (1 - 1e-12) for k in range(len(chances) + 1))
+
+
+def test_beyond_the_widest_a_token_costs_its_share() -> None:
+    passes = PassCosts((1.0, 3.0))
+    assert [passes(width) for width in (1, 2, 3, 4)] == [1.0, 3.0, 4.5, 6.0]
+
+
+# -- measured, and kept ---------------------------------------------------------------------------
+
+
+def test_every_width_is_measured_and_nothing_is_held_of_it() -> None:
+    target = counted()
+    costs = measure(target)
+    assert len(costs.verify_s) == WIDEST and min(costs.verify_s) > 0
+    assert set(target.widths) == {CONTEXT, *range(1, WIDEST + 1)}
+    assert target.length == CONTEXT
+
+
+@pytest.mark.parametrize("context", [2, 9, 19, 100])
+def test_a_short_context_is_measured_as_far_as_it_goes(context: int) -> None:
+    costs = measure(counted(context=context))
+    assert len(costs.verify_s) == min(WIDEST, context - 1)
+
+
+def test_measured_once_and_read_ever_after(tmp_path: Path) -> None:
+    first = counted()
+    assert known(first) is None
+    costs = learn(first, "model@1/float64", tmp_path / "costs")
+    assert known(first) is costs and first.widths
+    again = counted()
+    assert learn(again, "model@1/float64", tmp_path / "costs") == costs == known(again)
+    assert not again.widths
+    (file,) = (tmp_path / "costs").iterdir()
+    held = json.loads(file.read_text())
+    assert held["target"] == "model@1/float64" and held["threads"] == torch.get_num_threads()
+    other = counted()
+    learn(other, "model@1/int8", tmp_path / "costs")
+    assert other.widths  # another precision is another measurement
+    assert len(list((tmp_path / "costs").iterdir())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{}", '{"verify_s": []}', '{"verify_s": [0.1, -1]}', "[1]"])
+def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
+    learn(counted(), "model", tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text(text)
+    target = counted()
+    costs = learn(target, "model", tmp_path)
+    assert target.widths and json.loads(file.read_text())["verify_s"] == list(costs.verify_s)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    target = counted()
+    assert learn(target, "model", tmp_path / "file" / "costs") is known(target)
+
+
+def test_the_engine_s_costs_are_those_that_lengths_go_by(tmp_path: Path) -> None:
+    target = counted(vocab=99)
+    costs = learn(target, "model", tmp_path)
+    target.widths.clear()
+    assert measure_costs(target, {}).verify_s == list(costs.verify_s)
+    assert not target.widths
+
+
+# -- Max-Gram by cost -----------------------------------------------------------------------------
+
+CONTEXT_IDS = [1, 2, 3, 4, 5, 6, 7, 9, 1, 2]  # a match of two: 0.57, then 0.57 * 0.66, ...
+
+
+def test_a_copy_ends_where_it_pays() -> None:
+    lengths = []
+    for passes in (FLAT, IN_FOURS, PassCosts(tuple(float(w) for w in range(1, 18)))):
+        drafter = MaxGramDrafter(CPU, passes=passes, stop_below=0.99)
+        drafter.reset(CONTEXT_IDS)
+        lengths.append(len(drafter.guess(CONTEXT_IDS, 16)))
+    assert lengths[0] > lengths[1] == 3 and lengths[2] == 0
+
+
+def test_a_short_room_is_kept() -> None:
+    drafter = MaxGramDrafter(CPU, passes=FLAT)
+    drafter.reset(CONTEXT_IDS)
+    assert drafter.guess(CONTEXT_IDS, 2) == [3, 4]
+
+
+@given(st.integers(0, 10_000), st.sampled_from([FLAT, IN_FOURS]))
+def test_answers_do_not_depend_on_costs(seed: int, passes: PassCosts) -> None:
+    target = ToyBackend.random(4, seed, sharpness=3.0)
+    plain = run(target, method(MaxGramDrafter(CPU), 0), [1, 2, 1, 2], Request(20))
+    cut = run(target, method(MaxGramDrafter(CPU, passes=passes), 16), [1, 2, 1, 2], Request(20))
+    assert cut.ids == plain.ids
+
+
+def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
+    arm = recipe(name="copy", kind="max_gram", length={"k": 16}, stop_below=0.35, by_cost=True)
+
+    def drafted(target: ToyBackend) -> int:
+        drafter = arm.make_drafter(target, None)
+        drafter.reset(CONTEXT_IDS)
+        return len(drafter.propose(CONTEXT_IDS, 16, None, None).ids)
+
+    target = counted(vocab=99)
+    assert drafted(target) == 2  # 0.57, 0.38, then 0.27
+    learn(target, "model", tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps({"verify_s": IN_FOURS.verify_s}))
+    learn(target, "model", tmp_path)
+    assert drafted(target) == 3
+
+
+# -- the adaptive length by cost ------------------------------------------------------------------
+
+
+def test_an_adaptive_length_keeps_to_what_is_cheap() -> None:
+    """Drafts that stand nine times in ten: all eight where width costs nothing, three where the
+    fifth token of a pass doubles it."""
+    lengths = []
+    for passes in (FLAT, PassCosts((1.0,) * 4 + (2.5,) * 5)):
+        rule = AdaptiveLength(8, passes=passes)
+        for _ in range(60):
+            rule.observe(StepStats(8, 7, 0.0, 1.0))
+        lengths.append(rule.next())
+    assert lengths == [8, 3]
+
+
+def test_a_drafted_token_is_weighed_by_the_pass_over_one() -> None:
+    """Its verifying passes may have been wide: what they took says nothing of a narrow one."""
+    rules = [AdaptiveLength(8, passes=PassCosts((0.01,) * 9)) for _ in range(2)]
+    for rule, verify_s in zip(rules, (0.01, 0.05), strict=True):
+        for _ in range(60):
+            rule.observe(StepStats(4, 3, 0.008, verify_s))
+    assert rules[0].next() == rules[1].next()
+
+
+# -- who asks for it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arm", "asks"),
+    [
+        ({"kind": "autoregressive"}, False),
+        ({"kind": "max_gram"}, False),
+        ({"kind": "max_gram", "by_cost": True}, True),
+        ({"kind": "neural", "drafter": "x"}, False),
+        ({"kind": "neural", "drafter": "x", "length": {"kind": "adaptive"}}, True),
+        (
+            {
+                "kind": "horizontal",
+                "parts": [
+                    {"kind": "neural", "drafter": "x"},
+                    {"kind": "max_gram", "by_cost": True},
+                ],
+            },
+            True,
+        ),
+        ({"kind": "calm", "threshold": 0.9}, False),
+    ],
+)
+def test_arms_say_whether_they_go_by_passes(arm: dict[str, object], asks: bool) -> None:
+    assert recipe(name="arm", **arm).by_passes is asks
+
+
+@pytest.mark.parametrize(
+    "arm",
+    [
+        "{kind: vertical, review: m, inner: {kind: max_gram, by_cost: true}}",
+        "{kind: hierarchy, middle: m, small: {kind: max_gram, by_cost: true}}",
+        "{kind: cs_drafting, models: [m, {kind: max_gram, by_cost: true}], K: [[1, 1], [0, 1]]}",
+    ],
+)
+def test_what_a_smaller_model_reviews_is_not_cut_by_the_target_s_passes(
+    tmp_path: Path, arm: str
+) -> None:
+    file = tmp_path / "arms.yaml"
+    file.write_text(f"arms:\n  autoregressive: {{kind: autoregressive}}\n  x: {arm}\n")
+    with pytest.raises(DraftpickError, match="`by_cost` goes by the target's passes"):
+        load_arms(file)
+
+
+def test_loading_an_engine_learns_them_once(
+    tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.engine.cache_dir", lambda: tmp_path)
+    monkeypatch.setattr("decoders.targets.load_tokenizer", lambda folder: None)
+    folder = str(tiny(vocab_size=128, max_position_embeddings=256))
+    plain = recipe(name="autoregressive", kind="autoregressive")
+    copy = recipe(name="copy", kind="max_gram", by_cost=True)
+
+    def load(*recipes: ArmRecipe) -> Engine:
+        return Engine.load(folder, {r.name: r for r in recipes}, dtype="float32")
+
+    assert known(load(plain).target) is None and not (tmp_path / "costs").exists()
+    costs = known(load(plain, copy).target)
+    assert costs is not None and len(list((tmp_path / "costs").iterdir())) == 1
+    again = load(plain, copy)
+    assert known(again.target) == costs
+    assert again.cost_table.verify_s == list(costs.verify_s)
