@@ -28,6 +28,7 @@ from .machine import cpu_name
 WIDEST = 17
 CONTEXT = 192  # prompt tokens held while measuring
 REPEATS = 9
+QUIET = 1.3  # the usual time over the least above which something else was running too
 
 
 @dataclass(frozen=True)
@@ -88,21 +89,41 @@ def known(target: Backend) -> PassCosts | None:
 def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     """Read the costs from `folder`, or measure and write them; `known` has them from now on.
 
-    Measuring takes about 170 short passes and forgets what the target held. A file that cannot be
-    read is made anew, one that cannot be written is done without.
+    Measuring takes about 170 short passes and forgets what the target held. On a busy machine it is
+    used but not kept. A file that cannot be read is made anew, one that cannot be written is done
+    without.
     """
     place = Place.of(target, fingerprint)
     path = folder / place.file
     costs = _read(path)
     if costs is None:
-        costs = measure(target)
-        _write(path, place, costs)
+        times = time_passes(target)
+        costs = undisturbed(times)
+        if busy(times) < QUIET:
+            _write(path, place, costs)
     _KNOWN[target] = costs
     return costs
 
 
 def measure(target: Backend) -> PassCosts:
-    """Medians of interleaved repeats; what the target held is forgotten."""
+    """What the target held is forgotten."""
+    return undisturbed(time_passes(target))
+
+
+def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
+    """times: seconds of each repeat, by width. The least of a width or a wider one: what else runs
+    on the machine only adds, and so does a token."""
+    least = itertools.accumulate((min(each) for each in reversed(times)), min)
+    return PassCosts(tuple(reversed(list(least))))
+
+
+def busy(times: Sequence[Sequence[float]]) -> float:
+    """A pass's usual time over the least of its width; 1 on a quiet machine."""
+    return statistics.median(statistics.median(each) / min(each) for each in times)
+
+
+def time_passes(target: Backend) -> list[list[float]]:
+    """Seconds of each repeat, by width; the repeats take turns."""
     prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
     target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
     held = target.length
@@ -113,7 +134,7 @@ def measure(target: Backend) -> PassCosts:
         for width in range(1, widest + 1):
             times[width - 1].append(seconds_of(target, ids[:width]))
             target.truncate(held)
-    return PassCosts(tuple(statistics.median(each) for each in times))
+    return times
 
 
 def seconds_of(target: Backend, ids: Tensor) -> float:

@@ -19,9 +19,26 @@ from decoders.costs import measure as measure_costs
 from decoders.drafters import MaxGramDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength
-from decoders.pass_costs import CONTEXT, WIDEST, PassCosts, known, learn, measure
+from decoders.pass_costs import (
+    CONTEXT,
+    QUIET,
+    WIDEST,
+    PassCosts,
+    busy,
+    known,
+    learn,
+    measure,
+    undisturbed,
+)
 from decoders.recipes import ArmRecipe, recipe
 from decoders.records import Request, StepStats
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Microseconds on a shared machine: these tests are not about how busy it is."""
+    monkeypatch.setattr("decoders.pass_costs.QUIET", float("inf"))
+
 
 IN_FOURS = PassCosts(tuple(float(1 + (width - 1) // 4) for width in range(1, 18)))
 FLAT = PassCosts((1.0,) * 17)
@@ -110,6 +127,23 @@ def test_measured_once_and_read_ever_after(tmp_path: Path) -> None:
     learn(other, "model@1/int8", tmp_path / "costs")
     assert other.widths  # another precision is another measurement
     assert len(list((tmp_path / "costs").iterdir())) == 2
+
+
+def test_what_disturbs_is_left_out() -> None:
+    quiet = [[1.0, 1.01], [1.2, 1.21], [1.1, 1.11], [2.0, 2.02]]
+    assert undisturbed(quiet).verify_s == (1.0, 1.1, 1.1, 2.0)
+    assert busy(quiet) < QUIET < busy([[1.0, 2.0, 2.2], [1.1, 1.2, 1.1], [1.2, 3.0, 3.0]])
+
+
+def test_a_measurement_on_a_busy_machine_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.pass_costs.QUIET", QUIET)
+    times = [[0.01, 0.05, 0.04]] * 3
+    monkeypatch.setattr("decoders.pass_costs.time_passes", lambda target: times)
+    target = counted()
+    assert learn(target, "model", tmp_path).verify_s == (0.01,) * 3 and known(target) is not None
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("text", ["", "{}", '{"verify_s": []}', '{"verify_s": [0.1, -1]}', "[1]"])
