@@ -7,7 +7,8 @@ figures are medians over repeats, summed over prompts, the prefill included. Tok
 ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
 first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
 it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
-target itself (`assistant_early_exit`). --gguf adds engines that read that file (peers.py).
+target itself (`assistant_early_exit`). --gguf adds engines that read that file (peers.py). --out is
+written after every prompt; with --resume a run that was stopped goes on, or takes more repeats.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from rich.table import Table
 from collect.provenance import hardware, versions
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request, read_queries, targets
+from router.specbench.journal import write_atomically
 
 
 def main() -> None:
@@ -54,6 +56,7 @@ def main() -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
+    parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     given = parser.parse_args()
 
     only = ["autoregressive", *filter(None, given.arms.split(","))] if given.arms else None
@@ -80,14 +83,34 @@ def main() -> None:
     for run in methods.values():
         run(prompts[0])  # warm-up
     order = random.Random(given.seed)
+    settings = {
+        "queries": [q.id for q in asked],
+        "max_new_tokens": given.max_new_tokens,
+        "dtype": given.dtype,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
     seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in methods}
     tokens: dict[str, list[int]] = {name: [0] * len(prompts) for name in methods}
+    if given.resume and given.out.exists():
+        held = json.loads(given.out.read_text())
+        if {name: held[name] for name in settings} != settings or set(held["tokens"]) != {*methods}:
+            parser.error(f"{given.out} holds another run; leave --resume out or name another --out")
+        seconds, tokens = held["seconds"], held["tokens"]
+    done = [len(times) for times in seconds["autoregressive"]]
     jobs = [(at, turn) for turn in range(given.repeats) for at in range(len(prompts))]
-    for at, _ in track(jobs, description="decoding"):
+    for at, turn in track(jobs, description="decoding"):
+        if turn < done[at]:
+            continue
+        took: dict[str, float] = {}
         for name in order.sample(list(methods), len(methods)):
             started = time.perf_counter()
             tokens[name][at] = methods[name](prompts[at])
-            seconds[name][at].append(time.perf_counter() - started)
+            took[name] = time.perf_counter() - started
+        for name, spent in took.items():
+            seconds[name][at].append(spent)
+        record = {**settings, "tokens": tokens, "seconds": seconds}
+        write_atomically(given.out, json.dumps(record, indent=1))
     speed = {
         name: sum(tokens[name]) / sum(statistics.median(times) for times in seconds[name])
         for name in methods
@@ -102,19 +125,8 @@ def main() -> None:
         own = speed[name] / speed["autoregressive"]
         table.add_row(name, f"{speed[name]:.1f}", f"{speed[name] / base:.2f}", f"{own:.2f}")
     Console().print(table)
-    record = {
-        "tokens_per_s": speed,
-        "tokens": tokens,
-        "seconds": seconds,
-        "queries": [q.id for q in asked],
-        "prompts": len(prompts),
-        "max_new_tokens": given.max_new_tokens,
-        "repeats": given.repeats,
-        "dtype": given.dtype,
-        "hardware": hardware(),
-        "versions": versions(),
-    }
-    given.out.write_text(json.dumps(record, indent=1))
+    finished = {**settings, "tokens_per_s": speed, "tokens": tokens, "seconds": seconds}
+    write_atomically(given.out, json.dumps(finished, indent=1))
 
 
 def _answering(engine: Engine, arm: str, request: Request) -> Run:
