@@ -40,7 +40,7 @@ class Int4Weight:
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        rows = x.reshape(-1, x.shape[-1]).contiguous()  # or PyTorch's CUDA kernel refuses
         if self.values.dtype == torch.uint8:
             made = torch._weight_int4pack_mm_for_cpu(rows, self.values, GROUP, self.grid)
         else:

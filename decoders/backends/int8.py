@@ -40,7 +40,7 @@ class Int8Weight:
         """x [..., in] -> [..., out]."""
         rows = x.reshape(-1, x.shape[-1]).contiguous()  # PyTorch's CUDA kernel presumes it
         if len(rows) > WIDE:  # a whole number up to 127 is exact in bfloat16
-            made = rows @ self.values.to(x.dtype).T * self.scale
+            made = (rows @ self.values.to(x.dtype).T) * self.scale
         else:
             made = torch._weight_int8pack_mm(rows, self.values, self.scale)
         return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
