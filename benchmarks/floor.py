@@ -1,6 +1,6 @@
 """How far a pass of the target is from the least it can take, and where a round's time goes.
 
-    python benchmarks/floor.py --dtype bfloat16 int8 --out floor.json
+    python benchmarks/floor.py --dtype bfloat16 int8 int4 --out floor.json
 
 The floor of a pass at batch 1 is the bytes of all weights over the memory bandwidth of this
 machine: whatever the kernels, each weight has to be read once. Printed: that bandwidth, measured;

@@ -99,6 +99,7 @@ def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
         "max-gram": lambda: ours("max-gram", "bfloat16"),
         "draft-chat": lambda: ours("draft-chat", "bfloat16"),
         "autoregressive, int8": lambda: ours("autoregressive", "int8"),
+        "autoregressive, int4": lambda: ours("autoregressive", "int4"),
         "transformers": transformers,
     }
     if gguf:

@@ -3,7 +3,7 @@
     python benchmarks/perplexity.py --queries FILES... --limit 10
 
 The first 256 tokens of each prompt, read 16 at a time as drafts are (a longer reading would use the
-bfloat16 weights under int8 too); the first 8 are given.
+bfloat16 weights under int8 and int4 too); the first 8 are given.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.table import Table
 from collect.queries import first_per_task, shipped
 from decoders import Engine, read_queries
 
-DTYPES = ("float32", "bfloat16", "int8")
+DTYPES = ("float32", "bfloat16", "int8", "int4")
 GIVEN, READ, AT_ONCE = 8, 256, 16
 
 

@@ -100,7 +100,7 @@ def collect(
         str | None,
         typer.Option(help="The large model: a known name, hub id, folder or .gguf file."),
     ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8.")] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, int8 or int4.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     backend: Annotated[str | None, typer.Option(help="native, hf, graphs or auto.")] = None,
     config: Annotated[

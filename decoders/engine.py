@@ -78,7 +78,7 @@ class Engine:
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
         folder = targets.resolve(target)
         engine = cls(
-            targets.load_backend(folder, where, kind, backend, dtype == targets.INT8),
+            targets.load_backend(folder, where, kind, backend, targets.ROUNDINGS.get(dtype)),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
             fingerprint=targets.fingerprint(folder),

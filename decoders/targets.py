@@ -8,21 +8,23 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
 from .backends.base import Backend
+from .backends.int4 import CUDA_CAPABILITY
+from .backends.packed import Rounding
 from .errors import DraftpickError
 from .zoo import fetch, from_gguf
 from .zoo.catalogue import WHEELS
 
-INT8 = "int8"  # of the weights; everything else is bfloat16
+ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
-    INT8: torch.bfloat16,
+    **dict.fromkeys(ROUNDINGS, torch.bfloat16),
 }
 
 
@@ -77,11 +79,11 @@ def load_backend(
     device: torch.device,
     dtype: torch.dtype,
     backend: str = "auto",
-    int8: bool = False,
+    rounding: Rounding | None = None,
 ) -> Backend:
     """native where the architecture fits, else hf; `backend` may force either, or graphs: native,
-    its passes recorded as CUDA graphs. An encoder-decoder runs on hf. int8: weights in int8, which
-    the native backend has on a CPU."""
+    its passes recorded as CUDA graphs. An encoder-decoder runs on hf. rounding: of the weights,
+    which only the native backend has, on a CPU and on CUDA."""
     from .backends import llama_model
     from .backends.llama import LlamaBackend
     from .backends.recorded import cuda_graphs
@@ -90,13 +92,8 @@ def load_backend(
         raise DraftpickError(f"unknown backend {backend!r}; use auto, native, hf or graphs")
     if backend == "graphs" and device.type != "cuda":
         raise DraftpickError(f"graphs are recorded on CUDA, not on {device.type}; use native")
-    if int8 and device.type != "cpu":
-        raise DraftpickError("int8 weights are for CPUs; use --dtype bfloat16")
-    if int8 and backend == "hf":
-        raise DraftpickError(
-            f"int8 weights need the native backend, and {folder.name} runs through transformers; "
-            "use --dtype bfloat16"
-        )
+    if rounding is not None:
+        _check_rounding(rounding, folder, device, backend)
     if backend == "hf":
         if is_encoder_decoder(folder):
             from .backends.hf_seq2seq import HFSeq2SeqBackend
@@ -105,16 +102,39 @@ def load_backend(
         from .backends.hf import HFBackend
 
         return HFBackend.load(folder, device, dtype)
-    reason = llama_model.unsupported(json.loads((folder / "config.json").read_text()))
+    config = json.loads((folder / "config.json").read_text())
+    reason = llama_model.unsupported(config)
     if reason is None:
-        native = LlamaBackend.load(folder, device, dtype, int8=int8)
+        misfit = llama_model.not_int4(config) if rounding == "int4" else None
+        if misfit is not None:
+            raise DraftpickError(
+                f"{folder.name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"
+            )
+        native = LlamaBackend.load(folder, device, dtype, rounding=rounding)
         if backend == "graphs":
             native.record_passes(cuda_graphs())
         return native
     if backend in ("native", "graphs"):
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
-    return load_backend(folder, device, dtype, "hf", int8)
+    return load_backend(folder, device, dtype, "hf", rounding)
+
+
+def _check_rounding(rounding: Rounding, folder: Path, device: torch.device, backend: str) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise DraftpickError(f"{rounding} weights are for CPU and CUDA; use --dtype bfloat16")
+    if backend == "hf":
+        raise DraftpickError(
+            f"{rounding} weights need the native backend, and {folder.name} runs through "
+            "transformers; use --dtype bfloat16"
+        )
+    if rounding == "int4" and device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(device)
+        if (major, minor) < CUDA_CAPABILITY:
+            raise DraftpickError(
+                f"int4 weights need a GPU of compute capability 8.0, and this one has {major}."
+                f"{minor}; use --dtype int8"
+            )
 
 
 def is_encoder_decoder(folder: Path) -> bool:

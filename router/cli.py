@@ -48,7 +48,7 @@ Policy = Annotated[
 Config = Annotated[
     Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
 ]
-Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact) or int8 (weights; CPU).")]
+Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,

@@ -1,42 +1,53 @@
-"""Weights in int8 for a CPU: half the bytes of bfloat16 to read for each token.
+"""Weights in int8, one scale for each of their rows: half the bytes of bfloat16 to read.
 
-PyTorch's kernel multiplies bfloat16 rows by int8 weights with one scale for each of their rows. For
-many rows at once, a prompt, it is slow, so that the packed bfloat16 weight is kept beside it: the
-prompt is read by the model itself, what follows by its int8 copy. Every arm does the same, and a
-row's product does not depend on how many others there are (up to WIDE), so that answers do not
-depend on the arm. Figures in docs/performance.md.
+PyTorch's kernels multiply bfloat16 rows by int8 weights; for many rows at once, a prompt, they are
+slow. On a CPU the packed bfloat16 weight is therefore kept beside the int8 one, and the prompt is
+read by the model itself, what follows by its copy. On CUDA only the int8 is kept, and a wide pass
+multiplies by it as bfloat16, made for that pass. Every arm does the same, and up to WIDE rows a
+row's product does not depend on how many others there are, so that answers do not depend on the
+arm. Figures in docs/performance.md.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-WIDE = 32  # rows up to which the int8 copy is used: drafts are shorter, nearly all prompts longer
+WIDE = 32  # rows up to which the narrow kernels are used: drafts are shorter, most prompts longer
 
 
 @dataclass(frozen=True, eq=False)
 class Int8Weight:
-    """values: int8 [out, in]. scale: bfloat16 [out]. wide: the same weight unrounded, packed."""
+    """values: int8 [out, in]. scale: bfloat16 [out]. wide: the same weight unrounded, packed; None
+    where only the int8 is kept."""
 
+    precision: ClassVar[str] = "int8"
     values: Tensor
     scale: Tensor
-    wide: Tensor
+    wide: Tensor | None
 
     def numel(self) -> int:
         return self.values.numel()
 
+    def dequantised(self) -> Tensor:
+        """What is multiplied by, as bfloat16 [out, in]."""
+        return self.values.to(self.scale.dtype) * self.scale.unsqueeze(1)
+
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
-        rows = x.reshape(-1, x.shape[-1])
-        made = torch._weight_int8pack_mm(rows, self.values, self.scale)
+        rows = x.reshape(-1, x.shape[-1]).contiguous()  # PyTorch's CUDA kernel presumes it
+        if len(rows) > WIDE:  # a whole number up to 127 is exact in bfloat16
+            made = (rows @ self.values.to(x.dtype).T) * self.scale
+        else:
+            made = torch._weight_int8pack_mm(rows, self.values, self.scale)
         return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
 
 
 @torch.inference_mode()
-def to_int8(dense: Tensor, wide: Tensor) -> Int8Weight:
+def to_int8(dense: Tensor, wide: Tensor | None) -> Int8Weight:
     """dense: bfloat16 [out, in], rounded to the nearest of 255 steps of its row's largest entry.
     The step is bfloat16 itself, so that the values are rounded to what will be multiplied."""
     scale = (dense.abs().amax(1).float() / 127).clamp(min=1e-30).to(torch.bfloat16)

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .int8 import Int8Weight
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     Place,
@@ -36,7 +35,7 @@ from .llama_model import (
     skip_layer,
     through,
 )
-from .packed import halved, linear, pack
+from .packed import Rounding, linear
 from .recorded import WIDEST, RecordedPasses, Recorder
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
@@ -72,11 +71,11 @@ class LlamaBackend:
         device: torch.device,
         dtype: torch.dtype,
         context: int | None = None,
-        int8: bool = False,
+        rounding: Rounding | None = None,
     ) -> LlamaBackend:
-        """int8: also hold the matrices in int8 (int8.py); on a CPU, in bfloat16."""
+        """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16."""
         shape, weights = load(folder, device, dtype)
-        return cls(shape, packed(weights, halved if int8 else pack), context)
+        return cls(shape, packed(weights, rounding), context)
 
     def record_passes(self, record: Recorder) -> None:
         """From now on replay the passes of drafts and reviews (recorded.py)."""
@@ -94,10 +93,9 @@ class LlamaBackend:
 
     @property
     def precision(self) -> str:
-        """float32, bfloat16 or int8."""
-        if isinstance(self.weights.head, Int8Weight):
-            return "int8"
-        return str(self.dtype).removeprefix("torch.")
+        """float32, bfloat16, int8 or int4."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return str(getattr(self.weights.layers[0].out, "precision", dtype))
 
     @property
     def length(self) -> int:

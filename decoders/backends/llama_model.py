@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .int4 import misfit
 from .kv import Slot
-from .packed import Matrix, dense, linear, pack
+from .packed import Matrix, Rounding, dense, halved, linear, pack, quartered
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
@@ -276,6 +277,19 @@ def shape_of(config: dict[str, Any]) -> Shape:
     )
 
 
+def not_int4(config: dict[str, Any]) -> str | None:
+    """Why this model's matrices cannot be rounded to int4, or None where they can."""
+    shape = shape_of(config)
+    return misfit(
+        {
+            "hidden size": shape.hidden,
+            "intermediate size": config["intermediate_size"],
+            "query size": shape.heads * shape.head_dim,
+            "key size": shape.kv_heads * shape.head_dim,
+        }
+    )
+
+
 def load(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Shape, Weights]:
     """Shape and weights of a local transformers folder with safetensors files, which are read
     tensor by tensor, so that they are never held in their own dtype as a whole."""
@@ -298,13 +312,16 @@ def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
     return Weights(embedding, layers, get["norm.weight"], head, tied=head is embedding)
 
 
-def packed(weights: Weights, how: Callable[[Matrix], Matrix] = pack) -> Weights:
-    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py), or in int8 as
-    well. The layers of `weights` are let go one by one, so that the model is never held twice."""
+def packed(weights: Weights, rounding: Rounding | None = None) -> Weights:
+    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py), or rounded as
+    well; the head not below int8 (docs/performance.md). The layers of `weights` are let go one by
+    one, so that the model is never held twice."""
+    how = {None: pack, "int8": halved, "int4": quartered}[rounding]
     layers = []
     while weights.layers:
         layers.append(packed_layer(weights.layers.pop(0), how))
-    return replace(weights, layers=layers, head=how(weights.head))
+    head = (pack if rounding is None else halved)(weights.head)
+    return replace(weights, layers=layers, head=head)
 
 
 def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> LayerWeights:

@@ -7,13 +7,18 @@ in docs/performance.md). The result is an opaque tensor: `dense` brings it back.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .int4 import Int4Weight, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
 
-Matrix = Tensor | Int8Weight  # [out, in]
+Rounding = Literal["int8", "int4"]
+Rounded = Int8Weight | Int4Weight
+Matrix = Tensor | Rounded  # [out, in]
 
 ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
 WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
@@ -31,7 +36,7 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
 @torch.inference_mode()
 def pack(weight: Matrix) -> Matrix:
     """weight: [out, in], ordinary or packed already. The same weight where it cannot be packed."""
-    if isinstance(weight, Int8Weight) or weight.is_mkldnn:
+    if isinstance(weight, Rounded) or weight.is_mkldnn:
         return weight
     if not can_pack(weight.device, weight.dtype):
         return weight
@@ -40,23 +45,34 @@ def pack(weight: Matrix) -> Matrix:
 
 
 def halved(weight: Matrix) -> Matrix:
-    """Its int8 copy, the packed bfloat16 weight beside it."""
+    """In int8; on a CPU, the packed bfloat16 weight beside it."""
     packed = pack(weight)
-    return packed if isinstance(packed, Int8Weight) else to_int8(dense(packed), packed)
+    return packed if isinstance(packed, Rounded) else to_int8(dense(packed), _for_prompts(packed))
+
+
+def quartered(weight: Matrix) -> Matrix:
+    """In int4; on a CPU, the packed bfloat16 weight beside it."""
+    packed = pack(weight)
+    return packed if isinstance(packed, Rounded) else to_int4(dense(packed), _for_prompts(packed))
+
+
+def _for_prompts(packed: Tensor) -> Tensor | None:
+    return packed if packed.device.type == "cpu" else None
 
 
 def dense(weight: Matrix) -> Tensor:
-    """The weight as an ordinary tensor [out, in], unrounded."""
-    if isinstance(weight, Int8Weight):
-        return dense(weight.wide)
+    """The weight as an ordinary tensor [out, in], unrounded where it is kept so."""
+    if isinstance(weight, Rounded):
+        return weight.dequantised() if weight.wide is None else dense(weight.wide)
     return weight.to_dense() if weight.is_mkldnn else weight
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
-    if isinstance(weight, Int8Weight):
-        wide = x.numel() > WIDE * x.shape[-1]
-        return linear(x, weight.wide, bias) if wide else weight.times(x, bias)
+    if isinstance(weight, Rounded):
+        if weight.wide is not None and x.numel() > WIDE * x.shape[-1]:
+            return linear(x, weight.wide, bias)
+        return weight.times(x, bias)
     if weight.is_mkldnn:
         if x.numel() == x.shape[-1] > ONE_SUM:  # a lone row, as its row of a wider product
             return linear(x.expand(*x.shape[:-2], 2, -1), weight, bias)[..., :1, :]

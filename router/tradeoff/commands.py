@@ -66,7 +66,7 @@ def tradeoff(
         typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
     ] = "smollm2-135m-instruct",
     dtype: Annotated[
-        str, typer.Option(help="bfloat16, float32 (exact) or int8 (weights; CPU).")
+        str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")
     ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="native, hf, graphs or auto.")] = "auto",

@@ -65,6 +65,7 @@ SIZES: dict[str, Any] = {
     "eos_token_id": None,
     "pad_token_id": None,
 }
+FITS_INT4: dict[str, Any] = {"intermediate_size": 64, "head_dim": 16}
 
 
 def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, native, random_exit, traced, transformers_model
+from decoder_toys import CPU, FITS_INT4, native, random_exit, traced, transformers_model
 from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
@@ -21,6 +21,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.records import Sampling
+from decoders.targets import ROUNDINGS
 
 Tiny = Callable[..., Path]
 DECODERS = (
@@ -30,6 +31,10 @@ DECODERS = (
     "native-with-exit",
     "native-recorded",
     "native-recorded-with-exit",
+    "native-int8",
+    "native-int4",
+    "native-int4-recorded",
+    "native-int4-with-exit",
     "hf",
 )
 MADE = (*DECODERS, "hf-seq2seq")
@@ -45,8 +50,11 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         return toy
     if kind == "hf":
         return HFBackend.load(tiny(), CPU, torch.float32)
-    dtype = torch.float64 if kind == "native-float64" else torch.float32
-    backend = native(tiny(), dtype)
+    rounding = next((name for name in ROUNDINGS if name in kind), None)
+    if rounding is not None:
+        backend = LlamaBackend.load(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding=rounding)
+    else:
+        backend = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
     if kind.endswith("-with-exit"):
         backend.open_exit(1)
     if "-recorded" in kind:
@@ -75,7 +83,10 @@ def ids(*tokens: int) -> torch.Tensor:
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one.double(), other.double(), atol=1e-5, rtol=1e-5)
+    near = (
+        0.1 if one.dtype == torch.bfloat16 else 1e-5
+    )  # logits reach 6, a wrong key moves them by 1
+    torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=1e-5)
 
 
 # -- the contract ---------------------------------------------------------------------------------
@@ -85,7 +96,7 @@ def test_is_a_backend(backend: Backend) -> None:
     assert isinstance(backend, Backend)
     assert (backend.vocab_size, backend.context, backend.device) == (16, 96, CPU)
     assert backend.parameters > 0
-    assert backend.dtype in (torch.float32, torch.float64)
+    assert backend.dtype in (torch.bfloat16, torch.float32, torch.float64)
 
 
 def test_prefill_reads_the_prompt(backend: Backend) -> None:

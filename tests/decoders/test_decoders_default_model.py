@@ -83,7 +83,7 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 
 
 @BF16
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 def test_rounded_every_arm_writes_the_same(dtype: str) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change."""
     engine = Engine.load(dtype=dtype, device="cpu")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU
+from decoder_toys import CPU, FITS_INT4
 
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import KEYS_ROUND
-from decoders.backends.packed import can_pack, dense, halved, linear, pack
+from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack
 
 BF16 = pytest.mark.skipif(
     not can_pack(CPU, torch.bfloat16) or torch.cpu._is_amx_tile_supported(),
@@ -62,13 +62,13 @@ def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
 
 
 @BF16
-@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
 def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
-    tiny: Callable[..., Path], int8: bool
+    tiny: Callable[..., Path], rounding: Rounding | None
 ) -> None:
-    folder = tiny(num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256)
-    model = LlamaBackend.load(folder, CPU, torch.bfloat16, int8=int8)
-    assert model.precision == ("int8" if int8 else "bfloat16")
+    folder = tiny(**FITS_INT4, max_position_embeddings=256)
+    model = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
+    assert model.precision == (rounding or "bfloat16")
     model.prefill([1, 5, 9, 2, 7])
     ids = torch.randint(0, 16, (KEYS_ROUND - 40,), generator=torch.Generator().manual_seed(1))
 

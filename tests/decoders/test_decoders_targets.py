@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, generate, max_gram, method, run, transformers_model
+from decoder_toys import CPU, FITS_INT4, generate, max_gram, method, run, transformers_model
 
 from decoders import targets
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
 from decoders.errors import DraftpickError
 from decoders.records import Request
 
@@ -57,18 +58,36 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dtypes() -> None:
     assert targets.dtype_of("bfloat16") is torch.bfloat16
-    with pytest.raises(DraftpickError, match="unknown dtype 'int4'; use one of float32, bfloat16"):
-        targets.dtype_of("int4")
+    with pytest.raises(DraftpickError, match="unknown dtype 'int2'; use one of float32, bfloat16"):
+        targets.dtype_of("int2")
 
 
-def test_int8_weights(tiny: Tiny) -> None:
-    made = targets.load_backend(tiny(), CPU, targets.dtype_of("int8"), int8=True)
-    assert isinstance(made, LlamaBackend) and made.precision == "int8"
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
+def test_rounded_weights(tiny: Tiny, rounding: Rounding) -> None:
+    folder = tiny(**FITS_INT4)
+    made = targets.load_backend(folder, CPU, targets.dtype_of(rounding), rounding=rounding)
+    assert isinstance(made, LlamaBackend) and made.precision == rounding
     assert made.dtype == torch.bfloat16
-    with pytest.raises(DraftpickError, match="int8 weights need the native backend"):
-        targets.load_backend(tiny(), CPU, torch.bfloat16, "hf", int8=True)
-    with pytest.raises(DraftpickError, match="int8 weights are for CPUs"):
-        targets.load_backend(tiny(), torch.device("meta"), torch.bfloat16, int8=True)
+    with pytest.raises(DraftpickError, match=f"{rounding} weights need the native backend"):
+        targets.load_backend(folder, CPU, torch.bfloat16, "hf", rounding)
+    with pytest.raises(DraftpickError, match=f"{rounding} weights are for CPU and CUDA"):
+        targets.load_backend(folder, torch.device("meta"), torch.bfloat16, rounding=rounding)
+
+
+def test_sizes_that_int4_does_not_fit(tiny: Tiny) -> None:
+    said = "model cannot be rounded to int4: its intermediate size of 48 is no multiple of 32; use"
+    with pytest.raises(DraftpickError, match=said):
+        targets.load_backend(tiny(), CPU, torch.bfloat16, rounding="int4")
+
+
+def test_an_older_gpu_is_told_that_int4_is_not_for_it(
+    tiny: Tiny, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    with pytest.raises(DraftpickError, match=r"capability 8\.0, and this one has 7\.5"):
+        targets.load_backend(
+            tiny(**FITS_INT4), torch.device("cuda"), torch.bfloat16, rounding="int4"
+        )
 
 
 def test_backends(tiny: Tiny) -> None:

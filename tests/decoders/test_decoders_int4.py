@@ -1,0 +1,196 @@
+"""int4 weights: what is rounded, what is multiplied, and that a CUDA model is of the right shapes.
+
+CUDA's operators cannot be run here. Their interface is asked of PyTorch's own shape functions; that
+what they are given means the right numbers, of their definition written out.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from decoders.backends.int4 import GROUP, Int4Weight, for_cuda, quantised
+from decoders.backends.int8 import WIDE, Int8Weight
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import LayerWeights, Shape, Weights, packed
+from decoders.backends.packed import Rounding, dense, halved, linear, pack, quartered
+
+
+def some(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+def meant(q: Tensor, grid: Tensor) -> Tensor:
+    """The float32 values [out, in] that q [out, in] stands for on a grid [in / GROUP, out, 2]."""
+    scale, zero = (part.T.float().repeat_interleave(GROUP, 1) for part in grid.unbind(-1))
+    return (q - 8) * scale + zero
+
+
+# -- rounding -------------------------------------------------------------------------------------
+
+
+def test_a_matrix_from_q4_1_blocks_keeps_its_values() -> None:
+    """GGUF's Q4_1: d * q + m, d and m in float16, the least and greatest q of a block 0 and 15."""
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randint(0, 16, (24, 6, GROUP), generator=generator)
+    q[..., 3], q[..., 17] = 0, 15
+    d = (torch.rand(24, 6, 1, generator=generator) * 0.05 + 1e-3).half().float()
+    m = (-torch.rand(24, 6, 1, generator=generator) * 15).half().float() * d
+    weight = (d * q + m).flatten(1)
+    found, grid = quantised(weight.bfloat16())
+    assert torch.equal(found, q.flatten(1).int())
+    assert_near(meant(found, grid), weight, d, m + 8 * d)
+
+
+def test_a_matrix_from_q4_0_blocks_keeps_its_values() -> None:
+    """GGUF's Q4_0: d * (q - 8), d of either sign, q 0 in every block and 15 seldom."""
+    generator = torch.Generator().manual_seed(2)
+    q = torch.randint(1, 14, (24, 6, GROUP), generator=generator)
+    q[..., 5] = 0
+    d = (torch.randn(24, 6, 1, generator=generator) * 0.05).half().float()
+    weight = (d * (q - 8)).flatten(1)
+    found, grid = quantised(weight.bfloat16())
+    assert torch.equal(found, q.flatten(1).int())
+    assert_near(meant(found, grid), weight, d, torch.zeros_like(d))
+
+
+def assert_near(made: Tensor, weight: Tensor, scale: Tensor, zero: Tensor) -> None:
+    """Apart by four bfloat16 roundings at most: of the ends of a group as they are loaded, of what
+    they say the scale and zero are, and of those two. scale and zero: [out, in / GROUP, 1]."""
+    furthest = (8 * scale.abs() + zero.abs()).expand(*scale.shape[:2], GROUP).flatten(1)
+    bound = 4 * 2**-9 * furthest
+    assert bool(((made - weight).abs() <= bound).all())
+
+
+def test_any_matrix_is_rounded_to_half_a_step() -> None:
+    weight = some(32, 96)
+    weight[3, :GROUP], weight[4, GROUP : 2 * GROUP] = 0, 0.75
+    q, grid = quantised(weight)
+    assert q.dtype == torch.int32 and grid.dtype == torch.bfloat16 and grid.shape == (3, 32, 2)
+    assert int(q.min()) >= 0 and int(q.max()) <= 15
+    off = (meant(q, grid) - weight.float()).view(32, 3, GROUP)
+    groups = weight.float().view(32, 3, GROUP)
+    step = (groups.amax(-1) - groups.amin(-1)) / 15
+    most = GROUP * (0.51 * step).square() + 1e-12
+    assert bool((off.square().sum(-1) <= most).all())
+    assert not off[3, 0].any() and not off[4, 1].any()
+
+
+# -- products on a CPU ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_product_is_that_of_the_rounded_weight(biased: bool) -> None:
+    """Up to WIDE rows; above, that of the weight itself."""
+    weight, bias = some(48, 576), some(48, seed=1) if biased else None
+    made = quartered(weight)
+    assert isinstance(made, Int4Weight)
+    assert quartered(made) is halved(made) is pack(made) is made
+    assert made.numel() == weight.numel() and torch.equal(dense(made), weight)
+    rounded = meant(*quantised(weight))
+    assert torch.equal(made.dequantised(), rounded.bfloat16())
+    for batch, rows, used in (
+        (1, 1, rounded),
+        (2, WIDE // 2, rounded),
+        (1, WIDE + 1, weight.float()),
+    ):
+        x = some(batch, rows, 576, seed=2)
+        exact = F.linear(x.float(), used, None if bias is None else bias.float())
+        torch.testing.assert_close(linear(x, made, bias).float(), exact, rtol=0.02, atol=0.2)
+
+
+@pytest.mark.parametrize("inputs", [32, 576, 1536, 4096])
+def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
+    weight = quartered(some(208, inputs))
+    x = some(WIDE, inputs, seed=1)
+    together = linear(x, weight)
+    for width in range(1, WIDE):
+        parts = [linear(part, weight) for part in x.split(width)]
+        assert torch.equal(torch.cat(parts), together), width
+
+
+# -- on CUDA --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
+@pytest.mark.parametrize("inputs", [32, 64, 96, 128])
+def test_a_cuda_model_is_of_the_right_shapes(rounding: Rounding, inputs: int) -> None:
+    """Off the CPU there is no wider copy, and every product, mask and state fits the next."""
+    shape = Shape(2, inputs, 4, 2, 16, 48, 256, 1e-5, 1e4)
+    with FakeTensorMode():
+
+        def fake(*size: int) -> Tensor:
+            return torch.empty(*size, dtype=torch.bfloat16, device="meta")
+
+        def block() -> LayerWeights:
+            d, f = inputs, 160
+            return LayerWeights(
+                attention_norm=fake(d),
+                qkv=fake(128, d),
+                out=fake(d, 64),
+                mlp_norm=fake(d),
+                gate_up=fake(2 * f, d),
+                down=fake(d, f),
+                qkv_bias=fake(128),
+            )
+
+        embedding = fake(48, inputs)
+        plain = Weights(embedding, [block(), block()], fake(inputs), embedding, tied=True)
+        model = LlamaBackend(shape, packed(plain, rounding))
+        assert model.precision == rounding
+        head, down = model.weights.head, model.weights.layers[0].down
+        assert isinstance(head, Int8Weight) and head.wide is None
+        assert isinstance(down, Int8Weight | Int4Weight) and down.wide is None
+        assert down.numel() == dense(down).numel() == inputs * 160
+        for width in (5, 1, WIDE, WIDE + 1, 100):
+            logits = model.extend(torch.zeros(width, dtype=torch.int64, device="meta"))
+            assert logits.shape == (width, 48) and logits.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("inputs", [32, 192, 1536])
+def test_what_cuda_is_given_means_the_rounded_weight(
+    inputs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "_convert_weight_to_int4pack", convert_by_definition)
+    monkeypatch.setattr(torch, "_weight_int4pack_mm", multiply_by_definition)
+    weight, bias = some(40, inputs), some(40, seed=1)
+    q, grid = quantised(weight)
+    made = Int4Weight(for_cuda(q), grid, None)
+    x = some(inputs, WIDE + 8, seed=2).T
+    exact = F.linear(x.float(), meant(q, grid), bias.float())
+    torch.testing.assert_close(linear(x, made, bias).float(), exact, rtol=0.02, atol=0.2)
+    assert torch.equal(dense(made), meant(q, grid).bfloat16())
+
+
+def convert_by_definition(pairs: Tensor, tiles: int) -> Tensor:
+    """Two q in a byte, the first in its upper half; how the kernel orders them is its own affair,
+    so that here they just lie in a row."""
+    out, inputs = pairs.shape[0], 2 * pairs.shape[1]
+    assert pairs.dtype == torch.uint8 and pairs.is_contiguous()
+    assert tiles in (2, 4, 8) and inputs % (16 * tiles) == 0 and out % 8 == 0
+    return pairs.view(torch.int32).view(out // 8, inputs // (16 * tiles), 32, tiles // 2)
+
+
+def multiply_by_definition(x: Tensor, values: Tensor, group: int, grid: Tensor) -> Tensor:
+    """x [T, in] by (q - 8) * scale + zero, as bfloat16."""
+    out, inputs = 8 * values.shape[0], x.shape[1]
+    assert x.dtype == grid.dtype == torch.bfloat16 and x.is_contiguous() and grid.is_contiguous()
+    assert values.dtype == torch.int32 and grid.shape == (inputs // group, out, 2)
+    pairs = values.contiguous().view(-1).view(torch.uint8).view(out, -1)
+    q = torch.stack([pairs >> 4, pairs & 15], -1).view(out, inputs).int()
+    return (x.float() @ meant(q, grid).bfloat16().float().T).bfloat16()
+
+
+def test_int8_without_a_wider_copy_reads_prompts_too() -> None:
+    made = halved(some(48, 96))
+    assert isinstance(made, Int8Weight)
+    alone = Int8Weight(made.values, made.scale, None)
+    rounded = made.values.float() * made.scale.float().unsqueeze(1)
+    assert torch.equal(dense(alone), rounded.bfloat16())
+    for rows in (1, WIDE, WIDE + 1):
+        x = some(1, rows, 96, seed=1)
+        exact = x.float() @ rounded.T
+        torch.testing.assert_close(linear(x, alone).float(), exact, rtol=0.02, atol=0.1)
