@@ -23,6 +23,7 @@ from .packed import Matrix, Rounding, dense, halved, linear, pack, quartered
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
+ROWS_ROUND = 4
 QUERIES = 128  # positions of a prompt whose attention is computed at once
 ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
 
@@ -134,16 +135,25 @@ def _split(qkv: Tensor, shape: Shape) -> Tensor:
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
     """allowed: bool [T, S] or [B, T, S], True where a query may look -> [B or 1, 1, rows, S'].
 
-    Added to the scores. The query heads that share a key head are rows of it (`_attend`), and what
-    is not there is masked: a second row for a lone query, columns up to a multiple of KEYS_ROUND.
-    So a token's scores are summed in one order however many tokens are read with it, and its
-    logits are the same to the last bit (on a CPU in bfloat16: docs/lossless.md).
+    Added to the scores. The query heads that share a key head are rows of it (`_attend`). Rows are
+    repeated up to a multiple of ROWS_ROUND, of which the kernel sums fewer in another order, and
+    columns up to a multiple of KEYS_ROUND masked. So a token's scores are summed in one order
+    however many tokens are read with it, and its logits are the same to the last bit (on a CPU in
+    bfloat16: docs/lossless.md). A prompt's are computed in blocks and left as they are.
     """
     allowed = allowed if allowed.dim() == 3 else allowed.unsqueeze(0)
     b, t, s = allowed.shape
     mask = torch.full((b, 1, t, rounded(s)), -torch.inf, dtype=dtype, device=allowed.device)
     mask[:, 0, :, :s].masked_fill_(allowed, 0.0)
-    return mask.repeat(1, 1, max(t, 2) // t * (shape.heads // shape.kv_heads), 1)
+    rows = t * (shape.heads // shape.kv_heads)
+    if t <= QUERIES // 2:
+        rows = -(-rows // ROWS_ROUND) * ROWS_ROUND
+    return _repeated(mask, rows)
+
+
+def _repeated(lines: Tensor, rows: int) -> Tensor:
+    """[B, H, T, D] -> [B, H, rows, D], the lines over and over."""
+    return lines.repeat(1, 1, -(-rows // lines.shape[2]), 1)[:, :, :rows]
 
 
 def rounded(positions: int) -> int:
@@ -165,7 +175,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     # faster for one token (docs/performance.md).
     rows = q.reshape(b, kv_heads, -1, d)
     if mask.shape[-2] > rows.shape[-2]:
-        rows = torch.cat([rows, rows], 2)
+        rows = _repeated(rows, mask.shape[-2])
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
     return a[:, :, : heads // kv_heads * t].reshape(b, heads, t, d)
 

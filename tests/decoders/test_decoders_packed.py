@@ -14,7 +14,7 @@ from decoder_toys import CPU, FITS_INT4
 
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import KEYS_ROUND
+from decoders.backends.llama_model import KEYS_ROUND, Shape, _attend, attention_mask, rounded
 from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack
 
 BF16 = pytest.mark.skipif(
@@ -79,6 +79,27 @@ def test_logits_do_not_depend_on_how_many_tokens_are_read_at_once(
     one_by_one = read(1)
     for width in (2, 3, 5, 9, 17):
         assert torch.equal(read(width), one_by_one), width
+
+
+@BF16
+@pytest.mark.parametrize("kv_heads", [14, 7, 2, 1], ids=lambda n: f"{14 // n} to a key head")
+@pytest.mark.parametrize("held", [40, 250, 700])
+def test_a_query_s_attention_does_not_depend_on_the_others(kv_heads: int, held: int) -> None:
+    most, d = 24, 64
+    shape = Shape(1, 14 * d, 14, kv_heads, d, 1, 1024, 1e-5, 1e4)
+    generator = torch.Generator().manual_seed(held)
+    q = torch.randn(14, most, d, generator=generator).bfloat16()
+    k, v = torch.randn(2, 1, kv_heads, rounded(held), d, generator=generator).bfloat16()
+    seen = torch.ones(most, held, dtype=torch.bool).tril(held - most)
+
+    def attend(width: int) -> torch.Tensor:
+        parts = zip(q.split(width, 1), seen.split(width), strict=True)
+        made = [_attend(p, k, v, attention_mask(s, shape, q.dtype)) for p, s in parts]
+        return torch.cat(made, 2)
+
+    one_by_one = attend(1)
+    differing = [w for w in range(2, most + 1) if not torch.equal(attend(w), one_by_one)]
+    assert not differing
 
 
 @BF16
