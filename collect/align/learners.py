@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.early_exit import Adapter
+from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import shape_of
 from decoders.backends.packed import dense

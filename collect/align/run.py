@@ -17,7 +17,7 @@ import torch
 
 from collect.provenance import provenance
 from decoders import targets
-from decoders.backends.early_exit import AdapterConfig
+from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError

@@ -11,6 +11,9 @@ from torch import nn
 from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
 
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.seq2seq_exit import LensHead, plain_lens
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import EarlyExitDrafter
 
 CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
 SIZES: dict[str, Any] = {
@@ -74,3 +77,18 @@ def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options:
         **options,
     )
     return out[0, 1:].tolist()
+
+
+def lens_exit(
+    target: HFSeq2SeqBackend,
+    layer: int,
+    seed: int = 0,
+    vocab: DraftVocab | None = None,
+    noise: float = 0.05,
+) -> EarlyExitDrafter:
+    """The target's own norm and head on the exit's states, pushed off the identity."""
+    lens = plain_lens(target, layer).to(target.dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    push = torch.randn(lens.lens.shape, generator=generator, dtype=torch.float64)
+    lens.lens += noise * push.to(target.dtype)
+    return EarlyExitDrafter(target, LensHead(target, lens, vocab))

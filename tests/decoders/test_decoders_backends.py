@@ -345,8 +345,8 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     target = native(tiny(), torch.float64)
     own = target._cache.all.data_ptr()
     drafter = random_exit(target, 1, seed=0)
-    theirs = drafter._cache.all
-    assert len(theirs) == len(drafter.adapter.blocks) == 1
+    theirs = drafter.head.cache.all  # type: ignore[attr-defined]
+    assert len(theirs) == len(drafter.head.adapter.blocks) == 1  # type: ignore[attr-defined]
     assert theirs.data_ptr() != own
     kept = target.shape.layers * 2 * target.shape.kv_heads * target.shape.head_dim
     assert target._cache.all.numel() == kept * rounded(target.context)
