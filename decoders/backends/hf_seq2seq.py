@@ -70,9 +70,7 @@ class HFSeq2SeqBackend:
         self.device, self.dtype = model.device, model.dtype
         self.layers: int = config.num_decoder_layers
         self._layers = [PreallocatedLayer(context) for _ in range(self.layers)]
-        # T5 and UMT5 scale what their head reads, as it is the embedding too; mT5 does not
-        scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
-        self.head_scale = float(config.d_model**-0.5) if scaled else 1.0
+        self.head_scale = head_scale(config)
         self._blocks: list[Any] = list(model.decoder.block)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
@@ -260,6 +258,13 @@ class HFSeq2SeqBackend:
             else:
                 masks.append(bias.unsqueeze(0))
         return masks
+
+
+def head_scale(config: Any) -> float:
+    """What the head wants its input multiplied by: T5 and UMT5 scale it, as their head is the
+    embedding too; mT5 does not."""
+    scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
+    return float(config.d_model**-0.5) if scaled else 1.0
 
 
 def _bias_by_distance(block: Any, context: int) -> Tensor | None:
