@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from decoder_toys import CPU
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
 
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
@@ -29,6 +30,14 @@ SIZES: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "pad_token_id": 0,
     "eos_token_id": None,
+}
+
+EXIT_T5: dict[str, Any] = {  # small enough to walk every outcome; two decoder layers
+    "vocab_size": 3,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "num_layers": 1,
 }
 
 
@@ -63,6 +72,25 @@ def seq2seq_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTraine
 def seq2seq(folder: Path, dtype: torch.dtype = torch.float32) -> HFSeq2SeqBackend:
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).to(CPU)
     return HFSeq2SeqBackend(model, context=96)
+
+
+def cut_model(folder: Path, layers: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """transformers' own exit: the model with its first decoder layers alone."""
+    return AutoModelForSeq2SeqLM.from_pretrained(
+        folder, num_decoder_layers=layers, dtype=dtype
+    ).eval()
+
+
+def from_scratch(model: PreTrainedModel, source: list[int]) -> Callable[[list[int]], Tensor]:
+    """Context, the start token included -> logits [V] of what follows; all is read anew."""
+
+    @torch.no_grad()
+    def logits(context: list[int]) -> Tensor:
+        out = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([context]))
+        last: Tensor = out.logits[0, -1]
+        return last
+
+    return logits
 
 
 def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options: Any) -> list[int]:

@@ -18,7 +18,7 @@ from decoder_toys import (
     reference_law,
     run,
 )
-from t5_toys import generate_t5, lens_exit, seq2seq, seq2seq_model
+from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders.backends.base import EncoderDecoder, opening
@@ -284,14 +284,7 @@ def test_the_law_is_the_target_s(
     folder, source = tiny_t5(seed=11, **SMALL), [2, 1, 2, 0, 1]
     target, model = seq2seq(folder, torch.float64), seq2seq_model(folder, torch.float64)
     request = Request(4, SAMPLINGS[sampling])
-
-    @torch.no_grad()
-    def next_logits(context: list[int]) -> Tensor:
-        out = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([context]))
-        logits: Tensor = out.logits[0, -1]
-        return logits
-
-    truth = reference_law(next_logits, [target.start_id], request, eos)
+    truth = reference_law(from_scratch(model, source), [target.start_id], request, eos)
     law = loop_law(target, method(DRAFTERS[drafter](tiny_t5), 2), source, request, eos)
     assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
     assert distance(law, truth) < 1e-6
