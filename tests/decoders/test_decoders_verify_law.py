@@ -366,7 +366,8 @@ def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name:
     p = from_scratch(seq2seq_model(folder, torch.float64), source)
     q = from_scratch(cut_model(folder, 1, torch.float64), source)
     truth = answer_law(p, q, RULES[name][1], sampling, [target.start_id])
-    check(law, truth)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(law, truth) < 1e-7  # transformers takes a norm's mean square in float32
     assert distance(law, reference_law(p, [target.start_id], Request(MOST, sampling))) > 1e-3
 
 

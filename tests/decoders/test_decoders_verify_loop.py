@@ -338,7 +338,7 @@ def test_bild_from_an_early_exit_is_the_paper_s_algorithm(tiny: Tiny) -> None:
 
 def test_bild_from_a_t5_s_early_exit_is_the_paper_s_algorithm(tiny_t5: Tiny) -> None:
     """Section 4.4: the small model is the large one's first decoder layer, its norm and head."""
-    folder, source = tiny_t5(seed=4, tie_word_embeddings=False), [3, 1, 4, 1]
+    folder, source = tiny_t5(seed=5, tie_word_embeddings=False), [3, 1, 4, 1]
     target, passes = seq2seq(folder, torch.float64), (0.3, 1.5)
     large = from_scratch(seq2seq_model(folder, torch.float64), source)
     small = from_scratch(cut_model(folder, 1, torch.float64), source)
