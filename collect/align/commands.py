@@ -33,9 +33,7 @@ def align(
     ] = None,
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
     vocab_size: Annotated[int, typer.Option(help="Draft vocabulary: the commonest tokens.")] = 8192,
-    exit_layer: Annotated[
-        int, typer.Option(help="Target (decoder) layers below the exit.")
-    ] = 4,
+    exit_layer: Annotated[int, typer.Option(help="Target (decoder) layers below the exit.")] = 4,
     blocks: Annotated[
         int,
         typer.Option(

@@ -45,7 +45,8 @@ class EarlyExitDrafter:
         needs_raw: bool = False,
     ) -> Proposal:
         newest = torch.tensor(context[self.target.length :], device=self.target.device)
-        first, vocab = self._step(newest), self.head.vocab
+        vocab = self.head.vocab
+        first = self._step(newest)
         proposal, steps = draft_chain(
             first, self._step, k, context, vocab, sampling, chance, min_confidence, needs_raw
         )

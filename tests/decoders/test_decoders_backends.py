@@ -32,13 +32,16 @@ DECODERS = (
     "native-recorded-with-exit",
     "hf",
 )
-MADE = (*DECODERS, "hf-seq2seq")
+MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
-    if kind == "hf-seq2seq":
-        return seq2seq(tiny_t5())
+    if kind.startswith("hf-seq2seq"):
+        encoder_decoder = seq2seq(tiny_t5())
+        if kind.endswith("-with-exit"):
+            encoder_decoder.open_exit(1)
+        return encoder_decoder
     if kind == "toy":
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96
