@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from decoders.backends.hf_seq2seq import start_token
+
 
 def causal_states(
     model: Any, exit_layer: int, ids: Tensor, labels: Tensor
@@ -26,7 +28,7 @@ def seq2seq_states(
 ) -> tuple[Tensor, Tensor]:
     """The same of a T5-like model's decoder."""
     source, of_source, written, valid = apart(ids, labels)
-    start = torch.full_like(written[:, :1], model.config.decoder_start_token_id)
+    start = torch.full_like(written[:, :1], start_token(model))
     encoded = model.encoder(input_ids=source, attention_mask=of_source).last_hidden_state
     decoded = model.decoder(
         input_ids=torch.cat([start, written[:, :-1]], 1),

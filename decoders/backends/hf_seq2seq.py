@@ -55,15 +55,7 @@ class HFSeq2SeqBackend:
                 f"attention {kernel!r} takes no masks; load the {config.model_type} model with "
                 f"attn_implementation {' or '.join(MASKED_ATTENTION)}"
             )
-        start = config.decoder_start_token_id
-        if start is None:
-            start = model.generation_config.decoder_start_token_id
-        if start is None:
-            raise DraftpickError(
-                f"this {config.model_type} model names no decoder_start_token_id; put it into its "
-                "config.json (T5's is 0)"
-            )
-        self.start_id = int(start)
+        self.start_id = start_token(model)
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
         self.context = context
@@ -258,6 +250,19 @@ class HFSeq2SeqBackend:
             else:
                 masks.append(bias.unsqueeze(0))
         return masks
+
+
+def start_token(model: PreTrainedModel) -> int:
+    """What the decoder begins with. Raises DraftpickError where the model does not say."""
+    start = model.config.decoder_start_token_id
+    if start is None:
+        start = model.generation_config.decoder_start_token_id
+    if start is None:
+        raise DraftpickError(
+            f"this {model.config.model_type} model names no decoder_start_token_id; put it into "
+            "its config.json (T5's is 0)"
+        )
+    return int(start)
 
 
 def head_scale(config: Any) -> float:
