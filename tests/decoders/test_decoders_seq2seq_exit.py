@@ -230,7 +230,7 @@ def test_a_lens_is_a_norm_and_a_map(tiny_t5: Tiny) -> None:
 
 
 def test_no_layer_runs_a_position_twice(folder: Path) -> None:
-    """But for what was rejected, and it again only with another token."""
+    """Only what was rejected is run again, as another token. So keys and values are there once."""
     target = seq2seq(folder)
     drafter = lens_exit(target, 1, noise=0)
     runs: list[Counter[int]] = [Counter() for _ in range(LAYERS)]
@@ -246,21 +246,8 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
     # the start token; then each round the newest token and all that was drafted
     assert positions == [1 + result.rounds + result.drafted] * LAYERS
     assert sum(runs[1].values()) == sum(runs[2].values()) == result.target_calls
-    # below: each drafted token but the first waits for the last one's pass; the last drafted token
-    # is read in the review
-    assert set(runs[0]) == {1} and set(runs[1]) <= {1, 2, 3, 4}
-
-
-def test_it_owns_no_keys_and_values(tiny_t5: Tiny) -> None:
-    target = seq2seq(tiny_t5(num_decoder_layers=LAYERS))
-    drafter = lens_exit(target, 1)
-    run(target, method(drafter, 3), SOURCE, Request(10))
-    assert len(target._layers) == LAYERS  # one cache a layer, and no other
-    assert not any(isinstance(v, HFSeq2SeqBackend) for v in vars(drafter.head).values())
-    assert {type(v) for v in vars(drafter.head).values()} <= {
-        *(type(drafter.head.lens), type(None), int, float),  # type: ignore[attr-defined]
-        *(Tensor, torch.nn.Parameter),
-    }
+    # below, one token a pass: the last drafted one in the review, the others while it drafted
+    assert set(runs[0]) == {1} and max(runs[1]) == 4
 
 
 # -- sampled: every draw and every acceptance walked ----------------------------------------------
