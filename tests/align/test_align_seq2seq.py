@@ -142,6 +142,7 @@ def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     labels[:, 3:11] = ids[:, 4:]
     states, final = learner._states(ids, labels)
 
+    @torch.no_grad()
     def error() -> float:
         return float((learner.module(states) - final).square().mean() / final.square().mean())
 
