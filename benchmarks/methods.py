@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--drafter", help="a folder in the place of DRAFTER in the arms file")
+    parser.add_argument("--exit", help="a folder in the place of EXIT, likewise")
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
     parser.add_argument("--limit", type=int, default=3, help="queries a task")
@@ -52,9 +53,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     files = given.queries or [shipped_queries("test")]
     questions = load_questions(files, given.limit, given.seed)
     config = given.config
-    if given.drafter:
+    folders = {"DRAFTER": given.drafter, "EXIT": given.exit}
+    if any(folders.values()):
+        text = given.config.read_text()
+        for place, folder in folders.items():
+            text = text.replace(place, folder or place)
         config = given.work / "arms.yaml"
-        write_atomically(config, given.config.read_text().replace("DRAFTER", given.drafter))
+        write_atomically(config, text)
     engine = Engine.load(
         given.target, config, only=names or None, dtype=given.dtype, device=given.device
     )

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .backends.early_exit import AdapterHead
 from .backends.kv import KVCache
 from .backends.llama import LlamaBackend
 from .backends.llama_model import (
@@ -55,11 +56,11 @@ class Stack:
     @classmethod
     def of_drafter(cls, drafter: object) -> Stack | None:
         """None where the drafter is not a native model."""
-        if isinstance(drafter, EarlyExitDrafter):
-            target, adapter, vocab = drafter.target, drafter.adapter, drafter.vocab
-            layers = target.weights.layers[: adapter.config.exit_layer] + drafter.blocks
-            embedding = target.weights.embedding
-            return cls(target.shape, embedding, layers, adapter.read, drafter.head, vocab)
+        if isinstance(drafter, EarlyExitDrafter) and isinstance(drafter.head, AdapterHead):
+            above, target = drafter.head, drafter.head.target
+            layers = target.weights.layers[: above.exit_layer] + above.blocks
+            embedding, read = target.weights.embedding, above.adapter.read
+            return cls(target.shape, embedding, layers, read, above.head, above.vocab)
         if isinstance(drafter, NeuralDrafter) and isinstance(drafter.backend, LlamaBackend):
             return cls.of_backend(drafter.backend, drafter.vocab)
         return None

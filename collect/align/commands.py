@@ -33,9 +33,12 @@ def align(
     ] = None,
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
     vocab_size: Annotated[int, typer.Option(help="Draft vocabulary: the commonest tokens.")] = 8192,
-    exit_layer: Annotated[int, typer.Option(help="Target layers below the exit.")] = 4,
+    exit_layer: Annotated[int, typer.Option(help="Target (decoder) layers below the exit.")] = 4,
     blocks: Annotated[
-        int, typer.Option(help="Trained layers above the exit; none with --joint.")
+        int,
+        typer.Option(
+            help="Trained layers above the exit; none with --joint, nor on an encoder-decoder."
+        ),
     ] = 1,
     joint: Annotated[
         bool,

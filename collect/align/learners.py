@@ -7,6 +7,7 @@ target's), and saves itself as the folder that `decoders` loads.
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +15,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.early_exit import Adapter
+from decoders.backends.exit_head import AdapterConfig, Lens
+from decoders.backends.hf_seq2seq import HFSeq2SeqBackend, head_scale
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import shape_of
 from decoders.backends.packed import dense
+from decoders.backends.seq2seq_exit import plain_lens
 from decoders.draft_vocab import DraftVocab
+from decoders.targets import is_encoder_decoder
+
+from .states import causal_states, seq2seq_states
 
 
 class Learner(Protocol):
@@ -31,8 +37,8 @@ class Learner(Protocol):
         """What training lowers: [] for ids and labels [B, T], as in `Batch`."""
         ...
 
-    def hidden(self, ids: Tensor) -> Tensor:
-        """[B, T] target ids -> [B, T, d], ready for the head."""
+    def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
+        """Ready for the head: [n, d], one for each of the n labels (not -100), row by row."""
         ...
 
     def head(self) -> Tensor:
@@ -44,18 +50,19 @@ class Learner(Protocol):
 
 def draft_loss(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
     """Mean cross-entropy over answer tokens that the draft vocabulary holds."""
-    draft = torch.where(labels >= 0, vocab.from_target[labels.clamp(min=0)], -100)
-    draft = torch.where(draft == vocab.size - 1, -100, draft)
-    chosen = draft >= 0
-    logits = F.linear(learner.hidden(ids)[chosen], learner.head())
-    return F.cross_entropy(logits.float(), draft[chosen])
+    draft = vocab.from_target[labels[labels >= 0]]  # [n]
+    known = draft < vocab.size - 1
+    logits = F.linear(learner.hidden(ids, labels)[known], learner.head())
+    return F.cross_entropy(logits.float(), draft[known])
 
 
 @torch.no_grad()
 def agreement(learner: Learner, vocab: DraftVocab, ids: Tensor, labels: Tensor) -> Tensor:
     """[B, T] bool: the draft's most likely token is the target's. False off the answer."""
-    logits = F.linear(learner.hidden(ids), learner.head())[..., : vocab.size - 1]
-    return vocab.to_target[logits.argmax(-1)] == labels
+    logits = F.linear(learner.hidden(ids, labels), learner.head())[..., : vocab.size - 1]
+    hits = torch.zeros_like(labels, dtype=torch.bool)
+    hits[labels >= 0] = vocab.to_target[logits.argmax(-1)] == labels[labels >= 0]
+    return hits
 
 
 class DraftLearner:
@@ -88,9 +95,9 @@ class DraftLearner:
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         return draft_loss(self, self.vocab, ids, labels)
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         out: Tensor = self.module.model(self.vocab.from_target[ids], use_cache=False)[0]
-        return out
+        return out[labels >= 0]
 
     def head(self) -> Tensor:
         weight: Tensor = self.module.lm_head.weight
@@ -123,11 +130,46 @@ class ExitLearner:
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         return draft_loss(self, self.vocab, ids, labels)
 
-    def hidden(self, ids: Tensor) -> Tensor:
+    def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         with torch.no_grad():
             states = self.target.lower_batch(ids, self.module.config.exit_layer)
         out: Tensor = self.module(states)
+        return out[labels >= 0]
+
+    def head(self) -> Tensor:
+        return self._head
+
+    def save(self, folder: Path) -> None:
+        self.module.save(folder)
+        self.vocab.save(folder)
+
+
+class LensLearner:
+    """A lens on the states after an encoder-decoder's first layers; the target is frozen."""
+
+    def __init__(self, target: HFSeq2SeqBackend, exit_layer: int, vocab: DraftVocab) -> None:
+        self.target, self.vocab = target, vocab
+        self.module = plain_lens(target, exit_layer)
+        nn.init.ones_(self.module.norm)
+        rows = target.model.lm_head.weight.detach()[vocab.to_target] * target.head_scale
+        self._head = torch.cat([rows, torch.zeros_like(rows[:1])])
+
+    def start_lens(self, batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Fit the lens on a few batches of ids and labels [B, T]."""
+        pairs = [self._states(ids, labels) for ids, labels in batches]
+        states, final = (torch.cat(part) for part in zip(*pairs, strict=True))
+        self.module.fit_lens(states, final)
+
+    def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return draft_loss(self, self.vocab, ids, labels)
+
+    def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
+        out: Tensor = self.module(self._states(ids, labels)[0])
         return out
+
+    @torch.no_grad()
+    def _states(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        return seq2seq_states(self.target.model, self.module.config.exit_layer, ids, labels)
 
     def head(self) -> Tensor:
         return self._head
@@ -145,28 +187,32 @@ class JointExitLearner:
     """
 
     def __init__(self, folder: Path, exit_layer: int, vocab: DraftVocab) -> None:
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-        self.module = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        two_parts = is_encoder_decoder(folder)
+        kind = AutoModelForSeq2SeqLM if two_parts else AutoModelForCausalLM
+        model = self.module = kind.from_pretrained(folder, dtype=torch.float32)
         self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
+        self._states = seq2seq_states if two_parts else causal_states
+        self._norm = model.decoder.final_layer_norm if two_parts else model.model.norm
+        self._scale = head_scale(model.config) if two_parts else 1.0
 
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
         """The mean of the exit's and the last layer's, each over the target's whole vocabulary."""
-        chosen = labels >= 0
+        chosen = labels[labels >= 0]
         exit_loss, last_loss = (
-            F.cross_entropy(self.module.lm_head(states[chosen]).float(), labels[chosen])
-            for states in self._states(ids)
+            F.cross_entropy(self.module.lm_head(states).float(), chosen)
+            for states in self._both(ids, labels)
         )
         return (exit_loss + last_loss) / 2
 
-    def hidden(self, ids: Tensor) -> Tensor:
-        return self._states(ids)[0]
+    def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
+        return self._both(ids, labels)[0]
 
-    def _states(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """[B, T, d] after the exit's layer and after the last, both ready for the head."""
-        body = self.module.model
-        states = body(ids, use_cache=False, output_hidden_states=True).hidden_states
-        return body.norm(states[self._exit_layer]), states[-1]  # the last is normed already
+    def _both(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """[n, d] from the exit's layer and from the last, both ready for the head."""
+        states, last = self._states(self.module, self._exit_layer, ids, labels)
+        return self._norm(states) * self._scale, last * self._scale
 
     def head(self) -> Tensor:
         rows = self.module.lm_head.weight[self.vocab.to_target]
@@ -174,10 +220,10 @@ class JointExitLearner:
 
     def save(self, folder: Path) -> None:
         """The exit: an adapter that adds nothing to the copy's norm and head."""
-        shape = shape_of(self.module.config.to_dict())
-        norm = self.module.model.norm.weight.detach()
-        lens = torch.eye(shape.hidden, device=norm.device)
-        Adapter(shape, AdapterConfig(self._exit_layer, 0), [], norm, lens).save(folder)
+        norm = self._norm.weight.detach()
+        lens = torch.eye(len(norm), device=norm.device)
+        config = AdapterConfig(self._exit_layer, blocks=0)
+        Lens(config, norm, lens, self._norm.variance_epsilon).save(folder)
         self.vocab.save(folder)
 
     def save_target(self, folder: Path) -> None:

@@ -17,7 +17,8 @@ import torch
 
 from collect.provenance import provenance
 from decoders import targets
-from decoders.backends.early_exit import AdapterConfig
+from decoders.backends.exit_head import AdapterConfig
+from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
@@ -27,8 +28,8 @@ from decoders.zoo.catalogue import sha256_of
 from . import bigram
 from .calibration import Example, batches, build
 from .card import render
-from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner
-from .trainer import Recipe, train
+from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
+from .trainer import Recipe, tensors, train
 
 SMALL: dict[str, Any] = {
     "hidden_size": 320,
@@ -42,6 +43,9 @@ SMALL: dict[str, Any] = {
     "rms_norm_eps": 1e-5,
     "tie_word_embeddings": True,
 }
+
+
+Target = LlamaBackend | HFSeq2SeqBackend
 
 
 @dataclass(frozen=True)
@@ -79,8 +83,7 @@ def align(
     tokenizer = targets.load_tokenizer(folder)
     device = targets.device_of(config.device)
     torch.manual_seed(recipe.seed)
-    target = targets.load_backend(folder, device, torch.bfloat16, "native")
-    assert isinstance(target, LlamaBackend)
+    target = _load(config, folder, device)
     eos = targets.eos_ids(folder)
     examples = build(
         config.outputs,
@@ -105,6 +108,19 @@ def align(
     return acceptance
 
 
+def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
+    if not targets.is_encoder_decoder(folder):
+        native = targets.load_backend(folder, device, torch.bfloat16, "native")
+        assert isinstance(native, LlamaBackend)
+        return native
+    if config.kind == "drafter":
+        raise DraftpickError(
+            f"--kind drafter makes a decoder-only model, and {folder.name} is an encoder-decoder; "
+            "use --kind exit or bigram, or name a smaller model of its family as a drafter"
+        )
+    return HFSeq2SeqBackend.load(folder, device, torch.float32)
+
+
 def first_turn(query: Query) -> list[dict[str, str]]:
     """The messages that a calibration prompt is made of."""
     return [{"role": "user", "content": query.turns[0]}]
@@ -114,7 +130,7 @@ def _learner(
     config: AlignConfig,
     recipe: Recipe,
     folder: Path,
-    target: LlamaBackend,
+    target: Target,
     examples: Sequence[Example],
     eos: tuple[int, ...],
 ) -> tuple[Learner, DraftVocab]:
@@ -128,23 +144,42 @@ def _learner(
         vocab = DraftVocab.commonest(answers, config.vocab_size, target.vocab_size, eos)
     vocab.to(target.device)
     if config.kind == "exit":
-        if not 0 < config.exit_layer < target.shape.layers:
-            raise DraftpickError(
-                f"--exit-layer must be 1 to {target.shape.layers - 1} for this target, not "
-                f"{config.exit_layer}"
-            )
-        if config.joint:
-            return JointExitLearner(folder, config.exit_layer, vocab), vocab
-        exit_learner = ExitLearner(target, AdapterConfig(config.exit_layer, config.blocks), vocab)
-        first = batches(kept, 8192, random.Random(recipe.seed))[:4]
-        exit_learner.start_lens([torch.from_numpy(b.ids).to(target.device) for b in first])
-        return exit_learner, vocab
+        return _exit_learner(config, recipe, folder, target, kept, vocab), vocab
+    assert isinstance(target, LlamaBackend)
     if config.start is not None and not sized:
         return DraftLearner({}, vocab, config.start), vocab
     sizes = SMALL if config.start is None else json.loads(config.start.read_text())
     learner = DraftLearner(sizes, vocab)
     learner.start_embeddings(target.weights.embedding)
     return learner, vocab
+
+
+def _exit_learner(
+    config: AlignConfig,
+    recipe: Recipe,
+    folder: Path,
+    target: Target,
+    kept: Sequence[Example],
+    vocab: DraftVocab,
+) -> Learner:
+    layers = target.shape.layers if isinstance(target, LlamaBackend) else target.layers
+    if not 0 < config.exit_layer < layers:
+        raise DraftpickError(
+            f"--exit-layer must be 1 to {layers - 1} for this target, not {config.exit_layer}"
+        )
+    if config.joint:
+        return JointExitLearner(folder, config.exit_layer, vocab)
+    first = [
+        tensors(batch, target.device)
+        for batch in batches(kept, 8192, random.Random(recipe.seed))[:4]
+    ]
+    if isinstance(target, LlamaBackend):
+        learner = ExitLearner(target, AdapterConfig(config.exit_layer, config.blocks), vocab)
+        learner.start_lens([ids for ids, _ in first])
+        return learner
+    lens_learner = LensLearner(target, config.exit_layer, vocab)
+    lens_learner.start_lens(first)
+    return lens_learner
 
 
 def _start_name(start: Path | None) -> str | None:

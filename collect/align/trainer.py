@@ -125,7 +125,7 @@ def _step(
     device: torch.device,
 ) -> float:
     with torch.autocast(device.type, dtype=torch.bfloat16):
-        value = learner.loss(*_tensors(batch, device))
+        value = learner.loss(*tensors(batch, device))
     value.backward()  # type: ignore[no-untyped-call]
     torch.nn.utils.clip_grad_norm_(learner.module.parameters(), 1.0)
     for rule in rules:
@@ -134,7 +134,8 @@ def _step(
     return value.item()
 
 
-def _tensors(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+def tensors(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Its ids and labels, [B, T] each."""
     return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.labels).to(device)
 
 
@@ -154,7 +155,7 @@ def evaluate(
     right: dict[str, int] = {}
     total: dict[str, int] = {}
     for batch in batches(examples, 8192, random.Random(0)):
-        ids, labels = _tensors(batch, device)
+        ids, labels = tensors(batch, device)
         with torch.autocast(device.type, dtype=torch.bfloat16):
             hits = agreement(learner, vocab, ids, labels).cpu().numpy()
         for task, hit, label in zip(batch.tasks, hits, batch.labels, strict=True):

@@ -106,3 +106,30 @@ class LayeredBackend(Backend, Protocol):
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
         ...
+
+
+@runtime_checkable
+class ExitBackend(Backend, Protocol):
+    """A backend whose lower layers may run ahead of the rest, so that an early exit can draft.
+
+    What they have run ahead, `extend` finds done when it is given the same tokens; `truncate` takes
+    it back, also where `length` stays.
+    """
+
+    @property
+    def ahead(self) -> int:
+        """Positions that the layers below the exit have seen; `length` where none runs ahead."""
+        ...
+
+    def open_exit(self, exit_layer: int) -> None:
+        """From the next prompt on, keep the states after `exit_layer` layers. Raises DraftpickError
+        where there is no layer above it, or an exit after another one is open."""
+        ...
+
+    def exit_hidden(self, start: int, end: int) -> Tensor:
+        """States [end - start, d] after the exit layer, of positions already run."""
+        ...
+
+    def lower(self, ids: Tensor) -> Tensor:
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; their [T, d]."""
+        ...

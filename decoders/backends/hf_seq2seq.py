@@ -7,7 +7,8 @@ encoder's states at its first pass are kept for the whole answer.
 These models know no position ids: self-attention adds to its scores a learnt bias for the distance
 of two cache slots, by head. In a tree a node's depth counts, not its slot. The masks that the
 decoder's blocks are given make up for the difference, and the blocks are called one by one, as
-UMT5's have a bias each and a token may leave after any of them.
+UMT5's have a bias each and a token may leave after any of them. For an early exit the lower blocks
+run ahead of the others: their caches then hold more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 from .sync import synchronize
-from .tree import Tree, require_chain
+from .tree import Tree, moves, require_chain
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # positions are relative, so that only memory bounds them
@@ -54,26 +55,19 @@ class HFSeq2SeqBackend:
                 f"attention {kernel!r} takes no masks; load the {config.model_type} model with "
                 f"attn_implementation {' or '.join(MASKED_ATTENTION)}"
             )
-        start = config.decoder_start_token_id
-        if start is None:
-            start = model.generation_config.decoder_start_token_id
-        if start is None:
-            raise DraftpickError(
-                f"this {config.model_type} model names no decoder_start_token_id; put it into its "
-                "config.json (T5's is 0)"
-            )
-        self.start_id = int(start)
+        self.start_id = start_token(model)
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
         self.context = context
         self.device, self.dtype = model.device, model.dtype
-        self._layers = [PreallocatedLayer(context) for _ in range(config.num_decoder_layers)]
-        # T5 and UMT5 scale what their head reads, as it is the embedding too; mT5 does not
-        scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
-        self._head_scale = float(config.d_model**-0.5) if scaled else 1.0
+        self.layers: int = config.num_decoder_layers
+        self._layers = [PreallocatedLayer(context) for _ in range(self.layers)]
+        self.head_scale = head_scale(config)
         self._blocks: list[Any] = list(model.decoder.block)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
+        self._exit_layer = 0
+        self._exit_hidden: Tensor | None = None
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFSeq2SeqBackend:
@@ -82,6 +76,11 @@ class HFSeq2SeqBackend:
     @property
     def length(self) -> int:
         """Positions of the decoder that are held; 1 after `prefill`."""
+        return self._layers[-1].held
+
+    @property
+    def ahead(self) -> int:
+        """As in ExitBackend."""
         return self._layers[0].held
 
     @property
@@ -109,9 +108,17 @@ class HFSeq2SeqBackend:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        h = self._embed(ids)
-        for block, mask in zip(self._blocks, self._masks(len(ids), parents), strict=True):
-            h = self._through(block, h, mask)
+        start, end = self.length, self.length + len(ids)
+        masks = self._masks(start, len(ids), parents, len(self._blocks))
+        if self._exit_hidden is None:
+            h = self._run(self._embed(ids), 0, masks)
+        else:
+            done = self.ahead - start  # run already, as a chain: a tree's first nodes are one then
+            if done < len(ids):
+                self._lower(ids[done:], [mask[:, :, done:] for mask in masks[: self._exit_layer]])
+            at_exit = self._exit_hidden[start:end].unsqueeze(0)
+            h = self._run(at_exit, self._exit_layer, masks[self._exit_layer :])
+            self._hold_only(end)
         return self.read_out(h[0])
 
     @torch.inference_mode()
@@ -119,7 +126,8 @@ class HFSeq2SeqBackend:
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
         """As in LayeredBackend; a layer is one of the decoder's."""
-        masks, left, depth = self._masks(1, None), False, 0
+        self._hold_only(self.length)
+        masks, left, depth = self._masks(self.length, 1, None, len(self._blocks)), False, 0
         h = self._embed(torch.tensor([token], device=self.device))
         for block, layer, mask in zip(self._blocks, self._layers, masks, strict=True):
             if left:
@@ -134,21 +142,71 @@ class HFSeq2SeqBackend:
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
         h = self.model.decoder.final_layer_norm(hidden)
-        logits: Tensor = self.model.lm_head(h * self._head_scale)
+        logits: Tensor = self.model.lm_head(h * self.head_scale)
         return logits
 
     def truncate(self, length: int) -> None:
         most = self.length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
-        for layer in self._layers:
-            layer.held = length
+        self._hold_only(length)
         self._tree = None
 
     @torch.inference_mode()
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
         keep_nodes(self._tree, self._layers, nodes, self.device)
+        if self._exit_hidden is not None:
+            first, slots = moves(self._tree.base, nodes)
+            self._exit_hidden[first : first + len(slots)] = self._exit_hidden[slots]
+
+    # -- early exit ---------------------------------------------------------------------------
+
+    def open_exit(self, exit_layer: int) -> None:
+        """As in ExitBackend; a layer is one of the decoder's."""
+        if not 0 < exit_layer < self.layers:
+            raise DraftpickError(
+                f"an exit must lie after decoder layer 1 to {self.layers - 1}, not {exit_layer}"
+            )
+        if self._exit_hidden is not None and exit_layer != self._exit_layer:
+            raise DraftpickError(
+                f"this target already has an exit after layer {self._exit_layer}; arms that exit "
+                "after different layers need a target each"
+            )
+        if self._exit_hidden is None:  # else a prompt may have been read since
+            self._exit_layer = exit_layer
+            size = (self.context, self.model.config.d_model)
+            self._exit_hidden = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def exit_hidden(self, start: int, end: int) -> Tensor:
+        """As in ExitBackend."""
+        assert self._exit_hidden is not None
+        return self._exit_hidden[start:end]
+
+    @torch.inference_mode()
+    def lower(self, ids: Tensor) -> Tensor:
+        """As in ExitBackend."""
+        return self._lower(ids, self._masks(self.ahead, len(ids), None, self._exit_layer))
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def _lower(self, ids: Tensor, masks: list[Tensor]) -> Tensor:
+        assert self._exit_hidden is not None
+        start = self.ahead
+        h = self._run(self._embed(ids), 0, masks)[0]
+        self._exit_hidden[start : start + len(ids)] = h
+        return h
+
+    def _hold_only(self, length: int) -> None:
+        """Forget what blocks hold beyond `length`."""
+        for layer in self._layers:
+            layer.held = length
+
+    def _run(self, h: Tensor, first: int, masks: Sequence[Tensor]) -> Tensor:
+        """h [1, T, d] through as many blocks as there are masks, from block `first` on."""
+        for block, mask in zip(self._blocks[first:], masks, strict=False):
+            h = self._through(block, h, mask)
+        return h
 
     def _embed(self, ids: Tensor) -> Tensor:
         h: Tensor = self.model.decoder.embed_tokens(ids.unsqueeze(0))  # [1, T, d]
@@ -165,30 +223,53 @@ class HFSeq2SeqBackend:
         after: Tensor = out[0] if isinstance(out, tuple) else out  # [1, T, d]
         return after
 
-    def _masks(self, t: int, parents: Sequence[int] | None) -> list[Tensor]:
-        """For each layer [1, H, t, S]: what it is to add to the scores of t new positions beside
-        the bias that it adds by itself. parents: as for `extend`; the tree grows, or is closed."""
-        end = self.length + t
+    def _masks(
+        self, start: int, t: int, parents: Sequence[int] | None, layers: int
+    ) -> list[Tensor]:
+        """For each of the first `layers` [1, H, t, S]: what it is to add to the scores of t new
+        positions from `start` on, beside the bias that it adds by itself. parents: as for `extend`;
+        the tree grows, or is closed."""
+        end = start + t
         if end > self.context:
-            raise ContextTooLong(self.length, t, self.context)
+            raise ContextTooLong(start, t, self.context)
         slots = positions = torch.arange(end, device=self.device)
         if parents is None:
             require_chain(self._tree)
             self._tree = None
             unseen = slots > slots[-t:, None]  # [t, S]
         else:
-            self._tree = self._tree or Tree(self.length)
+            self._tree = self._tree or Tree(start)
             unseen = ~self._tree.grow(parents)[1].to(self.device)
             positions = torch.tensor(self._tree.positions, device=self.device)
         apart, slots_apart = _distances(positions, t), _distances(slots, t)
         masks: list[Tensor] = []
-        for own in self._biases:
+        for own in self._biases[:layers]:
             if own is not None:
                 bias = own[:, apart].masked_fill(unseen, torch.finfo(own.dtype).min)  # [H, t, S]
                 masks.append((bias - own[:, slots_apart]).unsqueeze(0))
             else:
                 masks.append(bias.unsqueeze(0))
         return masks
+
+
+def start_token(model: PreTrainedModel) -> int:
+    """What the decoder begins with. Raises DraftpickError where the model does not say."""
+    start = model.config.decoder_start_token_id
+    if start is None:
+        start = model.generation_config.decoder_start_token_id
+    if start is None:
+        raise DraftpickError(
+            f"this {model.config.model_type} model names no decoder_start_token_id; put it into "
+            "its config.json (T5's is 0)"
+        )
+    return int(start)
+
+
+def head_scale(config: Any) -> float:
+    """What the head wants its input multiplied by: T5 and UMT5 scale it, as their head is the
+    embedding too; mT5 does not."""
+    scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
+    return float(config.d_model**-0.5) if scaled else 1.0
 
 
 def _bias_by_distance(block: Any, context: int) -> Tensor | None:

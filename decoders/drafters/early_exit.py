@@ -1,37 +1,34 @@
-"""The target's own first layers, an adapter and its head, as drafter (D18)."""
+"""The target's own first layers, an adapter and its head, as drafter (D18).
+
+The lower layers' KV belongs to the target and is never computed twice: what they run while it
+drafts, the target's own pass finds done (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.
+"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ..backends.early_exit import Adapter
-from ..backends.llama import LlamaBackend
-from ..backends.llama_model import packed_layer, through
-from ..backends.packed import dense, linear, pack
+from ..backends.base import ExitBackend
+from ..backends.exit_head import ExitHead
 from ..chance import Chance
-from ..draft_vocab import DraftVocab
 from ..records import Proposal, Sampling
 from .chain import draft_chain
 
 
 class EarlyExitDrafter:
-    """Shares the target's lower layers, their KV and its head; owns only the adapter and its cache.
+    """Shares the target's lower layers, their KV and its head; owns only what is trained.
 
     The target must have been opened at the adapter's layer before it reads a prompt.
     """
 
-    def __init__(self, target: LlamaBackend, adapter: Adapter, vocab: DraftVocab | None) -> None:
-        self.target, self.adapter, self.vocab = target, adapter, vocab
-        target.open_exit(adapter.config.exit_layer)
-        head = dense(target.weights.head)
+    def __init__(self, target: ExitBackend, head: ExitHead) -> None:
+        self.target, self.head = target, head
+        target.open_exit(head.exit_layer)
         self.context = target.context
-        self.head = target.weights.head if vocab is None else pack(head[vocab.to_target])
-        self.blocks = [packed_layer(w) for w in adapter.weights()]
-        self._cache = target.new_cache(len(self.blocks))
-        self.parameters = sum(p.numel() for p in adapter.parameters())
+        self.parameters = head.parameters
         self.calls = 0
-        self._read = 0  # positions that the adapter's cache holds
+        self._read = 0  # positions that the adapter has read
 
     def reset(self, prompt_ids: list[int]) -> None:
         self._read, self.calls = 0, 1
@@ -48,9 +45,10 @@ class EarlyExitDrafter:
         needs_raw: bool = False,
     ) -> Proposal:
         newest = torch.tensor(context[self.target.length :], device=self.target.device)
+        vocab = self.head.vocab
         first = self._step(newest)
         proposal, steps = draft_chain(
-            first, self._step, k, context, self.vocab, sampling, chance, min_confidence, needs_raw
+            first, self._step, k, context, vocab, sampling, chance, min_confidence, needs_raw
         )
         self.calls += 1 + steps
         return proposal
@@ -63,17 +61,10 @@ class EarlyExitDrafter:
 
     def _step(self, ids: Tensor) -> Tensor:
         self.target.lower(ids)
-        return linear(self._catch_up(self.target.ahead), self.head)
+        return self.head.score(self._catch_up(self.target.ahead))
 
     @torch.inference_mode()
     def _catch_up(self, end: int) -> Tensor:
         """Adapter over the positions not yet read, up to `end`; [d] at the last, for the head."""
-        start = self._read
-        h = self.target.exit_hidden(start, end)
-        place = self.target.positions(start, end - start)
-        mask = place[1]
-        read = end if mask is None else mask.shape[-1]
-        slots = self._cache.slots(start, end - start, read)
-        h = through(h, self.blocks, self.target.shape, place, slots)
-        self._read = end
-        return self.adapter.read(h[-1])
+        start, self._read = self._read, end
+        return self.head.read(self.target.exit_hidden(start, end), start)

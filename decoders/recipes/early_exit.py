@@ -9,7 +9,11 @@ from ..errors import DraftpickError
 from .base import DraftingRecipe
 
 if TYPE_CHECKING:
-    from ..backends.base import Backend
+    from pathlib import Path
+
+    from ..backends.base import Backend, ExitBackend
+    from ..backends.exit_head import ExitHead
+    from ..draft_vocab import DraftVocab
     from ..drafters import Drafter
 
 
@@ -26,30 +30,49 @@ class EarlyExitRecipe(DraftingRecipe):
     def prepare(self, target: Backend) -> None:
         """A target that cannot have an exit is left alone: the arm says so when it is asked for,
         the others work."""
-        from ..backends.early_exit import ADAPTER
+        from ..backends.exit_head import ADAPTER
+        from ..backends.hf_seq2seq import HFSeq2SeqBackend
         from ..backends.llama import LlamaBackend
         from .checkpoints import folder_of
 
         if isinstance(target, LlamaBackend):
-            folder = folder_of(self.name, self.drafter, ADAPTER)
-            config = json.loads((folder / "config.json").read_text())
-            if config["exit_layer"] < target.shape.layers:
-                target.open_exit(config["exit_layer"])
+            layers = target.shape.layers
+        elif isinstance(target, HFSeq2SeqBackend):
+            layers = target.layers
+        else:
+            return
+        folder = folder_of(self.name, self.drafter, ADAPTER)
+        config = json.loads((folder / "config.json").read_text())
+        if config["exit_layer"] < layers:
+            target.open_exit(config["exit_layer"])
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.early_exit import ADAPTER, Adapter
-        from ..backends.llama import LlamaBackend
+        from ..backends.base import ExitBackend
+        from ..backends.exit_head import ADAPTER
         from ..drafters import EarlyExitDrafter
         from .checkpoints import draft_vocab_of, folder_of
 
-        if not isinstance(target, LlamaBackend):
+        if not isinstance(target, ExitBackend):
             raise DraftpickError(
                 f"arm {self.name!r}: an early exit needs the native backend, which this target "
-                "does not fit or --backend hf has switched off; choose another arm"
+                "does not fit or --backend hf has switched off, or a T5-like target; choose "
+                "another arm"
             )
         folder = folder_of(self.name, self.drafter, ADAPTER)
         vocab = draft_vocab_of(self.name, folder, target)
         try:
-            return EarlyExitDrafter(target, Adapter.load(folder, target), vocab)
+            return EarlyExitDrafter(target, _head(folder, target, vocab))
         except ValueError as error:
             raise DraftpickError(f"arm {self.name!r}: {error}") from error
+
+
+def _head(folder: Path, target: ExitBackend, vocab: DraftVocab | None) -> ExitHead:
+    from ..backends.early_exit import Adapter, AdapterHead
+    from ..backends.hf_seq2seq import HFSeq2SeqBackend
+    from ..backends.llama import LlamaBackend
+    from ..backends.seq2seq_exit import LensHead, load_lens
+
+    if isinstance(target, LlamaBackend):
+        return AdapterHead(target, Adapter.load(folder, target), vocab)
+    assert isinstance(target, HFSeq2SeqBackend)
+    return LensHead(target, load_lens(folder, target), vocab)

@@ -25,7 +25,8 @@ from transformers import (
 )
 
 from decoders.backends.base import Backend
-from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.early_exit import Adapter, AdapterHead
+from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.recorded import Run
 from decoders.backends.toy import ToyBackend
@@ -120,7 +121,7 @@ def random_exit(
     generator = torch.Generator().manual_seed(seed)
     push = torch.randn(adapter.lens.shape, generator=generator, dtype=torch.float64)
     adapter.lens += noise * push.to(target.dtype)
-    return EarlyExitDrafter(target, adapter, vocab)
+    return EarlyExitDrafter(target, AdapterHead(target, adapter, vocab))
 
 
 # -- running the shipped loop ---------------------------------------------------------------------

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 from decoder_toys import CPU
-from torch import nn
+from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
 
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.seq2seq_exit import LensHead, plain_lens
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import EarlyExitDrafter
 
 CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
 SIZES: dict[str, Any] = {
@@ -26,6 +30,14 @@ SIZES: dict[str, Any] = {
     "decoder_start_token_id": 0,
     "pad_token_id": 0,
     "eos_token_id": None,
+}
+
+EXIT_T5: dict[str, Any] = {  # small enough to walk every outcome; two decoder layers
+    "vocab_size": 3,
+    "d_model": 16,
+    "d_ff": 16,
+    "num_heads": 2,
+    "num_layers": 1,
 }
 
 
@@ -62,6 +74,25 @@ def seq2seq(folder: Path, dtype: torch.dtype = torch.float32) -> HFSeq2SeqBacken
     return HFSeq2SeqBackend(model, context=96)
 
 
+def cut_model(folder: Path, layers: int, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """transformers' own exit: the model with its first decoder layers alone."""
+    return AutoModelForSeq2SeqLM.from_pretrained(
+        folder, num_decoder_layers=layers, dtype=dtype
+    ).eval()
+
+
+def from_scratch(model: PreTrainedModel, source: list[int]) -> Callable[[list[int]], Tensor]:
+    """Context, the start token included -> logits [V] of what follows; all is read anew."""
+
+    @torch.no_grad()
+    def logits(context: list[int]) -> Tensor:
+        out = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([context]))
+        last: Tensor = out.logits[0, -1]
+        return last
+
+    return logits
+
+
 def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options: Any) -> list[int]:
     """transformers' own greedy answer, the start token left out."""
     ids = torch.tensor([source])
@@ -74,3 +105,18 @@ def generate_t5(model: PreTrainedModel, source: list[int], most: int, **options:
         **options,
     )
     return out[0, 1:].tolist()
+
+
+def lens_exit(
+    target: HFSeq2SeqBackend,
+    layer: int,
+    seed: int = 0,
+    vocab: DraftVocab | None = None,
+    noise: float = 0.05,
+) -> EarlyExitDrafter:
+    """The target's own norm and head on the exit's states, pushed off the identity."""
+    lens = plain_lens(target, layer).to(target.dtype).requires_grad_(False)
+    generator = torch.Generator().manual_seed(seed)
+    push = torch.randn(lens.lens.shape, generator=generator, dtype=torch.float64)
+    lens.lens += noise * push.to(target.dtype)
+    return EarlyExitDrafter(target, LensHead(target, lens, vocab))

@@ -37,13 +37,16 @@ DECODERS = (
     "native-int4-with-exit",
     "hf",
 )
-MADE = (*DECODERS, "hf-seq2seq")
+MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 
 
 def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
-    if kind == "hf-seq2seq":
-        return seq2seq(tiny_t5())
+    if kind.startswith("hf-seq2seq"):
+        encoder_decoder = seq2seq(tiny_t5())
+        if kind.endswith("-with-exit"):
+            encoder_decoder.open_exit(1)
+        return encoder_decoder
     if kind == "toy":
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96
@@ -356,8 +359,8 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     target = native(tiny(), torch.float64)
     own = target._cache.all.data_ptr()
     drafter = random_exit(target, 1, seed=0)
-    theirs = drafter._cache.all
-    assert len(theirs) == len(drafter.adapter.blocks) == 1
+    theirs = drafter.head.cache.all  # type: ignore[attr-defined]
+    assert len(theirs) == len(drafter.head.adapter.blocks) == 1  # type: ignore[attr-defined]
     assert theirs.data_ptr() != own
     kept = target.shape.layers * 2 * target.shape.kv_heads * target.shape.head_dim
     assert target._cache.all.numel() == kept * rounded(target.context)

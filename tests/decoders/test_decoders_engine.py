@@ -14,7 +14,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
-from decoders.backends.early_exit import Adapter, AdapterConfig
+from decoders.backends.early_exit import Adapter
+from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName

@@ -242,7 +242,7 @@ def _from_scratch(drafter: Any, target: Any, context: list[int]) -> Tensor:
     """[V] the exit's logits after `context`, through the adapter's uncached form."""
     states = target.lower_batch(torch.tensor([context]), 1)
     with torch.inference_mode():
-        return drafter.adapter(states)[0, -1] @ target.weights.embedding.T
+        return drafter.head.adapter(states)[0, -1] @ target.weights.embedding.T
 
 
 # -- limits and counts ----------------------------------------------------------------------------

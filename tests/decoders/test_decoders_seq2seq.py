@@ -18,13 +18,15 @@ from decoder_toys import (
     reference_law,
     run,
 )
-from t5_toys import generate_t5, seq2seq, seq2seq_model
+from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders.backends.base import EncoderDecoder, opening
+from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import Drafter, NeuralDrafter, TreeDrafter
+from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import Method
@@ -130,12 +132,29 @@ def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:
 # -- greedy ---------------------------------------------------------------------------------------
 
 TREES = {"tree": TreeShape((3, 2)), "tree-every": TreeShape((3, 2), every=True)}
-ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram", *TREES)
+EXITS = ("exit", "exit-reduced", "exit-sits-out", "exit-then-copy")
+ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram", *TREES, *EXITS)
 
 
-def arm(name: str, tiny_t5: Tiny) -> Method:
+def exit_arm(name: str, target: HFSeq2SeqBackend) -> Method:
+    if name == "exit":
+        return method(lens_exit(target, 1), 4)
+    if name == "exit-reduced":
+        return method(lens_exit(target, 1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5))
+    if name == "exit-sits-out":
+        return method(lens_exit(target, 1), ListedLengths([2, 0, 0, 3, 0]))
+    parts = [
+        Part(lens_exit(target, 1), 2, 0.08),
+        Part(max_gram(shortest=1, source_apart=True), 3),
+    ]
+    return method(HorizontalDrafter(parts), 5)
+
+
+def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> Method:
     if name == "autoregressive":
         return autoregressive()
+    if name in EXITS:
+        return exit_arm(name, target)
     if name == "max-gram":
         return method(max_gram(shortest=1, source_apart=True), 4)
     if name == "reduced":
@@ -153,9 +172,10 @@ def arm(name: str, tiny_t5: Tiny) -> Method:
     return method(NeuralDrafter(drafter), lengths[name])
 
 
-def check_ids(folder: Path, how: Method, penalty: float = 1.0) -> int:
+def check_ids(name: str, folder: Path, tiny_t5: Tiny, penalty: float = 1.0) -> int:
     """All sources answered as transformers answers them; how many tokens were drafted."""
     target, model, drafted = seq2seq(folder), seq2seq_model(folder), 0
+    how = arm(name, tiny_t5, target)
     for source in SOURCES:
         theirs = generate_t5(model, source, 20, repetition_penalty=penalty)
         result = run(target, how, source, Request(20, Sampling(repetition_penalty=penalty)))
@@ -167,11 +187,11 @@ def check_ids(folder: Path, how: Method, penalty: float = 1.0) -> int:
     return drafted
 
 
-@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram", *TREES])
+@pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram", *TREES, *EXITS])
 def test_every_shape_s_ids_equal_transformers_generate(
     name: str, folder: Path, tiny_t5: Tiny
 ) -> None:
-    drafted = check_ids(folder, arm(name, tiny_t5))
+    drafted = check_ids(name, folder, tiny_t5)
     assert drafted > 0 or name == "autoregressive"
 
 
@@ -180,7 +200,7 @@ def test_every_shape_s_ids_equal_transformers_generate(
 def test_every_arm_s_ids_equal_transformers_generate(
     name: str, penalty: float, tiny_t5: Tiny
 ) -> None:
-    drafted = check_ids(tiny_t5(), arm(name, tiny_t5), penalty)
+    drafted = check_ids(name, tiny_t5(), tiny_t5, penalty)
     assert drafted > 0 or name == "autoregressive"
 
 
@@ -202,7 +222,7 @@ def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
 def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
     """Every token of a free answer, with the one that follows it, ends an answer once."""
     target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    how, reasons = arm(name, tiny_t5), set()
+    how, reasons = arm(name, tiny_t5, target), set()
     for source in SOURCES[1:3]:
         for token in sorted(set(generate_t5(model, source, 12))):
             eos = [token, (token + 1) % 16]
@@ -218,7 +238,7 @@ def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
 @pytest.mark.parametrize("name", ARMS)
 def test_as_many_tokens_as_asked(name: str, most: int, tiny_t5: Tiny) -> None:
     target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    how, chunks = arm(name, tiny_t5), list[list[int]]()
+    how, chunks = arm(name, tiny_t5, target), list[list[int]]()
     for source in SOURCES:
         chunks.clear()
         result = run(target, how, source, Request(most), emit=chunks.append)
@@ -264,14 +284,7 @@ def test_the_law_is_the_target_s(
     folder, source = tiny_t5(seed=11, **SMALL), [2, 1, 2, 0, 1]
     target, model = seq2seq(folder, torch.float64), seq2seq_model(folder, torch.float64)
     request = Request(4, SAMPLINGS[sampling])
-
-    @torch.no_grad()
-    def next_logits(context: list[int]) -> Tensor:
-        out = model(input_ids=torch.tensor([source]), decoder_input_ids=torch.tensor([context]))
-        logits: Tensor = out.logits[0, -1]
-        return logits
-
-    truth = reference_law(next_logits, [target.start_id], request, eos)
+    truth = reference_law(from_scratch(model, source), [target.start_id], request, eos)
     law = loop_law(target, method(DRAFTERS[drafter](tiny_t5), 2), source, request, eos)
     assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
     assert distance(law, truth) < 1e-6

@@ -303,14 +303,6 @@ def test_an_encoder_decoder_does_not_draft_for_a_decoder(tiny: Tiny, tiny_t5: Ti
     )
 
 
-def test_an_early_exit_needs_the_native_backend(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
-    from decoders.backends.early_exit import Adapter, AdapterConfig
-
-    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
-    target = targets.load_backend(tiny_t5(), CPU, torch.float32)
-    refused(engine_with(target, kind="early_exit", drafter=str(tmp_path)), "odd", "native backend")
-
-
 def test_the_native_backend_does_not_take_it(tiny_t5: Tiny) -> None:
     with pytest.raises(DraftpickError, match=r"cannot run model: .*T5"):
         targets.load_backend(tiny_t5(), CPU, torch.float32, "native")

@@ -27,9 +27,11 @@ from decoder_toys import (
     neural,
     random_exit,
     reduced,
+    reference_law,
     run,
     transformers_filters,
 )
+from t5_toys import EXIT_T5, cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
@@ -352,6 +354,21 @@ def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
     law = loop_law(target, how, PROMPT, Request(MOST, sampling))
     own = answer_law(lambda ids: fresh.prefill(ids).logits, draft, RULES[name][1], sampling)
     check(law, own)
+
+
+@pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
+def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name: str) -> None:
+    """The drafter's own law is that of the model cut off after the exit's layer."""
+    folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]
+    target, sampling = seq2seq(folder, torch.float64), Sampling(0.9)
+    how = method(lens_exit(target, 1, noise=0), 2, verifier_of(name))
+    law = loop_law(target, how, source, Request(MOST, sampling))
+    p = from_scratch(seq2seq_model(folder, torch.float64), source)
+    q = from_scratch(cut_model(folder, 1, torch.float64), source)
+    truth = answer_law(p, q, RULES[name][1], sampling, [target.start_id])
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(law, truth) < 1e-7  # transformers takes a norm's mean square in float32
+    assert distance(law, reference_law(p, [target.start_id], Request(MOST, sampling))) > 1e-3
 
 
 # -- lossless at the end of their ranges ----------------------------------------------------------

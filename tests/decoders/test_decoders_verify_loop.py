@@ -25,6 +25,7 @@ from decoder_toys import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from t5_toys import cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from test_decoders_loop import Says, Watched, balanced, cycle
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -332,6 +333,19 @@ def test_bild_from_an_early_exit_is_the_paper_s_algorithm(tiny: Tiny) -> None:
     slow = big_little(lambda ids: fresh.prefill(ids).logits, draft, [3, 1, 4], 30, 10, 0.3, 3.0)
     assert result.ids == slow
     assert slow != run(target, autoregressive(), [3, 1, 4], Request(30)).ids
+    assert 0 < result.accepted < result.drafted
+
+
+def test_bild_from_a_t5_s_early_exit_is_the_paper_s_algorithm(tiny_t5: Tiny) -> None:
+    """Section 4.4: the small model is the large one's first decoder layer, its norm and head."""
+    folder, source = tiny_t5(seed=5, tie_word_embeddings=False), [3, 1, 4, 1]
+    target, passes = seq2seq(folder, torch.float64), (0.3, 1.5)
+    large = from_scratch(seq2seq_model(folder, torch.float64), source)
+    small = from_scratch(cut_model(folder, 1, torch.float64), source)
+    how = method(lens_exit(target, 1, noise=0), FixedLength(10, passes[0]), BiLD(passes[1]))
+    result = run(target, how, source, Request(30))
+    assert result.ids == big_little(large, small, [target.start_id], 30, 10, *passes)
+    assert result.ids != run(target, autoregressive(), source, Request(30)).ids
     assert 0 < result.accepted < result.drafted
 
 

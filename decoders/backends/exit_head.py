@@ -1,0 +1,104 @@
+"""What lies above an early exit: from the states there to scores of draft tokens.
+
+On an encoder-decoder it is a lens alone, a norm and a linear map in front of the target's own head
+(`seq2seq_exit.py`). On the native backend there are trained layers below it (`early_exit.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ..draft_vocab import DraftVocab
+from .llama_model import rms_norm
+
+ADAPTER = "adapter.safetensors"
+
+
+@dataclass(frozen=True)
+class AdapterConfig:
+    """exit_layer: target layers below the exit. blocks: trained layers above it."""
+
+    exit_layer: int
+    blocks: int = 1
+
+
+class ExitHead(Protocol):
+    """An exit's adapter with the target's head. vocab: the draft tokens; None for all."""
+
+    vocab: DraftVocab | None
+
+    @property
+    def exit_layer(self) -> int: ...
+
+    @property
+    def parameters(self) -> int:
+        """The adapter's own."""
+        ...
+
+    def read(self, states: Tensor, start: int) -> Tensor:
+        """States [T, d] at the exit, of positions start.. -> [d] for `score`, what follows the last
+        of them. What was read of these positions before is forgotten."""
+        ...
+
+    def score(self, state: Tensor) -> Tensor:
+        """[d] -> [N] logits over draft tokens."""
+        ...
+
+
+class Lens(nn.Module):
+    """Maps states at an exit [..., d] to the space of the target's final ones, where its head
+    reads. With the target's final norm and the identity it is the target's own reading of them."""
+
+    def __init__(self, config: AdapterConfig, norm: Tensor, lens: Tensor, eps: float) -> None:
+        super().__init__()
+        self.config, self.eps = config, eps
+        self.norm = nn.Parameter(norm)
+        self.lens = nn.Parameter(lens)
+
+    @torch.no_grad()
+    def fit_lens(self, states: Tensor, final: Tensor) -> None:
+        """Ridge regression from states at the exit [B, T, d] to the target's final ones [B, T, d]
+        (after its norm): a start from which training takes minutes instead of hours."""
+        self.lens.copy_(torch.eye(len(self.lens)))
+        x, y = self(states).flatten(0, -2).float(), final.flatten(0, -2).float()
+        gram = x.T @ x
+        gram += 1e-3 * gram.diagonal().mean() * torch.eye(len(gram), device=gram.device)
+        self.lens.copy_(torch.linalg.solve(gram, x.T @ y).T)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """[B, T, d] states at the exit -> [B, T, d] ready for the head; causal, no cache."""
+        return self.read(states)
+
+    def read(self, states: Tensor) -> Tensor:
+        """What the head sees: normalised, then through the lens."""
+        return F.linear(rms_norm(states, self.norm, self.eps), self.lens)
+
+    def save(self, folder: Path) -> None:
+        from safetensors.torch import save_file
+
+        state = {k: v.detach().to(torch.bfloat16) for k, v in self.named_parameters()}
+        save_file(state, folder / ADAPTER, metadata={"format": "pt"})
+        (folder / "config.json").write_text(json.dumps(asdict(self.config), indent=1))
+
+
+def load_parts(
+    folder: Path, hidden: int, device: torch.device, dtype: torch.dtype
+) -> tuple[AdapterConfig, dict[str, Tensor]]:
+    """What `Lens.save` wrote. Raises ValueError where the target's states have another width."""
+    from safetensors.torch import load_file
+
+    state = load_file(folder / ADAPTER, device=str(device))
+    config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
+    if len(state["norm"]) != hidden:
+        raise ValueError(
+            f"{folder.name} was trained for hidden states of {len(state['norm'])}, this target's "
+            f"have {hidden}; train one with `draftpick align --kind exit`"
+        )
+    return config, {k: v.to(dtype) for k, v in state.items()}

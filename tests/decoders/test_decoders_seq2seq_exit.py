@@ -1,0 +1,500 @@
+"""D18 on D22: an encoder-decoder drafts with its first decoder layers, and runs none twice."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    distance,
+    loop_law,
+    method,
+    native,
+    reference_law,
+    run,
+)
+from t5_toys import (
+    EXIT_T5,
+    cut_model,
+    from_scratch,
+    generate_t5,
+    lens_exit,
+    seq2seq,
+    seq2seq_model,
+)
+from torch import Tensor
+
+from decoders import Engine
+from decoders.backends.base import ExitBackend
+from decoders.backends.early_exit import Adapter
+from decoders.backends.exit_head import AdapterConfig
+from decoders.backends.hf import HFBackend
+from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.seq2seq_exit import LensHead, plain_lens
+from decoders.costs import Costs, measure
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import EarlyExitDrafter
+from decoders.errors import ContextTooLong, DraftpickError
+from decoders.lengths import DraftLength, FixedLength
+from decoders.recipes import recipe
+from decoders.records import Proposal, Request, Sampling
+
+Tiny = Callable[..., Path]
+SOURCE = [3, 1, 4, 1, 5, 9, 1]
+KINDS = ("t5", "mt5", "umt5")
+LAYERS = 3
+
+
+@pytest.fixture(params=KINDS)
+def folder(request: pytest.FixtureRequest, tiny_t5: Tiny) -> Path:
+    return tiny_t5(request.param, seed=4, num_decoder_layers=LAYERS)
+
+
+def opened(folder: Path, layer: int = 1) -> HFSeq2SeqBackend:
+    target = seq2seq(folder, torch.float64)
+    target.open_exit(layer)
+    return target
+
+
+def ids(*tokens: int) -> Tensor:
+    return torch.tensor(tokens)
+
+
+def same(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+# -- the target's layers --------------------------------------------------------------------------
+
+
+def test_is_an_exit_backend(folder: Path) -> None:
+    assert isinstance(seq2seq(folder), ExitBackend)
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_running_ahead_changes_nothing(folder: Path, ahead: int, layer: int) -> None:
+    plain, target = seq2seq(folder, torch.float64), opened(folder, layer)
+    same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
+    for token in (9, 2, 6)[:ahead]:
+        target.lower(ids(token))
+    assert (target.ahead, target.length) == (1 + ahead, 1)
+    same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
+    assert target.ahead == target.length == 4
+    same(target.extend(ids(1)), plain.extend(ids(1)))
+
+
+def test_what_ran_ahead_is_rolled_back(folder: Path) -> None:
+    plain, target = seq2seq(folder, torch.float64), opened(folder)
+    plain.prefill(SOURCE)
+    target.prefill(SOURCE)
+    target.lower(ids(15, 15))
+    target.truncate(1)
+    assert target.ahead == target.length == 1
+    same(target.extend(ids(3, 4)), plain.extend(ids(3, 4)))
+    target.lower(ids(9, 9, 9))  # more than the pass then reads
+    same(target.extend(ids(9)), plain.extend(ids(9)))
+    assert target.ahead == target.length == 4
+    target.lower(ids(7))
+    same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
+    assert target.ahead == 1
+
+
+def test_states_at_the_exit_are_transformers_own(folder: Path) -> None:
+    with torch.no_grad():
+        out = seq2seq_model(folder, torch.float64)(
+            input_ids=ids(*SOURCE)[None],
+            decoder_input_ids=ids(0, 9, 2)[None],
+            output_hidden_states=True,
+        )
+    target = opened(folder, 2)
+    target.prefill(SOURCE)
+    same(target.lower(ids(9, 2)), out.decoder_hidden_states[2][0, 1:])
+    same(target.exit_hidden(0, 3), out.decoder_hidden_states[2][0])
+
+
+TOKENS, PARENTS = [9, 6, 2, 11, 7], [-1, 0, 1, -1, 0]  # the first three follow each other
+
+
+@pytest.mark.parametrize("ahead", [0, 1, 2, 3])
+def test_a_tree_over_what_ran_ahead(folder: Path, ahead: int) -> None:
+    plain, target, chain = seq2seq(folder, torch.float64), opened(folder), opened(folder)
+    for backend in (plain, target, chain):
+        backend.prefill(SOURCE)
+    if ahead:
+        target.lower(ids(*TOKENS[:ahead]))
+    same(target.extend(ids(*TOKENS), PARENTS), plain.extend(ids(*TOKENS), PARENTS))
+    target.keep([0, 4])
+    chain.extend(ids(9, 7))
+    assert target.ahead == target.length == 3
+    same(target.exit_hidden(0, 3), chain.exit_hidden(0, 3))
+    same(target.lower(ids(1)), chain.lower(ids(1)))
+    same(target.extend(ids(1, 5)), chain.extend(ids(1, 5)))
+
+
+def test_a_token_may_leave_early_where_an_exit_is_open(folder: Path) -> None:
+    """CALM after a draft that was not reviewed: as on a target without an exit."""
+    plain, target = seq2seq(folder, torch.float64), opened(folder)
+    for backend in (plain, target):
+        backend.prefill(SOURCE)
+    target.lower(ids(5, 5))
+    for token in (4, 2):
+        states = [
+            b.extend_until(token, lambda h, below, depth: depth == 2)[0] for b in (plain, target)
+        ]
+        same(*states)
+    assert target.ahead == target.length == 3
+    same(target.extend(ids(8)), plain.extend(ids(8)))
+
+
+def test_one_exit_a_target(folder: Path) -> None:
+    target = opened(folder)
+    target.prefill(SOURCE)
+    before = target.exit_hidden(0, 1).clone()
+    target.open_exit(1)
+    assert torch.equal(target.exit_hidden(0, 1), before)  # a prompt may have been read since
+    with pytest.raises(DraftpickError, match=r"after layer 1.*a target each"):
+        target.open_exit(2)
+    for layer in (0, 3):
+        with pytest.raises(DraftpickError, match=f"1 to 2, not {layer}"):
+            seq2seq(folder).open_exit(layer)
+
+
+def test_the_context_is_not_overrun(folder: Path) -> None:
+    target = opened(folder)
+    target.prefill(SOURCE)
+    target.extend(ids(*[2] * (target.context - 2)))
+    target.lower(ids(3))
+    with pytest.raises(ContextTooLong):
+        target.lower(ids(3))
+    assert target.extend(ids(3)).shape == (1, 16)
+
+
+# -- the drafter ----------------------------------------------------------------------------------
+
+
+def watched(drafter: EarlyExitDrafter) -> list[tuple[list[int], list[int]]]:
+    """Fills with what is proposed after which context."""
+    seen: list[tuple[list[int], list[int]]] = []
+    real = drafter.propose
+
+    def propose(context: list[int], k: int, *rest: Any) -> Proposal:
+        made = real(context, k, *rest)
+        seen.append((list(context), made.ids.tolist()))
+        return made
+
+    drafter.propose = propose  # type: ignore[method-assign]
+    return seen
+
+
+@pytest.mark.parametrize("pattern", [[4], [2, 0, 0, 1, 0], [0, 0, 3]])
+@pytest.mark.parametrize("layer", [1, 2])
+def test_untrained_it_is_the_model_cut_off_after_its_layer(
+    folder: Path, layer: int, pattern: list[int]
+) -> None:
+    """With the target's own norm and head; drafts do not depend on the rounds before, also where it
+    sat out some."""
+    target = seq2seq(folder, torch.float64)
+    drafter = lens_exit(target, layer, noise=0)
+    seen, cut = watched(drafter), from_scratch(cut_model(folder, layer, torch.float64), SOURCE)
+    result = run(target, method(drafter, ListedLengths(pattern)), SOURCE, Request(30))
+    assert result.ids == generate_t5(seq2seq_model(folder), SOURCE, 30)
+    assert len(seen) > 3
+    for context, drafted in seen:
+        for token in drafted:
+            assert token == int(cut(context).argmax())
+            context.append(token)
+    assert 0 < result.accepted < result.drafted
+
+
+def test_a_lens_is_a_norm_and_a_map(tiny_t5: Tiny) -> None:
+    target = seq2seq(tiny_t5(), torch.float64)
+    vocab = DraftVocab([1, 5, 9, 12], 16)
+    lens = plain_lens(target, 1).double().requires_grad_(False)
+    generator = torch.Generator().manual_seed(1)
+    lens.norm.copy_(torch.rand(32, generator=generator))
+    lens.lens.copy_(torch.randn(32, 32, generator=generator))
+    states = torch.randn(3, 32, dtype=torch.float64, generator=generator)
+    head = LensHead(target, lens, vocab)
+    normed = states[2] / (states[2].square().mean() + 1e-6).sqrt() * lens.norm
+    rows = target.model.lm_head.weight[vocab.to_target]
+    same(head.score(head.read(states, 5)), rows @ (lens.lens @ normed) * 32**-0.5)
+    assert head.parameters == 32 + 32 * 32
+
+
+def test_no_layer_runs_a_position_twice(folder: Path) -> None:
+    """Only what was rejected is run again, as another token. So keys and values are there once."""
+    target = seq2seq(folder)
+    drafter = lens_exit(target, 1, noise=0)
+    runs: list[Counter[int]] = [Counter() for _ in range(LAYERS)]
+    for number, block in enumerate(target.model.decoder.block):
+
+        def noted(_: Any, given: Any, number: int = number) -> None:
+            runs[number][given[0].shape[1]] += 1
+
+        block.register_forward_pre_hook(noted)
+    result = run(target, method(drafter, 3), SOURCE, Request(40))
+    assert 0 < result.accepted < result.drafted
+    positions = [sum(t * times for t, times in widths.items()) for widths in runs]
+    # the start token; then each round the newest token and all that was drafted
+    assert positions == [1 + result.rounds + result.drafted] * LAYERS
+    assert sum(runs[1].values()) == sum(runs[2].values()) == result.target_calls
+    # below, one token a pass: the last drafted one in the review, the others while it drafted
+    assert set(runs[0]) == {1} and max(runs[1]) == 4
+
+
+# -- sampled: every draw and every acceptance walked ----------------------------------------------
+
+SAMPLINGS = {
+    "plain": Sampling(1.0),
+    "all": Sampling(1.3, top_k=2, top_p=0.9, repetition_penalty=1.7),
+}
+LENGTHS: dict[str, Callable[[], DraftLength]] = {
+    "fixed": lambda: FixedLength(2),
+    "confident": lambda: FixedLength(2, min_confidence=0.36),
+    "sits-out": lambda: ListedLengths([0, 2, 1]),
+}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "length", "kept", "eos"),
+    [
+        ("plain", "fixed", None, ()),
+        ("plain", "confident", None, (1,)),
+        ("plain", "sits-out", None, ()),
+        ("all", "fixed", None, (1,)),
+        ("all", "sits-out", None, ()),
+        ("plain", "fixed", [0, 2], ()),
+    ],
+)
+def test_the_law_is_the_target_s(
+    sampling: str, length: str, kept: list[int] | None, eos: tuple[int, ...], tiny_t5: Tiny
+) -> None:
+    folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]
+    target, request = seq2seq(folder, torch.float64), Request(4, SAMPLINGS[sampling])
+    vocab = None if kept is None else DraftVocab(kept, 3)
+    how = method(lens_exit(target, 1, seed=2, vocab=vocab, noise=0.3), LENGTHS[length]())
+    law = loop_law(target, how, source, request, eos)
+    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
+    truth = reference_law(logits, [target.start_id], request, eos)
+    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(law, truth) < 1e-9
+    assert max(truth.values()) < 0.9  # there is something to get wrong
+
+
+# -- arms -----------------------------------------------------------------------------------------
+
+EOS = 1
+EXIT: dict[str, Any] = {"kind": "early_exit"}
+ARMS: dict[str, dict[str, Any]] = {
+    "exit": {**EXIT, "length": {"k": 3}},
+    "adaptive": {**EXIT, "length": {"kind": "adaptive", "k": 5}},
+    "bild-0": {
+        **EXIT,
+        "length": {"k": 6, "min_confidence": 0.1},
+        "verifier": {"rule": "bild", "rollback": 0},
+    },
+    "row": {
+        "kind": "horizontal",
+        "parts": [
+            {**EXIT, "length": {"k": 2}},
+            {"kind": "max_gram", "shortest": 1, "length": {"k": 3}},
+        ],
+    },
+}
+LOSSY: dict[str, dict[str, Any]] = {
+    "lossy": {**EXIT, "verifier": {"rule": "lossy_star", "alpha": 0.3}},
+    "bild": {**EXIT, "length": {"k": 10}, "verifier": {"rule": "bild", "rollback": 2.0}},
+    "diff": {**EXIT, "verifier": {"rule": "diff", "alpha": 0.05}},
+    "token": {"kind": "token_cascade", "alpha": 0.5, "drafter": EXIT},
+    "oracle": {"kind": "oracle_cascade", "alpha": 0.0, "drafter": EXIT},
+}
+
+
+def named(body: Any, adapter: Path) -> Any:
+    """A recipe's mapping, the adapter's folder put where an exit is."""
+    if isinstance(body, list):
+        return [named(part, adapter) for part in body]
+    if not isinstance(body, dict):
+        return body
+    made = {key: named(value, adapter) for key, value in body.items()}
+    return {**made, "drafter": str(adapter)} if body.get("kind") == "early_exit" else made
+
+
+@pytest.fixture(scope="module")
+def model(tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A T5 that is sure of itself, with a final norm that an adapter's file holds unrounded."""
+    made = seq2seq_model(tiny_t5(tie_word_embeddings=False))
+    norm = made.decoder.final_layer_norm.weight.data
+    norm.copy_(norm.bfloat16())
+    folder = tmp_path_factory.mktemp("sure")
+    made.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def adapter(model: Path, tmp_path: Path) -> Path:
+    plain_lens(seq2seq(model), 1).save(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def engine(model: Path, adapter: Path) -> Engine:
+    arms = {"autoregressive": recipe(kind="autoregressive")}
+    for name, body in (ARMS | LOSSY).items():
+        arms[name] = recipe(name=name, **named(body, adapter))
+    return Engine(seq2seq(model), arms, eos_ids=(EOS,))
+
+
+SOURCES = [SOURCE, [3], [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
+
+
+def test_every_arm_on_one_prefill(engine: Engine, model: Path) -> None:
+    """Each in turn and back again, each as if it were alone; the lossless as transformers."""
+    lossless = ["autoregressive", *ARMS]
+    assert [name for name in engine.arm_names if engine.arm(name).lossless] == lossless
+    reference, accepted = seq2seq_model(model), Counter[str]()
+    for source in SOURCES:
+        theirs = generate_t5(reference, source, 24, eos_token_id=EOS)
+        alone = {name: engine.decode(name, source, Request(24)) for name in engine.arm_names}
+        prefilled = engine.prefill(source)
+        for name in [*engine.arm_names, *reversed(engine.arm_names)]:
+            result = engine.decode(name, source, Request(24), prefilled)
+            assert result.ids == alone[name].ids, name
+            if name != "adaptive":  # its lengths depend on what passes cost
+                assert result.accepted_per_position == alone[name].accepted_per_position, name
+            assert result.ids == theirs or name not in lossless, name
+            accepted[name] += result.accepted
+    assert [name for name, count in accepted.items() if not count] == ["autoregressive"]
+
+
+@pytest.mark.parametrize("name", ["token", "oracle"])
+def test_cascades_from_scratch(name: str, engine: Engine, model: Path) -> None:
+    alpha = LOSSY[name]["alpha"]
+    large, small = seq2seq_model(model), cut_model(model, 1)
+    deferred = 0
+    for source in SOURCES:
+        p, q = from_scratch(large, source), from_scratch(small, source)
+        context = [0]
+        for token in engine.decode(name, source, Request(16, eos_ids=())).ids:
+            sure = float(q(context).softmax(-1).max())
+            bar = 1 - alpha if name == "token" else float(p(context).softmax(-1).max()) - alpha
+            deferred += sure < bar
+            assert token == int((p if sure < bar else q)(context).argmax())
+            context.append(token)
+    assert 0 < deferred < 16 * len(SOURCES)
+
+
+def test_seeds_streams_and_counts(engine: Engine) -> None:
+    for name in engine.arm_names[1:]:
+        if name == "adaptive":  # as above
+            continue
+        chunks: list[list[int]] = []
+
+        class Caught:
+            def put(self, some: Tensor, chunks: list[list[int]] = chunks) -> None:
+                chunks.append(some.flatten().tolist())
+
+            def end(self) -> None: ...
+
+        requests = [Request(20, Sampling(1.5), eos_ids=(), seed=seed) for seed in (1, 1, 2)]
+        one, two, other = (engine.decode(name, SOURCE, r, streamer=Caught()) for r in requests)
+        assert one.ids == two.ids != other.ids
+        streamed = [token for chunk in chunks for token in chunk]
+        assert streamed == [t for r in (one, two, other) for t in (*SOURCE, *r.ids)]
+        assert sum(one.accepted_per_position) == one.accepted <= one.drafted
+        assert len(one.ids) == 20
+
+
+def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
+    """A routed query reads its prompt first and learns its arm after."""
+    arms = {"exit": recipe(name="exit", **named(ARMS["exit"], adapter))}
+    early, late = (Engine(seq2seq(model), dict(arms)) for _ in range(2))
+    early.method("exit")
+    first = early.decode("exit", SOURCE, Request(20))
+    second = late.decode("exit", SOURCE, Request(20), late.prefill(SOURCE))
+    assert first.ids == second.ids
+    assert first.accepted_per_position == second.accepted_per_position
+
+
+def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
+    """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
+    engine.eos_ids = ()  # how much is drafted past the end only the live loop knows
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"exit": 0.001})
+    answers = engine.batch.target(SOURCES, 20).ids
+    alone = engine.batch.arm("exit", SOURCES, 9).ids
+    cut = cut_model(model, 1)
+    assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
+    replays = engine.batch.teacher_forced("exit", SOURCES, answers)
+    for source, replayed in zip(SOURCES, replays, strict=True):
+        live = engine.decode("exit", source, Request(20))
+        assert (replayed.rounds, replayed.drafted, replayed.accepted) == (
+            live.rounds,
+            live.drafted,
+            live.accepted,
+        )
+    assert sum(replayed.accepted for replayed in replays) > 0
+
+
+def test_costs_are_measured(tiny_t5: Tiny) -> None:
+    target = HFSeq2SeqBackend(seq2seq_model(tiny_t5(vocab_size=128)), context=256)
+    costs = measure(target, {"exit": lens_exit(target, 1)})
+    assert min(costs.verify_s) > 0 and costs.draft_s["exit"] >= 0
+
+
+# -- what does not go together --------------------------------------------------------------------
+
+
+def refused(target: Any, adapter: Path, words: str) -> None:
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "odd": recipe(name="odd", **named(ARMS["exit"], adapter)),
+    }
+    engine = Engine(target, arms)
+    with pytest.raises(DraftpickError, match=words):
+        engine.decode("odd", SOURCE, Request(3))
+    assert engine.decode("autoregressive", SOURCE, Request(3)).ids  # the rest still works
+
+
+def test_an_adapter_of_another_width(tiny_t5: Tiny, tmp_path: Path) -> None:
+    plain_lens(seq2seq(tiny_t5(d_model=16)), 1).save(tmp_path)
+    refused(seq2seq(tiny_t5()), tmp_path, r"'odd': .* hidden states of 16, this target's have 32")
+
+
+def test_an_adapter_of_another_vocabulary(tiny_t5: Tiny, adapter: Path) -> None:
+    DraftVocab([1, 2], 99).save(adapter)
+    refused(seq2seq(tiny_t5()), adapter, "vocabulary of 99, this target has 16")
+
+
+def test_an_adapter_with_layers_of_a_llama(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
+    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
+    refused(seq2seq(tiny_t5()), tmp_path, r"'odd': .*1 layer\(s\) of a decoder-only target")
+
+
+def test_an_exit_after_the_last_layer(tiny_t5: Tiny, adapter: Path) -> None:
+    config = json.loads((adapter / "config.json").read_text())
+    (adapter / "config.json").write_text(json.dumps(config | {"exit_layer": 2}))
+    refused(seq2seq(tiny_t5()), adapter, "1 to 1, not 2")
+
+
+def test_a_decoder_only_model_on_the_transformers_backend(tiny: Tiny, adapter: Path) -> None:
+    target = HFBackend.load(tiny(), CPU, torch.float32)
+    refused(target, adapter, "native backend, .* or a T5-like target")
+
+
+def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
+    target, arms = seq2seq(tiny_t5(num_decoder_layers=3)), {}
+    for layer in (1, 2):
+        place = tmp_path / str(layer)
+        place.mkdir()
+        plain_lens(target, layer).save(place)
+        arms[str(layer)] = recipe(name=str(layer), **named(ARMS["exit"], place))
+    with pytest.raises(DraftpickError, match=r"after layer 1.*a target each"):
+        Engine(target, arms)
