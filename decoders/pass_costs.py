@@ -33,9 +33,11 @@ QUIET = 1.3  # the usual time over the least above which something else was runn
 
 @dataclass(frozen=True)
 class PassCosts:
-    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one."""
+    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one. busy: what a
+    pass usually took over the least of its width while this was measured, 1 on a quiet machine."""
 
     verify_s: tuple[float, ...]
+    busy: float = 1.0
 
     def __call__(self, width: int) -> float:
         """Seconds of a pass over `width` tokens; beyond the widest measured, its share a token."""
@@ -89,17 +91,17 @@ def known(target: Backend) -> PassCosts | None:
 def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     """Read the costs from `folder`, or measure and write them; `known` has them from now on.
 
-    Measuring takes about 170 short passes and forgets what the target held. On a busy machine it is
-    used but not kept. A file that cannot be read is made anew, one that cannot be written is done
-    without.
+    Measuring takes about 170 short passes and forgets what the target held. What was measured on a
+    busy machine is measured again at the next loading, and the quieter of the two kept. A file that
+    cannot be read is made anew, one that cannot be written is done without.
     """
     place = Place.of(target, fingerprint)
     path = folder / place.file
     costs = _read(path)
-    if costs is None:
-        times = time_passes(target)
-        costs = undisturbed(times)
-        if busy(times) < QUIET:
+    if costs is None or costs.busy >= QUIET:
+        measured = measure(target)
+        if costs is None or measured.busy < costs.busy:
+            costs = measured
             _write(path, place, costs)
     _KNOWN[target] = costs
     return costs
@@ -114,12 +116,8 @@ def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
     """times: seconds of each repeat, by width. The least of a width or a wider one: what else runs
     on the machine only adds, and so does a token."""
     least = itertools.accumulate((min(each) for each in reversed(times)), min)
-    return PassCosts(tuple(reversed(list(least))))
-
-
-def busy(times: Sequence[Sequence[float]]) -> float:
-    """A pass's usual time over the least of its width; 1 on a quiet machine."""
-    return statistics.median(statistics.median(each) / min(each) for each in times)
+    busy = statistics.median(statistics.median(each) / min(each) for each in times)
+    return PassCosts(tuple(reversed(list(least))), busy)
 
 
 def time_passes(target: Backend) -> list[list[float]]:
@@ -147,10 +145,11 @@ def seconds_of(target: Backend, ids: Tensor) -> float:
 
 def _read(path: Path) -> PassCosts | None:
     try:
-        seconds = tuple(float(s) for s in json.loads(path.read_text())["verify_s"])
+        held = json.loads(path.read_text())
+        costs = PassCosts(tuple(map(float, held["verify_s"])), float(held["busy"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return PassCosts(seconds) if seconds and min(seconds) > 0 else None
+    return costs if costs.verify_s and min(costs.verify_s) > 0 else None
 
 
 def _write(path: Path, place: Place, costs: PassCosts) -> None:

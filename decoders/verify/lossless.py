@@ -2,7 +2,8 @@
 
 Greedy: a drafted token stands while it is the target's argmax. Sampled: token x stands with
 min(1, p(x) / q(x)); at the first that falls, the next token is drawn from norm(max(0, p - q)); when
-all stand, from p.
+all stand, from p. A draft that was no draw, q(x) = 1, stands while it is what the target draws,
+which is the same law; and the answer is the target's own with that seed.
 """
 
 from __future__ import annotations
@@ -32,5 +33,11 @@ class Lossless:
             accepted = leading(target_ids[:-1] == proposal.ids)
             return verdict(proposal, accepted, at(target_ids, accepted))
         target = probabilities(target_logits, sampling)  # [K + 1, V]
+        if proposal.probs is None:
+            drawn = chance.follow(target, proposal.ids)  # [K + 1]
+            accepted = leading(drawn[:-1] == proposal.ids)
+            found = verdict(proposal, accepted, at(drawn, accepted))
+            chance.use(found.accepted + 1)
+            return found
         draft = draft_distribution(proposal, target)  # [K, V]
         return accept_and_resample(proposal, target[:-1], draft, target, chance)

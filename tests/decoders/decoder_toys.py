@@ -223,6 +223,17 @@ class Walk:
     def draw(self, probs: Tensor) -> Tensor:
         return torch.tensor(self._choose((probs / probs.sum()).tolist()))
 
+    def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
+        drawn: list[int] = []
+        for row, wanted in zip(probs, [*ids.tolist(), None], strict=True):
+            drawn.append(int(self.draw(row)))
+            if drawn[-1] != wanted:
+                break
+        return torch.tensor(drawn + [-1] * (len(probs) - len(drawn)))
+
+    def use(self, count: int) -> None:
+        pass
+
     def accept(self, probability: Tensor) -> Tensor:
         """One choice a token, the later ones too: the loop may not look at them after a fall."""
         stands = [self._choose([1 - p, p]) == 1 for p in probability.clamp(max=1).tolist()]

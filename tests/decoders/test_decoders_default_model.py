@@ -13,6 +13,7 @@ from collect.queries import first_per_task, read_queries, shipped
 from decoders import Engine, Query, Request
 from decoders.arms import load_arms
 from decoders.backends.packed import can_pack
+from decoders.records import Sampling
 from decoders.targets import resolve
 from decoders.zoo import TARGET
 
@@ -85,9 +86,10 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 @BF16
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
 def test_rounded_every_arm_writes_the_same(dtype: str) -> None:
-    """No answer here crosses position 256 + 512 n, where a last bit may change."""
+    """No answer here crosses position 256 + 512 n, where a last bit may change. Where drafts are
+    copied, sampled answers are the same too."""
     engine = Engine.load(dtype=dtype, device="cpu")
-    request = Request(64)
+    request, sampled = Request(64), Request(64, Sampling(0.8, top_p=0.95), seed=7)
     for query in queries("shipped"):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
         assert (len(prompt) - 256) // 512 == (len(prompt) + 64 - 256) // 512
@@ -95,3 +97,6 @@ def test_rounded_every_arm_writes_the_same(dtype: str) -> None:
         alone = engine.decode("autoregressive", prompt, request, prefilled).ids
         for arm in engine.arm_names:
             assert engine.decode(arm, prompt, request, prefilled).ids == alone, (query.id, arm)
+        alone = engine.decode("autoregressive", prompt, sampled, prefilled).ids
+        for arm in ("max-gram", "max-gram-long"):
+            assert engine.decode(arm, prompt, sampled, prefilled).ids == alone, (query.id, arm)

@@ -22,12 +22,14 @@ from decoder_toys import (
     reference_law,
     run,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
-from decoders.drafters import Drafter
+from decoders.drafters import Drafter, NullDrafter
 from decoders.lengths import DraftLength, FixedLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
@@ -212,6 +214,36 @@ def test_the_generator_never_draws_the_impossible(probs: list[float]) -> None:
     assert set(drawn) == {i for i, weight in enumerate(probs) if weight > 0}
     for token, count in drawn.items():
         assert count / 2000 == pytest.approx(probs[token] / sum(probs), abs=0.04)
+
+
+def test_what_is_followed_is_what_would_be_drawn_alone() -> None:
+    """Two generators of one seed: one draws token by token, the other follows drafts, which are
+    right in turn not at all, in part and throughout."""
+    probs = torch.randn(200, 9, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    alone, following = Generator(torch.device("cpu"), 5), Generator(torch.device("cpu"), 5)
+    drawn = [int(alone.draw(row)) for row in probs]
+    at, round_ = 0, 0
+    while at + 5 <= len(drawn):
+        right = round_ % 4
+        draft = torch.tensor([token + (i == right) for i, token in enumerate(drawn[at : at + 3])])
+        tokens = following.follow(probs[at : at + 4], draft)
+        assert tokens[: right + 1].tolist() == drawn[at : at + right + 1]
+        following.use(right + 1)
+        at, round_ = at + right + 1, round_ + 1
+    assert len({*drawn}) == 9 and int(following.draw(probs[at])) == drawn[at]
+
+
+@given(
+    seed=st.integers(0, 10_000),
+    k=st.integers(1, 6),
+    sampling=st.sampled_from([Sampling(1.0), Sampling(0.6, top_p=0.9), Sampling(1.3, top_k=3)]),
+)
+def test_a_copied_draft_leaves_the_target_s_own_text(seed: int, k: int, sampling: Sampling) -> None:
+    """However long it is: with one seed the answer is that of the target alone."""
+    target, request = ToyBackend.random(5, seed % 7, 3.0), Request(24, sampling, seed=seed)
+    alone = run(target, method(NullDrafter(torch.device("cpu")), 0), PROMPT, request)
+    copied = run(target, method(max_gram([1, 2, 3, 4, 0]), k), PROMPT, request)
+    assert copied.ids == alone.ids and copied.drafted > 0
 
 
 def test_acceptance_is_certain_above_one_and_never_at_zero() -> None:

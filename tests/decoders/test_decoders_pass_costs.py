@@ -24,7 +24,6 @@ from decoders.pass_costs import (
     QUIET,
     WIDEST,
     PassCosts,
-    busy,
     known,
     learn,
     measure,
@@ -132,21 +131,27 @@ def test_measured_once_and_read_ever_after(tmp_path: Path) -> None:
 def test_what_disturbs_is_left_out() -> None:
     quiet = [[1.0, 1.01], [1.2, 1.21], [1.1, 1.11], [2.0, 2.02]]
     assert undisturbed(quiet).verify_s == (1.0, 1.1, 1.1, 2.0)
-    assert busy(quiet) < QUIET < busy([[1.0, 2.0, 2.2], [1.1, 1.2, 1.1], [1.2, 3.0, 3.0]])
+    disturbed = [[1.0, 2.0, 2.2], [1.1, 1.2, 1.1], [1.2, 3.0, 3.0]]
+    assert undisturbed(quiet).busy < QUIET < undisturbed(disturbed).busy
 
 
-def test_a_measurement_on_a_busy_machine_is_not_kept(
+def test_a_measurement_on_a_busy_machine_is_kept_until_a_quieter_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Not that of each loading: what is sampled with a seed depends on where drafts end."""
     monkeypatch.setattr("decoders.pass_costs.QUIET", QUIET)
-    times = [[0.01, 0.05, 0.04]] * 3
-    monkeypatch.setattr("decoders.pass_costs.time_passes", lambda target: times)
-    target = counted()
-    assert learn(target, "model", tmp_path).verify_s == (0.01,) * 3 and known(target) is not None
-    assert not list(tmp_path.iterdir())
+    learnt = []
+    for least, usual in ((0.01, 0.05), (0.02, 0.2), (0.03, 0.03), (0.04, 0.04)):
+        times = [[least, usual, usual]] * 3
+        monkeypatch.setattr("decoders.pass_costs.time_passes", lambda target, t=times: t)
+        learnt.append(learn(counted(), "model", tmp_path).verify_s[0])
+    assert learnt == [0.01, 0.01, 0.03, 0.03]
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"verify_s": []}', '{"verify_s": [0.1, -1]}', "[1]"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "{}", '{"verify_s": [], "busy": 1}', '{"verify_s": [0.1, -1], "busy": 1}', "[1]"],
+)
 def test_a_broken_file_is_made_anew(tmp_path: Path, text: str) -> None:
     learn(counted(), "model", tmp_path)
     (file,) = tmp_path.iterdir()
@@ -210,7 +215,7 @@ def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
     assert drafted(target) == 2  # 0.57, 0.38, then 0.27
     learn(target, "model", tmp_path)
     (file,) = tmp_path.iterdir()
-    file.write_text(json.dumps({"verify_s": IN_FOURS.verify_s}))
+    file.write_text(json.dumps({"verify_s": IN_FOURS.verify_s, "busy": 1}))
     learn(target, "model", tmp_path)
     assert drafted(target) == 3
 
