@@ -30,6 +30,7 @@ from transformers import (
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .exit_head import check_exit
 from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
@@ -164,15 +165,7 @@ class HFSeq2SeqBackend:
 
     def open_exit(self, exit_layer: int) -> None:
         """As in ExitBackend; a layer is one of the decoder's."""
-        if not 0 < exit_layer < self.layers:
-            raise DraftpickError(
-                f"an exit must lie after decoder layer 1 to {self.layers - 1}, not {exit_layer}"
-            )
-        if self._exit_hidden is not None and exit_layer != self._exit_layer:
-            raise DraftpickError(
-                f"this target already has an exit after layer {self._exit_layer}; arms that exit "
-                "after different layers need a target each"
-            )
+        check_exit(exit_layer, self.layers, self._exit_layer)
         if self._exit_hidden is None:  # else a prompt may have been read since
             self._exit_layer = exit_layer
             size = (self.context, self.model.config.d_model)

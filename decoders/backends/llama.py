@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .exit_head import check_exit
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     Place,
@@ -173,15 +174,7 @@ class LlamaBackend:
 
     def open_exit(self, exit_layer: int) -> None:
         """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""
-        if not 0 < exit_layer < self.shape.layers:
-            raise DraftpickError(
-                f"an exit must lie after layer 1 to {self.shape.layers - 1}, not {exit_layer}"
-            )
-        if self._exit_hidden is not None and exit_layer != self._exit_layer:
-            raise DraftpickError(
-                f"this target already has an exit after layer {self._exit_layer}; arms that exit "
-                "after different layers need a target each"
-            )
+        check_exit(exit_layer, self.shape.layers, self._exit_layer)
         if self._exit_hidden is None:  # else a prompt may have been read since
             self._exit_layer = exit_layer
             self._exit_hidden = self._zeros(self.context, self.shape.hidden)

@@ -19,6 +19,7 @@ from decoders.costs import measure as measure_costs
 from decoders.drafters import MaxGramDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength
+from decoders.loop import Method
 from decoders.pass_costs import (
     CONTEXT,
     QUIET,
@@ -242,6 +243,25 @@ def test_a_drafted_token_is_weighed_by_the_pass_over_one() -> None:
         for _ in range(60):
             rule.observe(StepStats(4, 3, 0.008, verify_s))
     assert rules[0].next() == rules[1].next()
+
+
+def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> None:
+    arm = recipe(name="copy", kind="max_gram", length={"kind": "adaptive", "k": 8})
+
+    def settled(target: ToyBackend) -> int:
+        built = arm.build(target, None)
+        assert isinstance(built, Method)
+        for _ in range(60):
+            built.length.observe(StepStats(8, 7, 0.0, 1.0))
+        return built.length.next()
+
+    target = counted(vocab=99)
+    assert settled(target) == 8
+    learn(target, "model", tmp_path)
+    (file,) = tmp_path.iterdir()
+    file.write_text(json.dumps({"verify_s": [1.0] * 4 + [2.5] * 13, "busy": 1}))
+    learn(target, "model", tmp_path)
+    assert settled(target) == 3
 
 
 # -- who asks for it ------------------------------------------------------------------------------
