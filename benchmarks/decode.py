@@ -7,8 +7,9 @@ figures are medians over repeats, summed over prompts, the prefill included. Tok
 ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
 first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
 it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
-target itself (`assistant_early_exit`). --gguf adds engines that read that file (peers.py). --out is
-written after every prompt; with --resume a run that was stopped goes on, or takes more repeats.
+target itself (`assistant_early_exit`). flashspec and economize run on the same model, if they are
+installed, and --gguf adds engines that read that file (peers.py). --out is written after every
+prompt; with --resume a run that was stopped goes on, or takes more repeats.
 """
 
 from __future__ import annotations
@@ -21,7 +22,15 @@ import time
 from pathlib import Path
 
 import torch
-from peers import Run, llama_cpp_runs, openvino_runs, transformers_runs
+from peers import (
+    Run,
+    economize_runs,
+    flashspec_runs,
+    llama_cpp_runs,
+    openvino_runs,
+    transformers_model,
+    transformers_runs,
+)
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -54,6 +63,11 @@ def main() -> None:
     parser.add_argument(
         "--exit-layer", type=int, default=6, help="of transformers' early exit; 0 leaves it out"
     )
+    parser.add_argument(
+        "--compile",
+        action=argparse.BooleanOptionalAction,
+        help="transformers with a static cache and torch.compile too; default: on CUDA",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
@@ -72,7 +86,12 @@ def main() -> None:
     like = engine.prefill([1]).logits
     folder = targets.resolve(given.target)
     most = given.max_new_tokens
-    methods |= transformers_runs(folder, like, most, given.assistant, given.exit_layer)
+    compiled = like.device.type == "cuda" if given.compile is None else given.compile
+    model = transformers_model(folder, like)
+    assistant = transformers_model(given.assistant, like) if given.assistant else None
+    methods |= transformers_runs(model, most, assistant, given.exit_layer, compiled)
+    methods |= flashspec_runs(model, most, engine.eos_ids, assistant)
+    methods |= economize_runs(model, most, engine.eos_ids, given.assistant)
     if given.gguf:
         methods |= openvino_runs(given.gguf, engine.eos_ids, most)
         methods |= llama_cpp_runs(given.gguf, engine.eos_ids, most, torch.get_num_threads())
@@ -80,8 +99,8 @@ def main() -> None:
     queries = read_queries(given.queries) if given.queries else shipped("test")
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
-    for run in methods.values():
-        run(prompts[0])  # warm-up
+    for run in methods.values():  # warm-up; the longest, for which static caches are made
+        run(max(prompts, key=len))
     order = random.Random(given.seed)
     settings = {
         "queries": [q.id for q in asked],

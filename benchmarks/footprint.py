@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from peers import llama_cpp_runs, openvino_runs, transformers_runs
+from peers import llama_cpp_runs, openvino_runs, transformers_model, transformers_runs
 from rich.console import Console
 from rich.table import Table
 
@@ -91,8 +91,8 @@ def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
         from decoders import targets
 
         like = torch.zeros(1, dtype=torch.bfloat16)
-        runs = transformers_runs(targets.resolve(target), like, NEW, None, 0)
-        return runs["transformers"]
+        model = transformers_model(targets.resolve(target), like)
+        return transformers_runs(model, NEW)["transformers"]
 
     ways: dict[str, Callable[[], Answer]] = {
         "autoregressive": lambda: ours("autoregressive", "bfloat16"),

@@ -16,17 +16,24 @@ if TYPE_CHECKING:
 Run = Callable[[list[int]], int]  # prompt ids -> new tokens
 
 
-def transformers_runs(
-    folder: Path, like: torch.Tensor, most: int, assistant: str | None, exit_layer: int
-) -> dict[str, Run]:
-    """generate, prompt lookup, and assisted decoding, each with transformers' defaults.
-
-    like: any tensor of the device and dtype to use.
-    """
-    import torch
+def transformers_model(folder: str | Path, like: torch.Tensor) -> Any:
+    """A model as transformers loads it. like: any tensor of the device and dtype to use."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=like.dtype).to(like.device).eval()
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=like.dtype)
+    return model.to(like.device).eval()
+
+
+def transformers_runs(
+    model: Any, most: int, assistant: Any = None, exit_layer: int = 0, compiled: bool = False
+) -> dict[str, Run]:
+    """generate, prompt lookup, and assisted decoding, each with transformers' defaults; `compiled`
+    adds generate with a static cache and a compiled forward.
+
+    assistant: a draft model that scores the whole vocabulary; without one the model's own early
+    exit after `exit_layer` drafts, unless that is 0.
+    """
+    import torch
 
     def with_options(**options: Any) -> Run:
         def run(ids: list[int]) -> int:
@@ -43,11 +50,82 @@ def transformers_runs(
         "transformers": with_options(),
         "transformers prompt lookup": with_options(prompt_lookup_num_tokens=10),
     }
-    if assistant:
-        drafter = AutoModelForCausalLM.from_pretrained(assistant, dtype=like.dtype)
-        runs["transformers assisted"] = with_options(assistant_model=drafter.to(like.device))
+    if assistant is not None:
+        runs["transformers assisted"] = with_options(assistant_model=assistant)
     elif exit_layer:
         runs["transformers early exit"] = with_options(assistant_early_exit=exit_layer)
+    if compiled:
+        from transformers import CompileConfig
+
+        compiling = CompileConfig()
+        compiling._compile_all_devices = True  # or a CPU's is left as it is
+        runs["transformers compiled"] = with_options(
+            cache_implementation="static", compile_config=compiling
+        )
+    return runs
+
+
+def flashspec_runs(
+    model: Any, most: int, eos_ids: tuple[int, ...], assistant: Any = None
+) -> dict[str, Run]:
+    """flashspec on the same model: with `assistant`, its default (prompt lookup where something
+    matches, else that drafter); without, prompt lookup alone."""
+    try:
+        from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
+        from flashspec.engine import HuggingFaceDrafter, NgramDrafter, TargetModel
+    except ImportError:
+        print("flashspec is not installed (pip install flashspec): left out")
+        return {}
+    import torch
+
+    options = {"device": str(model.device), "sampling": SamplingConfig(temperature=0.0)}
+    target = TargetModel("target", model.device, model.dtype, model=model)
+    if assistant is None:
+        name, drafter = "flashspec prompt lookup", NgramDrafter()
+        options |= {"drafter_strategy": "bandit", "bandit": BanditConfig(n_arms=1)}
+    else:
+        name = "flashspec"
+        drafter = HuggingFaceDrafter("drafter", model.device, model.dtype, model=assistant)
+    engine = SpeculativeEngine(FlashSpecConfig(**options), [drafter], target)
+
+    def run(ids: list[int]) -> int:
+        prompt = torch.tensor([ids], device=model.device)
+        return int(engine.generate(prompt, most, eos_ids).n_tokens_generated)
+
+    return {name: run}
+
+
+def economize_runs(
+    model: Any, most: int, eos_ids: tuple[int, ...], assistant: str | None = None
+) -> dict[str, Run]:
+    """economize on the same model: plain, with its prompt lookup as its documentation sets it up
+    and, with the folder of an `assistant`, with that as drafter; CUDA graphs where there is CUDA."""
+    try:
+        import economize
+        from economize.techniques.draft_model import DraftModelConfig
+        from economize.techniques.lookup import LookupConfig
+    except ImportError:
+        print("economize is not installed (pip install economize): left out")
+        return {}
+    import torch
+
+    def with_techniques(cycle_length: int, *techniques: Any) -> Run:
+        on_cuda = model.device.type == "cuda"
+        decoding = economize.DecodeConfig(cycle_length=cycle_length, cuda_graphs=on_cuda)
+        wrapped = economize.apply(model, *techniques, decoding=decoding)
+
+        def run(ids: list[int]) -> int:
+            prompt = torch.tensor(ids, device=model.device)
+            return len(wrapped.decode(prompt, most, stop=list(eos_ids)).tokens)
+
+        return run
+
+    runs = {
+        "economize": with_techniques(1),
+        "economize prompt lookup": with_techniques(6, LookupConfig(max_ngram=3)),
+    }
+    if assistant:
+        runs["economize draft model"] = with_techniques(4, DraftModelConfig(model=assistant))
     return runs
 
 
