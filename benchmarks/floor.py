@@ -46,7 +46,7 @@ def main() -> None:
     parser.add_argument("--target", default="smollm2-135m-instruct")
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"])
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--backend", default="auto", help="auto, native, graphs or hf")
+    parser.add_argument("--backend", default="auto", help="auto, native, graphs, compiled or hf")
     parser.add_argument("--limit", type=int, default=1, help="queries a task, for the rounds")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--out", type=Path, default=Path("floor.json"))

@@ -99,7 +99,7 @@ def economize_runs(
     model: Any, most: int, eos_ids: tuple[int, ...], assistant: str | None = None
 ) -> dict[str, Run]:
     """economize on the same model: plain, with its prompt lookup as its documentation sets it up
-    and, with the folder of an `assistant`, with that as drafter; CUDA graphs where there is CUDA."""
+    and, with the folder of an `assistant`, with that as drafter; with CUDA graphs on CUDA."""
     try:
         import economize
         from economize.techniques.draft_model import DraftModelConfig

@@ -102,7 +102,9 @@ def collect(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, int8 or int4.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    backend: Annotated[str | None, typer.Option(help="native, hf, graphs or auto.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="native, hf, graphs, compiled or auto.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
     ] = None,

@@ -71,7 +71,7 @@ class Place:
     def of(cls, target: Backend, fingerprint: str) -> Place:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
-        kind = type(target).__name__
+        kind = f"{type(target).__name__} {getattr(target, 'passes', '')}".strip()
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
 
     @property

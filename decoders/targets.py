@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +18,7 @@ from .backends.int4 import CUDA_CAPABILITY
 from .backends.packed import Rounding
 from .errors import DraftpickError
 from .zoo import fetch, from_gguf
-from .zoo.catalogue import WHEELS
+from .zoo.catalogue import WHEELS, cache_dir
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {
@@ -26,6 +27,7 @@ DTYPES = {
     "float16": torch.float16,
     **dict.fromkeys(ROUNDINGS, torch.bfloat16),
 }
+BACKENDS = ("auto", "native", "hf", "graphs", "compiled")
 
 
 def resolve(name: str) -> Path:
@@ -81,17 +83,23 @@ def load_backend(
     backend: str = "auto",
     rounding: Rounding | None = None,
 ) -> Backend:
-    """native where the architecture fits, else hf; `backend` may force either, or graphs: native,
-    its passes recorded as CUDA graphs. An encoder-decoder runs on hf. rounding: of the weights,
-    which only the native backend has, on a CPU and on CUDA."""
+    """native where the architecture fits, else hf; `backend` may force either, or native with its
+    passes recorded as CUDA graphs (graphs) or, on a CPU where the weights are rounded, with its
+    layers compiled (compiled). An encoder-decoder runs on hf. rounding: of the weights, which only
+    the native backend has, on a CPU and on CUDA."""
     from .backends import llama_model
     from .backends.llama import LlamaBackend
     from .backends.recorded import cuda_graphs
 
-    if backend not in ("auto", "native", "hf", "graphs"):
-        raise DraftpickError(f"unknown backend {backend!r}; use auto, native, hf or graphs")
+    if backend not in BACKENDS:
+        raise DraftpickError(f"unknown backend {backend!r}; use {', '.join(BACKENDS)}")
     if backend == "graphs" and device.type != "cuda":
         raise DraftpickError(f"graphs are recorded on CUDA, not on {device.type}; use native")
+    if backend == "compiled" and (device.type != "cpu" or rounding is None):
+        raise DraftpickError(
+            "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
+            "--device cpu), or use native"
+        )
     if rounding is not None:
         _check_rounding(rounding, folder, device, backend)
     if backend == "hf":
@@ -113,8 +121,10 @@ def load_backend(
         native = LlamaBackend.load(folder, device, dtype, rounding=rounding)
         if backend == "graphs":
             native.record_passes(cuda_graphs())
+        if backend == "compiled":
+            native.compile_layers(cache_dir() / "compiled", partial(print, file=sys.stderr))
         return native
-    if backend in ("native", "graphs"):
+    if backend not in ("auto", "hf"):
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
     return load_backend(folder, device, dtype, "hf", rounding)

@@ -29,6 +29,10 @@ class Int4Weight:
     grid: Tensor
     wide: Tensor | None
 
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.grid
+
     def numel(self) -> int:
         return self.grid.shape[0] * GROUP * self.grid.shape[1]
 

@@ -29,6 +29,10 @@ class Int8Weight:
     scale: Tensor
     wide: Tensor | None
 
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.scale
+
     def numel(self) -> int:
         return self.values.numel()
 
@@ -39,7 +43,7 @@ class Int8Weight:
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
         rows = x.reshape(-1, x.shape[-1]).contiguous()  # PyTorch's CUDA kernel presumes it
-        if len(rows) > WIDE:  # a whole number up to 127 is exact in bfloat16
+        if rows.shape[0] > WIDE:  # a whole number up to 127 is exact in bfloat16
             made = (rows @ self.values.to(x.dtype).T) * self.scale
         else:
             made = torch._weight_int8pack_mm(rows, self.values, self.scale)

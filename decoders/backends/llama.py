@@ -18,7 +18,9 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .compiled import CompiledLayers, load_programs
 from .exit_head import check_exit
+from .int8 import WIDE
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     Place,
@@ -64,6 +66,7 @@ class LlamaBackend:
         self._ahead = 0  # positions that the layers below the exit have seen
         self._exit_hidden: Tensor | None = None
         self.recorded: RecordedPasses | None = None
+        self.compiled: CompiledLayers | None = None
 
     @classmethod
     def load(
@@ -81,6 +84,20 @@ class LlamaBackend:
     def record_passes(self, record: Recorder) -> None:
         """From now on replay the passes of drafts and reviews (recorded.py)."""
         self.recorded = RecordedPasses(self.shape, self.weights, self._rope, self._cache, record)
+
+    def compile_layers(self, folder: Path, say: Callable[[str], None]) -> None:
+        """From now on run passes over a few tokens by programs that are kept in `folder`
+        (compiled.py). say: told where they have to be made."""
+        layers = self.weights.layers
+        programs = load_programs(self.shape, layers[0], self._rope, self._cache, folder, say)
+        self.compiled = CompiledLayers(programs, self.shape, layers, self._cache)
+
+    @property
+    def passes(self) -> str:
+        """How a pass over a few tokens is run: eager, recorded or compiled."""
+        if self.compiled is not None:
+            return "compiled"
+        return "eager" if self.recorded is None else "recorded"
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -287,6 +304,8 @@ class LlamaBackend:
             if self.recorded is not None and len(h) <= WIDEST:
                 return self.recorded.layers(h, first, last, start)
             place = self.positions(start, len(h))
+        if self.compiled is not None and place[1] is not None and len(h) <= WIDE:
+            return self.compiled.through(h, first, last, place, start)
         slots = self._slots(start, len(h), place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots)
 

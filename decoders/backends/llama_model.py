@@ -121,7 +121,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     transformers does, before the weight and after.
     """
     size = x.shape[-1]
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.rms_norm(x, (size,), weight, eps)
     both = torch.cat([x, -x], -1)
     return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
@@ -173,11 +173,16 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     # As rows of their key head, query heads read the keys once, not once each: on a CPU 5 times
     # faster for one token (docs/performance.md).
-    rows = q.reshape(b, kv_heads, -1, d)
+    own = heads // kv_heads * t
+    rows = q.reshape(b, kv_heads, own, d)
+    if torch.compiler.is_compiling():  # where t is a symbol: gathered, of fixed order as below
+        rows = rows[:, :, torch.arange(mask.shape[-2]) % own]
+        a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
+        return a[:, :, torch.arange(own)].reshape(b, heads, t, d)
     if mask.shape[-2] > rows.shape[-2]:
         rows = _repeated(rows, mask.shape[-2])
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
-    return a[:, :, : heads // kv_heads * t].reshape(b, heads, t, d)
+    return a[:, :, :own].reshape(b, heads, t, d)
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -69,7 +69,7 @@ def tradeoff(
         str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")
     ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="native, hf, graphs or auto.")] = "auto",
+    backend: Annotated[str, typer.Option(help="native, hf, graphs, compiled or auto.")] = "auto",
 ) -> None:
     from decoders.records import Request, Sampling
 

@@ -1,0 +1,185 @@
+"""One layer as machine code: `--backend compiled`, for int8 and int4 weights on a CPU.
+
+A pass over a few tokens is 120 small products with some nine hundred small operations around them,
+which PyTorch starts one by one. Its compiler makes a few loops of a layer's (docs/performance.md:
+30 layers in 4.5 ms instead of 6.5 for one token in int4). What is compiled is `llama_model.layer`
+itself with the weights among its inputs. A model's layers are alike, so two programs serve all: one
+for a single token, one for 2 to WIDE. They are made when a machine first meets these sizes, in
+about half a minute and by a C++ compiler, and kept. More than WIDE rows, prompts, are read as
+without. A row's result does not depend on how many others there are; it does differ in the last
+bits from what ordinary passes give, as fewer values between operations are rounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..errors import DraftpickError
+from ..machine import cpu_name
+from . import int4, int8, llama_model, packed
+from .int8 import WIDE
+from .kv import KVCache, ScatterSlot
+from .llama_model import LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
+from .packed import Rounded
+
+Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
+SOURCES: tuple[ModuleType, ...] = (llama_model, packed, int8, int4)
+FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
+READ = 384  # positions likewise
+
+
+@dataclass(frozen=True)
+class Programs:
+    """Both take `inputs` of a layer and give its new states. one: of a single token. few: 2 to
+    WIDE."""
+
+    one: Program
+    few: Program
+
+
+class CompiledLayers:
+    """A model's layers, run by programs, on its own weights and cache."""
+
+    def __init__(
+        self, programs: Programs, shape: Shape, layers: Sequence[LayerWeights], cache: KVCache
+    ) -> None:
+        self._programs, self._shape, self._cache = programs, shape, cache
+        self._weights = [stored(weights) for weights in layers]
+
+    def through(self, h: Tensor, first: int, last: int, place: Place, start: int) -> Tensor:
+        """h [T, d], T <= WIDE, through the layers first..last-1, in slots start..; place: with a
+        mask."""
+        rope, mask = place
+        assert mask is not None
+        positions = torch.arange(start, start + len(h))
+        rooms = self._cache.all[first:last, 0, :, : mask.shape[-1]].unbind(0)
+        program = self._programs.one if len(h) == 1 else self._programs.few
+        for weights, room in zip(self._weights[first:last], rooms, strict=True):
+            (h,) = program([h, *rope, mask, positions, room, *weights])
+        return h
+
+
+def stored(weights: LayerWeights) -> list[Tensor]:
+    """A layer's tensors in the order of its fields, two of a rounded matrix."""
+    parts = weights.tensors().values()
+    return [t for part in parts for t in (part.stored if isinstance(part, Rounded) else (part,))]
+
+
+class Layer(torch.nn.Module):
+    """`layer` with everything it reads as inputs. like: a layer with the same fields."""
+
+    def __init__(self, shape: Shape, like: LayerWeights) -> None:
+        super().__init__()
+        self.shape, self.like = shape, like
+
+    def forward(
+        self,
+        h: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        mask: Tensor,
+        positions: Tensor,
+        room: Tensor,
+        weights: list[Tensor],
+    ) -> Tensor:
+        """room: as in ScatterSlot, only what is read of it. weights: as `stored`."""
+        rest = iter(weights)
+        fields: dict[str, Any] = {
+            name: type(part)(next(rest), next(rest), None)
+            if isinstance(part, Rounded)
+            else next(rest)
+            for name, part in self.like.tensors().items()
+        }
+        kv = self.shape.kv_heads
+        slot = ScatterSlot(room, positions, room[None, :kv], room[None, kv:])
+        return layer(h, LayerWeights(**fields), self.shape, (cos, sin), mask, slot)
+
+
+def traced(
+    shape: Shape, like: LayerWeights, rope: Rope, cache: KVCache, tokens: int
+) -> torch.export.ExportedProgram:
+    """The layer's operations for 1 token, or for 2 to WIDE where `tokens` is more than 1, over any
+    number of positions."""
+    dynamic = torch.export.Dim.DYNAMIC
+    some = {} if tokens == 1 else {0: dynamic(min=2, max=WIDE)}
+    lines = {1: some[0]} if some else {}
+    with torch.inference_mode(False), torch.no_grad():
+        weights = [t.clone() for t in stored(like)]
+        table = all_heads((rope[0][:tokens].clone(), rope[1][:tokens].clone()), shape)
+        seen = torch.ones(tokens, READ, dtype=torch.bool)
+        mask = attention_mask(seen, shape, rope[0].dtype)
+        room = torch.zeros(cache.all.shape[2:], dtype=rope[0].dtype)[:, :READ]
+        h = torch.zeros(tokens, shape.hidden, dtype=rope[0].dtype)
+        given = (h, *table, mask, torch.arange(tokens), room, weights)
+        sizes = {
+            "h": some,
+            "cos": lines,
+            "sin": lines,
+            "mask": {3: dynamic} | ({2: dynamic} if some else {}),
+            "positions": some,
+            "room": {1: dynamic},
+            "weights": [{} for _ in weights],
+        }
+        return torch.export.export(Layer(shape, like), given, dynamic_shapes=sizes)
+
+
+def load_programs(
+    shape: Shape,
+    like: LayerWeights,
+    rope: Rope,
+    cache: KVCache,
+    folder: Path,
+    say: Callable[[str], None],
+) -> Programs:
+    """The programs for such layers from `folder`, or made and put there, of which `say` is told.
+
+    They belong to PyTorch's version, the processor, the threads, the sizes and this code. Raises
+    DraftpickError where there is no C++ compiler.
+    """
+    key = _key(shape, like, cache)
+    made = []
+    for name, tokens in (("one", 1), ("few", FEW)):
+        path = folder / f"{key}-{name}.pt2"
+        if not path.exists():
+            if tokens == 1:
+                say("compiling the layers for this machine: once, about half a minute")
+            _compile(traced(shape, like, rope, cache, tokens), path)
+        made.append(torch._inductor.aoti_load_package(str(path)).loader.boxed_run)
+    return Programs(*made)
+
+
+def _key(shape: Shape, like: LayerWeights, cache: KVCache) -> str:
+    code = [inspect.getsource(module) for module in SOURCES] + [Path(__file__).read_text()]
+    sizes = [(str(t.dtype), tuple(t.shape)) for t in stored(like)]
+    where = (torch.__version__, cpu_name(), torch.get_num_threads())
+    text = repr((code, shape, sizes, tuple(cache.all.shape), where))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as aside, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = os.path.join(aside, path.name)
+        try:
+            torch._inductor.aoti_compile_and_package(program, package_path=whole)
+        except (InvalidCxxCompiler, CppCompileError) as error:
+            raise DraftpickError(
+                "--backend compiled needs a C++ compiler that PyTorch can use (g++ or clang++, "
+                f"named by CXX): {str(error).strip().splitlines()[0]}; or use native"
+            ) from error
+        os.replace(whole, path)
