@@ -48,7 +48,10 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument(
-        "--dtype", nargs="+", default=["bfloat16"], help="the first is also transformers'"
+        "--dtype",
+        nargs="+",
+        default=["bfloat16"],
+        help="the first is also transformers'; int4:compiled is int4 with --backend compiled",
     )
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
@@ -77,11 +80,17 @@ def main() -> None:
     request = Request(given.max_new_tokens)
     methods: dict[str, Run] = {}
     for dtype in reversed(given.dtype):  # the first stays in `engine`
+        precision, _, backend = dtype.partition(":")
         engine = Engine.load(
-            given.target, given.config, only=only, dtype=dtype, device=given.device
+            given.target,
+            given.config,
+            only=only,
+            dtype=precision,
+            device=given.device,
+            backend=backend or "auto",
         )
         for name in engine.arm_names:
-            label = name if dtype == given.dtype[0] else f"{name}, {dtype}"
+            label = name if dtype == given.dtype[0] else f"{name}, {dtype.replace(':', ', ')}"
             methods[label] = _answering(engine, name, request)
     like = engine.prefill([1]).logits
     folder = targets.resolve(given.target)

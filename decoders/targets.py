@@ -88,6 +88,7 @@ def load_backend(
     layers compiled (compiled). An encoder-decoder runs on hf. rounding: of the weights, which only
     the native backend has, on a CPU and on CUDA."""
     from .backends import llama_model
+    from .backends.compiled import load_programs
     from .backends.llama import LlamaBackend
     from .backends.recorded import cuda_graphs
 
@@ -122,7 +123,8 @@ def load_backend(
         if backend == "graphs":
             native.record_passes(cuda_graphs())
         if backend == "compiled":
-            native.compile_layers(cache_dir() / "compiled", partial(print, file=sys.stderr))
+            say = partial(print, file=sys.stderr)
+            native.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
         return native
     if backend not in ("auto", "hf"):
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")

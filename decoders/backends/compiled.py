@@ -37,7 +37,17 @@ from .packed import Rounded
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
 SOURCES: tuple[ModuleType, ...] = (llama_model, packed, int8, int4)
 FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
-READ = 384  # positions likewise
+READ = 384  # positions likewise, of which there may be any number
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a model's programs are made from: any of its layers, its rotary table and its cache."""
+
+    shape: Shape
+    layer: LayerWeights
+    rope: Rope
+    cache: KVCache
 
 
 @dataclass(frozen=True)
@@ -52,10 +62,8 @@ class Programs:
 class CompiledLayers:
     """A model's layers, run by programs, on its own weights and cache."""
 
-    def __init__(
-        self, programs: Programs, shape: Shape, layers: Sequence[LayerWeights], cache: KVCache
-    ) -> None:
-        self._programs, self._shape, self._cache = programs, shape, cache
+    def __init__(self, programs: Programs, layers: Sequence[LayerWeights], cache: KVCache) -> None:
+        self._programs, self._cache = programs, cache
         self._weights = [stored(weights) for weights in layers]
 
     def through(self, h: Tensor, first: int, last: int, place: Place, start: int) -> Tensor:
@@ -107,22 +115,26 @@ class Layer(torch.nn.Module):
         return layer(h, LayerWeights(**fields), self.shape, (cos, sin), mask, slot)
 
 
-def traced(
-    shape: Shape, like: LayerWeights, rope: Rope, cache: KVCache, tokens: int
-) -> torch.export.ExportedProgram:
+def traced(example: Example, tokens: int) -> torch.export.ExportedProgram:
     """The layer's operations for 1 token, or for 2 to WIDE where `tokens` is more than 1, over any
     number of positions."""
+    shape, cache, dtype = example.shape, example.cache.all, example.rope[0].dtype
+    read = min(READ, cache.shape[3])
     dynamic = torch.export.Dim.DYNAMIC
     some = {} if tokens == 1 else {0: dynamic(min=2, max=WIDE)}
     lines = {1: some[0]} if some else {}
     with torch.inference_mode(False), torch.no_grad():
-        weights = [t.clone() for t in stored(like)]
-        table = all_heads((rope[0][:tokens].clone(), rope[1][:tokens].clone()), shape)
-        seen = torch.ones(tokens, READ, dtype=torch.bool)
-        mask = attention_mask(seen, shape, rope[0].dtype)
-        room = torch.zeros(cache.all.shape[2:], dtype=rope[0].dtype)[:, :READ]
-        h = torch.zeros(tokens, shape.hidden, dtype=rope[0].dtype)
-        given = (h, *table, mask, torch.arange(tokens), room, weights)
+        weights = [t.clone() for t in stored(example.layer)]
+        cos, sin = (part[:tokens].clone() for part in example.rope)
+        seen = torch.ones(tokens, read, dtype=torch.bool)
+        given = (
+            torch.zeros(tokens, shape.hidden, dtype=dtype),
+            *all_heads((cos, sin), shape),
+            attention_mask(seen, shape, dtype),
+            torch.arange(tokens),
+            torch.zeros(cache.shape[2:], dtype=dtype)[:, :read],
+            weights,
+        )
         sizes = {
             "h": some,
             "cos": lines,
@@ -132,44 +144,38 @@ def traced(
             "room": {1: dynamic},
             "weights": [{} for _ in weights],
         }
-        return torch.export.export(Layer(shape, like), given, dynamic_shapes=sizes)
+        model = Layer(shape, example.layer)
+        return torch.export.export(model, given, dynamic_shapes=sizes)
 
 
-def load_programs(
-    shape: Shape,
-    like: LayerWeights,
-    rope: Rope,
-    cache: KVCache,
-    folder: Path,
-    say: Callable[[str], None],
-) -> Programs:
+def load_programs(example: Example, folder: Path, say: Callable[[str], None]) -> Programs:
     """The programs for such layers from `folder`, or made and put there, of which `say` is told.
 
     They belong to PyTorch's version, the processor, the threads, the sizes and this code. Raises
     DraftpickError where there is no C++ compiler.
     """
-    key = _key(shape, like, cache)
+    key = _key(example)
     made = []
     for name, tokens in (("one", 1), ("few", FEW)):
         path = folder / f"{key}-{name}.pt2"
         if not path.exists():
             if tokens == 1:
                 say("compiling the layers for this machine: once, about half a minute")
-            _compile(traced(shape, like, rope, cache, tokens), path)
+            _compile(traced(example, tokens), path)
         made.append(torch._inductor.aoti_load_package(str(path)).loader.boxed_run)
     return Programs(*made)
 
 
-def _key(shape: Shape, like: LayerWeights, cache: KVCache) -> str:
+def _key(example: Example) -> str:
     code = [inspect.getsource(module) for module in SOURCES] + [Path(__file__).read_text()]
-    sizes = [(str(t.dtype), tuple(t.shape)) for t in stored(like)]
+    sizes = [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)]
     where = (torch.__version__, cpu_name(), torch.get_num_threads())
-    text = repr((code, shape, sizes, tuple(cache.all.shape), where))
+    text = repr((code, example.shape, sizes, tuple(example.cache.all.shape), where))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+    from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=path.parent) as aside, warnings.catch_warnings():
@@ -177,9 +183,13 @@ def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
         whole = os.path.join(aside, path.name)
         try:
             torch._inductor.aoti_compile_and_package(program, package_path=whole)
-        except (InvalidCxxCompiler, CppCompileError) as error:
+        except (InductorError, InvalidCxxCompiler, CppCompileError) as error:
+            cause = getattr(error, "inner_exception", error)
+            if not isinstance(cause, (InvalidCxxCompiler, CppCompileError)):
+                raise
+            said = str(cause).strip().splitlines()[0]
             raise DraftpickError(
-                "--backend compiled needs a C++ compiler that PyTorch can use (g++ or clang++, "
-                f"named by CXX): {str(error).strip().splitlines()[0]}; or use native"
+                "--backend compiled needs a C++ compiler that PyTorch can use, g++ or clang++ "
+                f"({said}); install one, name it by CXX, or use native"
             ) from error
         os.replace(whole, path)

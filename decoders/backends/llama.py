@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .compiled import CompiledLayers, load_programs
+from .compiled import CompiledLayers, Example, Programs
 from .exit_head import check_exit
 from .int8 import WIDE
 from .kv import KVCache, SliceSlot
@@ -85,12 +85,11 @@ class LlamaBackend:
         """From now on replay the passes of drafts and reviews (recorded.py)."""
         self.recorded = RecordedPasses(self.shape, self.weights, self._rope, self._cache, record)
 
-    def compile_layers(self, folder: Path, say: Callable[[str], None]) -> None:
-        """From now on run passes over a few tokens by programs that are kept in `folder`
-        (compiled.py). say: told where they have to be made."""
+    def compile_layers(self, make: Callable[[Example], Programs]) -> None:
+        """From now on run passes over a few tokens by compiled programs (compiled.py)."""
         layers = self.weights.layers
-        programs = load_programs(self.shape, layers[0], self._rope, self._cache, folder, say)
-        self.compiled = CompiledLayers(programs, self.shape, layers, self._cache)
+        programs = make(Example(self.shape, layers[0], self._rope, self._cache))
+        self.compiled = CompiledLayers(programs, layers, self._cache)
 
     @property
     def passes(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from transformers import (
 )
 
 from decoders.backends.base import Backend
+from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
+from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
@@ -85,6 +88,27 @@ def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> Non
 
 def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+def compiled_by_tracing(backend: LlamaBackend) -> None:
+    """What the compiler would be given, run as it is; the same for all models of one shape."""
+
+    def make(example: Example) -> Programs:
+        key = (example.shape, *[t.dtype for t in stored(example.layer)])
+        if key not in _PROGRAMS:
+            _PROGRAMS[key] = Programs(*(_interpreted(example, tokens) for tokens in (1, FEW)))
+        return _PROGRAMS[key]
+
+    backend.compile_layers(make)
+
+
+_PROGRAMS: dict[tuple[Any, ...], Programs] = {}
+
+
+def _interpreted(example: Example, tokens: int) -> Program:
+    module = trace_layer(example, tokens).module()
+    given = len(inspect.signature(Layer.forward).parameters) - 2  # but for self and the weights
+    return lambda inputs: [module(*inputs[:given], inputs[given:])]
 
 
 def traced(run: Run) -> Run:

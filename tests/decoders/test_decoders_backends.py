@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, native, random_exit, traced, transformers_model
+from decoder_toys import (
+    CPU,
+    FITS_INT4,
+    compiled_by_tracing,
+    native,
+    random_exit,
+    traced,
+    transformers_model,
+)
 from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
@@ -35,6 +43,8 @@ DECODERS = (
     "native-int4",
     "native-int4-recorded",
     "native-int4-with-exit",
+    "native-int4-compiled",
+    "native-int8-compiled-with-exit",
     "hf",
 )
 MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
@@ -62,6 +72,8 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         backend.open_exit(1)
     if "-recorded" in kind:
         backend.record_passes(traced)
+    if "-compiled" in kind:
+        compiled_by_tracing(backend)
     return backend
 
 

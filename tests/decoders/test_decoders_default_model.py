@@ -84,11 +84,17 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
 
 
 @BF16
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "int4"])
-def test_rounded_every_arm_writes_the_same(dtype: str) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "backend"),
+    [("bfloat16", "auto"), ("int8", "auto"), ("int4", "auto"), ("int4", "compiled")],
+)
+def test_rounded_every_arm_writes_the_same(
+    dtype: str, backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change. Where drafts are
     copied, sampled answers are the same too."""
-    engine = Engine.load(dtype=dtype, device="cpu")
+    monkeypatch.setattr("decoders.targets.cache_dir", lambda: tmp_path)  # for what is compiled
+    engine = Engine.load(dtype=dtype, device="cpu", backend=backend)
     request, sampled = Request(64), Request(64, Sampling(0.8, top_p=0.95), seed=7)
     for query in queries("shipped"):
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])

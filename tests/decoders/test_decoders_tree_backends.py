@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, native
+from decoder_toys import CPU, FITS_INT4, compiled_by_tracing, native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5_toys import seq2seq
@@ -22,6 +22,7 @@ from decoders.errors import ContextTooLong, DraftpickError
 Tiny = Callable[..., Path]
 MADE = (
     *("toy", "native-float64", "native-float32", "native-with-exit", "hf", "hf-eager"),
+    "native-int4-compiled",
     *("t5", "t5-eager", "mt5", "umt5"),
 )
 PROMPT = [3, 1, 4, 1, 5]
@@ -43,6 +44,10 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
         backend = HFBackend.load(tiny(), CPU, torch.float32)
         backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
         return backend
+    if kind == "native-int4-compiled":
+        rounded = LlamaBackend.load(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
+        compiled_by_tracing(rounded)
+        return rounded
     opened = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
     if kind == "native-with-exit":
         opened.open_exit(1)
@@ -59,7 +64,8 @@ def ids(tokens: Sequence[int]) -> torch.Tensor:
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> None:
-    torch.testing.assert_close(one.double(), other.double(), atol=1e-5, rtol=1e-5)
+    near = 0.1 if one.dtype == torch.bfloat16 else 1e-5
+    torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=1e-5)
 
 
 def start(backend: TreeBackend) -> int:

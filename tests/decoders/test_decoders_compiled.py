@@ -1,0 +1,116 @@
+"""Compiled layers: what the compiler is given is what ordinary passes do; kept, and made anew.
+
+Fast tests run the traced operations as they are, slow ones what a C++ compiler makes of them. The
+contracts of backends and of trees are asked of them too (test_decoders_backends.py and
+test_decoders_tree_backends.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
+
+from decoders import targets
+from decoders.backends.compiled import load_programs
+from decoders.backends.int8 import WIDE
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
+from decoders.errors import DraftpickError
+
+Tiny = Callable[..., Path]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+KINDS: list[tuple[str, Rounding]] = [("llama", "int4"), ("qwen2", "int4"), ("mistral", "int8")]
+
+
+def rounded(tiny: Tiny, kind: str, rounding: Rounding) -> LlamaBackend:
+    folder = tiny(kind, **FITS_INT4, max_position_embeddings=700)
+    return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
+
+
+def tokens(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def near(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Apart by bfloat16's rounding; a wrong position would move every logit by about 1."""
+    apart = (one.float() - other.float()).abs()
+    assert apart.mean() < 0.1 and apart.max() < 0.6
+
+
+@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+def test_traced_passes_give_what_ordinary_ones_give(
+    tiny: Tiny, kind: str, rounding: Rounding
+) -> None:
+    plain, backend = (rounded(tiny, kind, rounding) for _ in range(2))
+    assert backend.passes == "eager"
+    compiled_by_tracing(backend)
+    assert backend.passes == "compiled"
+    for model in (plain, backend):
+        model.prefill(PROMPT)
+    for step, width in enumerate([1, 2, 17, WIDE, 1, WIDE + 1, 300, 5, 1]):  # past 256 and 512
+        ids = tokens(width, step)
+        near(*(model.extend(ids) for model in (backend, plain)))
+        for model in (plain, backend):
+            model.truncate(model.length - width // 3)
+
+
+def test_prompts_and_wide_passes_are_read_as_without(tiny: Tiny) -> None:
+    plain, backend = (rounded(tiny, "llama", "int4") for _ in range(2))
+    compiled_by_tracing(backend)
+    assert torch.equal(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
+    ids = tokens(WIDE + 1)
+    assert torch.equal(backend.extend(ids), plain.extend(ids))
+
+
+@pytest.mark.parametrize("rounding", [None, "int8"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_only_rounded_weights_on_a_cpu_are_compiled(
+    tiny: Tiny, rounding: Rounding | None, device: str
+) -> None:
+    if (rounding, device) == ("int8", "cpu"):
+        return  # the one that is
+    with pytest.raises(DraftpickError, match="int8 and int4 weights on a CPU: add --dtype int4"):
+        where = torch.device(device)
+        targets.load_backend(tiny(), where, torch.bfloat16, "compiled", rounding)
+
+
+def test_without_a_compiler_a_sentence_says_so(tiny: Tiny, tmp_path: Path) -> None:
+    from torch._inductor import config
+
+    backend = rounded(tiny, "llama", "int8")
+    make = partial(load_programs, folder=tmp_path / "compiled", say=print)
+    broken = config.patch({"cpp.cxx": ("no-such-compiler",)})
+    with broken, pytest.raises(DraftpickError, match=r"needs a C\+\+ compiler .* or use native"):
+        backend.compile_layers(make)
+    assert backend.passes == "eager"
+    assert not list((tmp_path / "compiled").iterdir())  # and nothing half made is left
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rounding"), KINDS[1:])
+def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
+    tiny: Tiny, kind: str, rounding: Rounding, tmp_path: Path
+) -> None:
+    plain = rounded(tiny, kind, rounding)
+    plain.prefill(PROMPT)
+    told: list[str] = []
+    for loading in (1, 2):
+        backend = rounded(tiny, kind, rounding)
+        backend.compile_layers(partial(load_programs, folder=tmp_path, say=told.append))
+        assert len(told) == 1, loading  # the second finds what the first made
+        backend.prefill(PROMPT)
+        held, ids = backend.length, tokens(WIDE)
+        one = torch.cat([backend.extend(ids[i : i + 1]) for i in range(WIDE)])
+        for width in range(2, WIDE + 1):
+            backend.truncate(held)
+            assert torch.equal(backend.extend(ids[:width]), one[:width]), width
+        near(one, plain.extend(ids))
+        plain.truncate(held)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.partition("-")[2] for name in names] == ["few.pt2", "one.pt2"]
+    assert "half a minute" in told[0]
