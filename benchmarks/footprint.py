@@ -79,10 +79,10 @@ def footprint(way: Callable[[], Answer]) -> dict[str, float]:
 def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
     """Name -> what loads it; imports are its own."""
 
-    def ours(arm: str, dtype: str) -> Answer:
+    def ours(arm: str, dtype: str, backend: str = "auto") -> Answer:
         from decoders import Engine, Request
 
-        engine = Engine.load(target, only=[arm], dtype=dtype, device="cpu")
+        engine = Engine.load(target, only=[arm], dtype=dtype, device="cpu", backend=backend)
         return lambda ids: len(engine.decode(arm, ids, Request(NEW)).ids)
 
     def transformers() -> Answer:
@@ -100,6 +100,7 @@ def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
         "draft-chat": lambda: ours("draft-chat", "bfloat16"),
         "autoregressive, int8": lambda: ours("autoregressive", "int8"),
         "autoregressive, int4": lambda: ours("autoregressive", "int4"),
+        "autoregressive, int4, compiled": lambda: ours("autoregressive", "int4", "compiled"),
         "transformers": transformers,
     }
     if gguf:
