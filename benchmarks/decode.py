@@ -139,21 +139,34 @@ def main() -> None:
             seconds[name][at].append(spent)
         record = {**settings, "tokens": tokens, "seconds": seconds}
         write_atomically(given.out, json.dumps(record, indent=1))
-    speed = {
-        name: sum(tokens[name]) / sum(statistics.median(times) for times in seconds[name])
-        for name in methods
-    }
+
+    def speed_of(name: str, task: str | None = None) -> float:
+        """Tokens a second over all prompts, or those of one task."""
+        chosen = [at for at, query in enumerate(asked) if task in (None, query.task)]
+        spent = sum(statistics.median(seconds[name][at]) for at in chosen)
+        return sum(tokens[name][at] for at in chosen) / spent
+
+    speed = {name: speed_of(name) for name in methods}
     base = speed["transformers"]
     table = Table(
         title=f"{len(prompts)} prompts, {given.max_new_tokens} new tokens, {given.dtype[0]}"
     )
-    for column in ("method", "tokens/s", "x transformers", "x our autoregressive"):
+    tasks = list(dict.fromkeys(query.task for query in asked))
+    for column in ("method", "tokens/s", "x transformers", "x our autoregressive", *tasks):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in sorted(speed, key=lambda n: -speed[n]):
         own = speed[name] / speed["autoregressive"]
-        table.add_row(name, f"{speed[name]:.1f}", f"{speed[name] / base:.2f}", f"{own:.2f}")
+        cells = [f"{speed[name]:.1f}", f"{speed[name] / base:.2f}", f"{own:.2f}"]
+        table.add_row(name, *cells, *[f"{speed_of(name, task):.0f}" for task in tasks])
     Console().print(table)
-    finished = {**settings, "tokens_per_s": speed, "tokens": tokens, "seconds": seconds}
+    by_task = {name: {task: speed_of(name, task) for task in tasks} for name in methods}
+    finished = {
+        **settings,
+        "tokens_per_s": speed,
+        "tokens_per_s_by_task": by_task,
+        "tokens": tokens,
+        "seconds": seconds,
+    }
     write_atomically(given.out, json.dumps(finished, indent=1))
 
 

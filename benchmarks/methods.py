@@ -4,7 +4,7 @@
 
 Each arm answers each question at every --temperatures, paired and interleaved with autoregressive
 decoding, the prefill included. Every answer is journaled in --work: stopped and started again with
-the same options, the run goes on.
+the same options, the run goes on; with --no-ask it sums up what is there.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("runs/methods"))
     parser.add_argument("--out", type=Path, default=Path("methods.md"))
+    parser.add_argument(
+        "--no-ask", action="store_true", help="make the tables of what --work holds"
+    )
     given = parser.parse_args(argv)
 
     names = [name for name in given.arms.split(",") if name]
@@ -64,25 +67,25 @@ def main(argv: Sequence[str] | None = None) -> None:
         given.target, config, only=names or None, dtype=given.dtype, device=given.device
     )
     hardware = telemetry.hardware(given.dtype, given.device)
-    page = list(heading(engine, len(questions), given.max_new_tokens, hardware))
+    page = list(heading(engine, given.max_new_tokens, hardware))
     for temperature in given.temperatures:
         request = Request(given.max_new_tokens, Sampling(temperature), seed=given.seed)
         folder = given.work / f"temperature-{temperature:g}"
-        page += ["", f"## Temperature {temperature:g}", ""]
-        measured = measure(engine, questions, request, folder, seed=given.seed)
+        measured = measure(
+            engine, questions, request, folder, seed=given.seed, ask=not given.no_ask
+        )
+        page += ["", f"## Temperature {temperature:g}", "", f"{len(measured.rows)} questions.", ""]
         page += table_lines(*table_of(engine, measured))
     write_atomically(given.out, "\n".join(page) + "\n")
     print("\n".join(page))
 
 
-def heading(
-    engine: Engine, questions: int, max_new_tokens: int, hardware: dict[str, Any]
-) -> Iterator[str]:
+def heading(engine: Engine, max_new_tokens: int, hardware: dict[str, Any]) -> Iterator[str]:
     """What was measured on what, and what the columns mean."""
     yield "# Methods, measured"
     yield ""
     yield (
-        f"Target {engine.target_name}, {questions} questions, up to {max_new_tokens} new tokens, "
+        f"Target {engine.target_name}, up to {max_new_tokens} new tokens, "
         + ", ".join(f"{name} {value}" for name, value in hardware.items() if value)
         + "."
     )

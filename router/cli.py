@@ -173,6 +173,9 @@ def specbench(
     top_p: TopP = 1.0,
     top_k: TopK = 0,
     seed: Annotated[int, typer.Option(help="For the choice and order of questions and arms.")] = 0,
+    ask: Annotated[
+        bool, typer.Option("--ask/--no-ask", help="--no-ask sums up what a stopped run holds.")
+    ] = True,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
     config: Config = None,
@@ -209,6 +212,7 @@ def specbench(
         policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
         seed=seed,
         hardware=telemetry.hardware(dtype, device),
+        ask=ask,
     )
     if as_json:
         _print_json(summary)

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoders.errors import DraftpickError
 from decoders.records import Request
 
 from .. import telemetry
 from ..route import Router
 from . import markdown, plots
 from .answers import write_answers
-from .journal import Journal, write_atomically
+from .journal import Journal, read_rows, write_atomically
 from .records import Row
 from .run import choose_methods, run, settings_of
 from .summary import summarise
@@ -34,16 +35,17 @@ def specbench(
     policy_label: str | None = None,
     seed: int = 0,
     hardware: dict[str, Any] | None = None,
+    ask: bool = True,
     quiet: bool = False,
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
     Returns the summary. Killed and started again with the same settings it goes on, with more
-    questions too; other settings raise DraftpickError.
+    questions too; other settings raise DraftpickError. ask: False sums up what `out` holds of them.
     """
     settings, rows = ask_all(
         router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
-        quiet=quiet,
+        ask=ask, quiet=quiet,
     )  # fmt: skip
     summary = summarise(
         rows,
@@ -72,12 +74,19 @@ def ask_all(
     arms: Sequence[str] | None = None,
     policy_label: str | None = None,
     seed: int = 0,
+    ask: bool = True,
     quiet: bool = False,
 ) -> tuple[dict[str, Any], list[Row]]:
     """The measuring itself: every question through every arm, paired, interleaved, journaled in
-    `out`, with a progress bar. Returns the run's settings and a row for each question."""
+    `out`, with a progress bar. Returns the run's settings and a row for each question; with `ask`
+    False, for each that was asked before."""
     methods = choose_methods(router, arms)
     settings = settings_of(router, methods, request, seed, policy_label)
+    if not ask:
+        held = {row.question_id for row in read_rows(out)}
+        questions = [question for question in questions if question.id in held]
+        if not questions:
+            raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
     journal = Journal(out, settings)
     rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
     by_id = {row.question_id: row for row in rows}

@@ -37,18 +37,21 @@ def measure(
     folder: Path,
     *,
     seed: int = 0,
+    ask: bool = True,
     quiet: bool = False,
 ) -> Measured:
     """Every arm of the engine on every question, paired, interleaved, journaled in `folder`.
 
     Killed and started again with the same settings it goes on, with more questions too; other
-    settings raise DraftpickError. Where answers are sampled the target is asked once more for its
-    greedy ones, into `folder`/greedy.
+    settings raise DraftpickError. ask: False takes the questions that were asked before. Where
+    answers are sampled the target is asked once more for its greedy ones, into `folder`/greedy.
     """
     router = Router(engine, None)
-    settings, rows = ask_all(router, questions, request, folder, seed=seed, quiet=quiet)
+    settings, rows = ask_all(router, questions, request, folder, seed=seed, ask=ask, quiet=quiet)
     greedy_rows = rows
     if not request.sampling.greedy:
+        held = {row.question_id for row in rows}
+        questions = [question for question in questions if question.id in held]
         plain = replace(request, sampling=Sampling())
         _, greedy_rows = ask_all(
             router, questions, plain, folder / "greedy", arms=[BASELINE], seed=seed, quiet=quiet

@@ -117,6 +117,24 @@ def test_a_killed_run_goes_on(question_file: Path, tmp_path: Path) -> None:
     assert engine.calls == [], "a finished run asks nothing again"
 
 
+def test_a_stopped_run_is_summed_up_without_asking(
+    router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    asked = load_questions([question_file])
+    with pytest.raises(DraftpickError, match="holds no specbench run"):
+        specbench(router, asked, REQUEST, tmp_path / "new", ask=False, quiet=True)
+    assert not (tmp_path / "new").exists()
+    few = load_questions([question_file], limit=1)
+    out = tmp_path / "stopped"
+    whole = specbench(router, few, REQUEST, out, hardware=HARDWARE, quiet=True)
+    engine.calls.clear()
+    summary = specbench(router, asked, REQUEST, out, hardware=HARDWARE, ask=False, quiet=True)
+    assert summary | {"written": None} == whole | {"written": None} and not engine.calls
+    rest = [question for question in asked if question.id not in {q.id for q in few}]
+    with pytest.raises(DraftpickError, match="none of these questions"):
+        specbench(router, rest, REQUEST, out, ask=False, quiet=True)
+
+
 def test_a_run_goes_on_with_more_questions(
     router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
 ) -> None:
