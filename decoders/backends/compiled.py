@@ -52,8 +52,8 @@ class Example:
 
 @dataclass(frozen=True)
 class Programs:
-    """Both take `inputs` of a layer and give its new states. one: of a single token. few: 2 to
-    WIDE."""
+    """Each takes what `Layer.forward` does, in one list, and gives the new states in another. one:
+    of a single token. few: of 2 to WIDE."""
 
     one: Program
     few: Program
@@ -155,15 +155,14 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
     DraftpickError where there is no C++ compiler.
     """
     key = _key(example)
-    made = []
-    for name, tokens in (("one", 1), ("few", FEW)):
-        path = folder / f"{key}-{name}.pt2"
-        if not path.exists():
-            if tokens == 1:
-                say("compiling the layers for this machine: once, about half a minute")
-            _compile(traced(example, tokens), path)
-        made.append(torch._inductor.aoti_load_package(str(path)).loader.boxed_run)
-    return Programs(*made)
+    paths = {tokens: folder / f"{key}-{name}.pt2" for name, tokens in (("one", 1), ("few", FEW))}
+    found = {tokens: _loaded(path) for tokens, path in paths.items()}
+    if None in found.values():
+        say("compiling the layers for this machine: once, about half a minute")
+    one, few = (
+        found[tokens] or _compiled(traced(example, tokens), path) for tokens, path in paths.items()
+    )
+    return Programs(one, few)
 
 
 def _key(example: Example) -> str:
@@ -174,7 +173,19 @@ def _key(example: Example) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
+def _loaded(path: Path) -> Program | None:
+    """None where there is no program, or one that cannot be loaded."""
+    if not path.exists():
+        return None
+    try:
+        program: Program = torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+    except RuntimeError:
+        return None
+    return program
+
+
+def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
+    """Compile to `path`, which is whole or not there, and load."""
     from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -182,7 +193,7 @@ def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
         warnings.simplefilter("ignore")
         whole = os.path.join(aside, path.name)
         try:
-            torch._inductor.aoti_compile_and_package(program, package_path=whole)
+            torch._inductor.aoti_compile_and_package(traced, package_path=whole)
         except (InductorError, InvalidCxxCompiler, CppCompileError) as error:
             cause = getattr(error, "inner_exception", error)
             if not isinstance(cause, (InvalidCxxCompiler, CppCompileError)):
@@ -193,3 +204,6 @@ def _compile(program: torch.export.ExportedProgram, path: Path) -> None:
                 f"({said}); install one, name it by CXX, or use native"
             ) from error
         os.replace(whole, path)
+    program = _loaded(path)
+    assert program is not None
+    return program

@@ -114,3 +114,8 @@ def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
     names = sorted(path.name for path in tmp_path.iterdir())
     assert [name.partition("-")[2] for name in names] == ["few.pt2", "one.pt2"]
     assert "half a minute" in told[0]
+    (tmp_path / names[1]).write_bytes(b"not a package")
+    rounded(tiny, kind, rounding).compile_layers(
+        partial(load_programs, folder=tmp_path, say=told.append)
+    )
+    assert len(told) == 2, "what cannot be loaded is made anew"
