@@ -132,7 +132,9 @@ def softmax(logits: Float64) -> Float64:
 def from_rewards(rewards: Float64, temperature: float) -> Float64:
     """Predicted rewards [n, A] to probabilities: all on the best at 0, else softmax(r / T)."""
     if temperature > 0:
-        return softmax(rewards / temperature)
+        behind = rewards - rewards.max(axis=-1, keepdims=True)
+        with np.errstate(over="ignore"):  # a temperature next to 0 puts the others at -inf
+            return softmax(behind / temperature)
     probs = np.zeros_like(rewards)
     probs[np.arange(len(rewards)), rewards.argmax(axis=-1)] = 1.0
     return probs

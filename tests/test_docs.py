@@ -145,7 +145,10 @@ def test_commands_in_the_text_exist(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_options_in_the_text_exist(page: Path) -> None:
     every = {
-        flag for command in group().commands.values() for p in command.params for flag in p.opts
+        flag
+        for command in group().commands.values()
+        for p in command.params
+        for flag in (*p.opts, *p.secondary_opts)
     }
     found = {w for words in WORD.findall(prose(page)) for w in re.findall(r"--[a-z][\w-]*", words)}
     assert found <= every | {"--debug"}

@@ -16,6 +16,7 @@ from policy_tables import ARMS, OPTIONS, separable, table, tiny
 
 import policies
 from policies import POLICIES, Policy, PolicyError
+from policies.base import from_rewards
 
 
 @pytest.fixture(params=sorted(POLICIES))
@@ -166,3 +167,8 @@ def test_importing_is_light() -> None:
 
 def test_separable_is_separable() -> None:
     assert separable().rewards.max(axis=1).mean() > 0.85
+
+
+def test_a_temperature_next_to_nothing_is_nearly_the_best_alone() -> None:
+    made = from_rewards(np.array([[1.0, 3.0, 3.0], [-2.0, -5.0, -9.0]]), 5e-324)
+    np.testing.assert_array_equal(made, [[0, 0.5, 0.5], [1, 0, 0]])
