@@ -28,14 +28,14 @@ from torch import Tensor
 
 from ..errors import DraftpickError
 from ..machine import cpu_name
-from . import int4, int8, llama_model, packed
+from . import int4, int8, kv, llama_model, packed
 from .int8 import WIDE
 from .kv import KVCache, ScatterSlot
 from .llama_model import LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
 from .packed import Rounded
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
-SOURCES: tuple[ModuleType, ...] = (llama_model, packed, int8, int4)
+SOURCES: tuple[ModuleType, ...] = (llama_model, kv, packed, int8, int4)
 FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
 READ = 384  # positions likewise, of which there may be any number
 
@@ -110,8 +110,8 @@ class Layer(torch.nn.Module):
             else next(rest)
             for name, part in self.like.tensors().items()
         }
-        kv = self.shape.kv_heads
-        slot = ScatterSlot(room, positions, room[None, :kv], room[None, kv:])
+        heads = self.shape.kv_heads
+        slot = ScatterSlot(room, positions, room[None, :heads], room[None, heads:])
         return layer(h, LayerWeights(**fields), self.shape, (cos, sin), mask, slot)
 
 

@@ -16,11 +16,12 @@ import torch
 from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
 
 from decoders import targets
-from decoders.backends.compiled import load_programs
+from decoders.backends.compiled import Program, Programs, load_programs
 from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
 from decoders.errors import DraftpickError
+from decoders.pass_costs import Place
 
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -57,6 +58,30 @@ def test_traced_passes_give_what_ordinary_ones_give(
         near(*(model.extend(ids) for model in (backend, plain)))
         for model in (plain, backend):
             model.truncate(model.length - width // 3)
+
+
+def test_each_layer_of_a_short_pass_is_one_call_of_the_right_program(tiny: Tiny) -> None:
+    backend = rounded(tiny, "llama", "int4")
+    compiled_by_tracing(backend)
+    assert backend.compiled is not None
+    made, called = backend.compiled._programs, []
+
+    def counted(name: str) -> Program:
+        program: Program = getattr(made, name)
+        return lambda inputs: (called.append(name), program(inputs))[1]
+
+    backend.compiled._programs = Programs(counted("one"), counted("few"))
+    backend.prefill(PROMPT)
+    for width, programs in [(1, ["one"]), (2, ["few"]), (WIDE, ["few"]), (WIDE + 1, [])]:
+        called.clear()
+        backend.extend(tokens(width))
+        assert called == programs * backend.shape.layers, width
+
+
+def test_costs_of_compiled_passes_are_kept_apart(tiny: Tiny) -> None:
+    plain, backend = (rounded(tiny, "llama", "int4") for _ in range(2))
+    compiled_by_tracing(backend)
+    assert Place.of(plain, "same").file != Place.of(backend, "same").file
 
 
 def test_prompts_and_wide_passes_are_read_as_without(tiny: Tiny) -> None:
