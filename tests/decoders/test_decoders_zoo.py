@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -233,8 +234,12 @@ def test_another_process_that_was_faster(
 # -- GGUF -----------------------------------------------------------------------------------------
 
 
-def tiny_gguf(path: Path) -> Path:
-    """A Llama of one layer over eight tokens, in float32."""
+def tiny_gguf(
+    path: Path, slower: Sequence[float] = (), scaling: tuple[str, float, int] | None = None
+) -> Path:
+    """A Llama of one layer over eight tokens, in float32. slower: what each pair's frequency is
+    divided by, as llama.cpp's converter writes for Llama 3. scaling: kind, factor and the context
+    before."""
     import gguf
     import numpy as np
 
@@ -247,7 +252,13 @@ def tiny_gguf(path: Path) -> Path:
     writer.add_head_count(2)
     writer.add_head_count_kv(1)
     writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_freq_base(500000.0)
+    if scaling is not None:
+        writer.add_rope_scaling_type(gguf.RopeScalingType(scaling[0]))
+        writer.add_rope_scaling_factor(scaling[1])
+        writer.add_rope_scaling_orig_ctx_len(scaling[2])
+    if slower:
+        writer.add_tensor("rope_freqs.weight", np.array(slower, np.float32))
     writer.add_vocab_size(8)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list([*"abcdef", "ab", "<end>"])
@@ -286,6 +297,33 @@ def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:
     )
     assert targets.eos_ids(folder) == (7,)
     assert targets.load_tokenizer(folder).decode([6, 2]) == "abc"
+
+
+def scaled_config(path: Path) -> dict[str, Any]:
+    config = json.loads((targets.resolve(str(path)) / "config.json").read_text())
+    return dict(config["rope_parameters"])
+
+
+def test_a_gguf_file_keeps_its_scaled_positions(cache: Path, tmp_path: Path) -> None:
+    """Of Llama 3 it holds the divisors alone: 1 for quick pairs, the factor for slow ones."""
+    angles = [500000.0 ** (-2 * i / 8) for i in range(4)]
+    turns = [8192 * angle / (2 * math.pi) for angle in angles]  # within the context before
+    slower = [1 / min(max((turn - 1) / 3 * (1 - 1 / 32) + 1 / 32, 1 / 32), 1) for turn in turns]
+    assert slower[0] == 1 and 1 < slower[2] < 32 == slower[3]
+    found = scaled_config(tiny_gguf(tmp_path / "llama3.gguf", slower))
+    assert found["rope_type"] == "llama3" and found["factor"] == 32
+    assert found["original_max_position_embeddings"] == 8192 and found["rope_theta"] == 500000.0
+    yarn = scaled_config(tiny_gguf(tmp_path / "yarn.gguf", scaling=("yarn", 4.0, 16)))
+    assert yarn["rope_type"] == "yarn" and yarn["factor"] == 4
+    assert yarn["original_max_position_embeddings"] == 16
+    assert scaled_config(tiny_gguf(tmp_path / "plain.gguf"))["rope_type"] == "default"
+
+
+def test_positions_that_cannot_be_named_are_refused(cache: Path, tmp_path: Path) -> None:
+    with pytest.raises(DraftpickError, match="otherwise than Llama 3's"):
+        targets.resolve(str(tiny_gguf(tmp_path / "odd.gguf", [1.0, 3.0, 5.0, 8.0])))
+    with pytest.raises(DraftpickError, match="'longrope' are not supported"):
+        targets.resolve(str(tiny_gguf(tmp_path / "long.gguf", scaling=("longrope", 4.0, 16))))
 
 
 def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
