@@ -23,10 +23,10 @@ from .llama_model import (
     all_heads,
     layer,
     moved,
-    packed_layer,
     rope_table,
     through,
 )
+from .llama_weights import packed_layer
 from .packed import dense, linear, pack
 
 

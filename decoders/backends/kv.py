@@ -6,6 +6,9 @@ them out layer by layer costs eight small operations a layer.
 
 from __future__ import annotations
 
+import math
+import mmap
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,7 +58,8 @@ class ScatterSlot:
 
 
 class KVCache:
-    """[layers, B, 2 * KV, capacity, D]. Zeros: what is masked is still read, and a NaN stays."""
+    """[layers, B, 2 * KV, capacity, D]. Zeros: what is masked is still read, and a NaN stays. On a
+    CPU memory is taken only as sequences grow."""
 
     def __init__(
         self,
@@ -69,7 +73,7 @@ class KVCache:
     ) -> None:
         self._kv_heads, self.capacity = kv_heads, capacity
         size = (layers, batch, 2 * kv_heads, capacity, head_dim)
-        self.all = torch.zeros(size, dtype=dtype, device=device)
+        self.all = _zeros(size, dtype, device)
 
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None
@@ -95,3 +99,11 @@ class KVCache:
     def move(self, target: slice, source: Tensor) -> None:
         """Copy positions `source` [n] to the n of `target`, in every layer."""
         self.all[:, :, :, target] = self.all[:, :, :, source]
+
+
+def _zeros(size: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """On a CPU of pages that are taken when first written; `torch.zeros` writes them all."""
+    if device.type != "cpu" or 0 in size:
+        return torch.zeros(size, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, math.prod(size) * dtype.itemsize, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(pages, dtype=dtype).view(size)

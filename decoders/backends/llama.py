@@ -30,14 +30,13 @@ from .llama_model import (
     attention_mask,
     count,
     layer,
-    load,
-    packed,
     rms_norm,
     rope_table,
     rounded,
     skip_layer,
     through,
 )
+from .llama_weights import load
 from .packed import Rounding, linear
 from .recorded import WIDEST, RecordedPasses, Recorder
 from .sync import synchronize
@@ -78,8 +77,7 @@ class LlamaBackend:
         rounding: Rounding | None = None,
     ) -> LlamaBackend:
         """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16."""
-        shape, weights = load(folder, device, dtype)
-        return cls(shape, packed(weights, rounding), context)
+        return cls(*load(folder, device, dtype, rounding), context)
 
     def record_passes(self, record: Recorder) -> None:
         """From now on replay the passes of drafts and reviews (recorded.py)."""
@@ -102,8 +100,7 @@ class LlamaBackend:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
 
     def new_cache(self, layers: int) -> KVCache:
-        """Room for the whole context. On a CPU the pages are touched, and so taken, only as the
-        sequence grows."""
+        """Room for the whole context."""
         kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
         positions = rounded(self.context)
         return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)

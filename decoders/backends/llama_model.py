@@ -7,10 +7,8 @@ sizes and in whether the q, k, v projections have biases.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from .int4 import misfit
 from .kv import Slot
-from .packed import Matrix, Rounding, dense, halved, linear, pack, quartered
+from .packed import Matrix, dense, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
@@ -247,7 +245,7 @@ def skip_layer(
 def rope_table(shape: Shape, device: torch.device, dtype: torch.dtype) -> Rope:
     """cos and sin, each [context, D]; angles in float32, as transformers computes them. The first
     half of sin is negated: rotating is x * cos + roll(x, D / 2) * sin."""
-    frequencies = torch.tensor(shape.rotation.frequencies, device=device)
+    frequencies = torch.tensor(shape.rotation.frequencies).to(device)
     angles = torch.outer(torch.arange(shape.context, device=device).float(), frequencies)
     cos, sin = ((part * shape.rotation.scale).to(dtype) for part in (angles.cos(), angles.sin()))
     return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
@@ -300,59 +298,6 @@ def not_int4(config: dict[str, Any]) -> str | None:
             "query size": shape.heads * shape.head_dim,
             "key size": shape.kv_heads * shape.head_dim,
         }
-    )
-
-
-def load(folder: Path, device: torch.device, dtype: torch.dtype) -> tuple[Shape, Weights]:
-    """Shape and weights of a local transformers folder with safetensors files, which are read
-    tensor by tensor, so that they are never held in their own dtype as a whole."""
-    from safetensors import safe_open
-
-    shape = shape_of(json.loads((folder / "config.json").read_text()))
-    state: dict[str, Tensor] = {}
-    for part in sorted(folder.glob("*.safetensors")):
-        with safe_open(part, framework="pt", device=str(device)) as file:
-            state |= {name: file.get_tensor(name).to(dtype) for name in file.keys()}  # noqa: SIM118
-    return shape, from_state(shape, state)
-
-
-def from_state(shape: Shape, state: dict[str, Tensor]) -> Weights:
-    """Fuse a transformers state dict; names with or without the leading `model.`."""
-    get = {k.removeprefix("model."): v for k, v in state.items()}
-    layers = [_layer_from_state(get, f"layers.{i}.") for i in range(shape.layers)]
-    embedding = get["embed_tokens.weight"]
-    head = get.get("lm_head.weight", embedding)
-    return Weights(embedding, layers, get["norm.weight"], head, tied=head is embedding)
-
-
-def packed(weights: Weights, rounding: Rounding | None = None) -> Weights:
-    """Every matrix that is only multiplied by, laid out for the CPU (see packed.py), or rounded as
-    well; the head not below int8 (docs/performance.md). The layers of `weights` are let go one by
-    one, so that the model is never held twice."""
-    how = {None: pack, "int8": halved, "int4": quartered}[rounding]
-    layers = []
-    while weights.layers:
-        layers.append(packed_layer(weights.layers.pop(0), how))
-    head = (pack if rounding is None else halved)(weights.head)
-    return replace(weights, layers=layers, head=head)
-
-
-def packed_layer(w: LayerWeights, how: Callable[[Matrix], Matrix] = pack) -> LayerWeights:
-    """One layer, its four matrices packed."""
-    return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
-
-
-def _layer_from_state(get: dict[str, Tensor], at: str) -> LayerWeights:
-    qkv = [f"{at}self_attn.{name}_proj" for name in "qkv"]
-    biased = f"{qkv[0]}.bias" in get
-    return LayerWeights(
-        attention_norm=get[f"{at}input_layernorm.weight"],
-        qkv=torch.cat([get[f"{name}.weight"] for name in qkv]),
-        qkv_bias=torch.cat([get[f"{name}.bias"] for name in qkv]) if biased else None,
-        out=get[f"{at}self_attn.o_proj.weight"],
-        mlp_norm=get[f"{at}post_attention_layernorm.weight"],
-        gate_up=torch.cat([get[f"{at}mlp.{name}_proj.weight"] for name in ("gate", "up")]),
-        down=get[f"{at}mlp.down_proj.weight"],
     )
 
 

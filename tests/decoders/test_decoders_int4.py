@@ -15,7 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from decoders.backends.int4 import GROUP, Int4Weight, for_cuda, quantised
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import LayerWeights, Shape, Weights, packed
+from decoders.backends.llama_model import LayerWeights, Shape, Weights
+from decoders.backends.llama_weights import packed_head, packed_layer
 from decoders.backends.packed import Rounding, dense, halved, linear, pack, quartered
 from decoders.backends.rope import Rotation
 
@@ -139,8 +140,9 @@ def test_a_cuda_model_is_of_the_right_shapes(rounding: Rounding, inputs: int) ->
             )
 
         embedding = fake(48, inputs)
-        plain = Weights(embedding, [block(), block()], fake(inputs), embedding, tied=True)
-        model = LlamaBackend(shape, packed(plain, rounding))
+        layers = [packed_layer(block(), rounding) for _ in range(2)]
+        head = packed_head(embedding, rounding)
+        model = LlamaBackend(shape, Weights(embedding, layers, fake(inputs), head, tied=True))
         assert model.precision == rounding
         head, down = model.weights.head, model.weights.layers[0].down
         assert isinstance(head, Int8Weight) and head.wide is None

@@ -1,0 +1,103 @@
+"""From a transformers folder to a model's weights, each as it is multiplied by.
+
+Layer by layer: one is read, fused, and laid out for the CPU or rounded before the next is read, so
+that memory never holds more than the model and one layer again. Files are mapped into memory only
+while a layer is read: pages that were read before would count.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from ..errors import DraftpickError
+from .llama_model import LayerWeights, Shape, Weights, shape_of
+from .packed import Matrix, Rounding, halved, pack, quartered
+
+HOW = {None: pack, "int8": halved, "int4": quartered}
+
+
+def load(
+    folder: Path, device: torch.device, dtype: torch.dtype, rounding: Rounding | None = None
+) -> tuple[Shape, Weights]:
+    """Shape and weights of a folder with safetensors files. rounding: of the matrices."""
+    shape = shape_of(json.loads((folder / "config.json").read_text()))
+    stored = Stored(folder, device, dtype)
+    layers = [
+        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding) for i in range(shape.layers)
+    ]
+    embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
+    head = stored.tensors("lm_head.").get("weight", embedding)
+    weights = Weights(embedding, layers, norm, packed_head(head, rounding), tied=head is embedding)
+    return shape, weights
+
+
+class Stored:
+    """The tensors of a folder's safetensors files, by name without a leading `model.`."""
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._names: dict[Path, dict[str, str]] = {}
+        for part in parts(folder):
+            with safe_open(part, framework="pt") as file:
+                self._names[part] = {name: name.removeprefix("model.") for name in file.keys()}  # noqa: SIM118
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """Those whose names begin so, by the rest of their names, copied out of the files."""
+        found: dict[str, Tensor] = {}
+        for part, names in self._names.items():
+            wanted = {name: short for name, short in names.items() if short.startswith(prefix)}
+            if not wanted:
+                continue
+            with safe_open(part, framework="pt", device=str(self._device)) as file:
+                for name, short in wanted.items():
+                    tensor = file.get_tensor(name).to(self._dtype, copy=True)
+                    found[short.removeprefix(prefix)] = tensor
+        return found
+
+
+def parts(folder: Path) -> list[Path]:
+    """The safetensors files that make up the model: a hub's folder may hold it twice."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return sorted(
+            {folder / name for name in json.loads(index.read_text())["weight_map"].values()}
+        )
+    found = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    if not found:
+        raise DraftpickError(
+            f"{folder} holds no safetensors files; save its model anew with transformers' "
+            "save_pretrained"
+        )
+    return found
+
+
+def fused(stored: dict[str, Tensor]) -> LayerWeights:
+    """One layer of a transformers state dict, by the names of its parts."""
+    qkv = [f"self_attn.{name}_proj" for name in "qkv"]
+    biased = f"{qkv[0]}.bias" in stored
+    return LayerWeights(
+        attention_norm=stored["input_layernorm.weight"],
+        qkv=torch.cat([stored[f"{name}.weight"] for name in qkv]),
+        qkv_bias=torch.cat([stored[f"{name}.bias"] for name in qkv]) if biased else None,
+        out=stored["self_attn.o_proj.weight"],
+        mlp_norm=stored["post_attention_layernorm.weight"],
+        gate_up=torch.cat([stored[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]),
+        down=stored["mlp.down_proj.weight"],
+    )
+
+
+def packed_layer(w: LayerWeights, rounding: Rounding | None = None) -> LayerWeights:
+    """One layer, its four matrices laid out for the CPU (see packed.py), or rounded as well."""
+    how = HOW[rounding]
+    return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
+
+
+def packed_head(head: Matrix, rounding: Rounding | None = None) -> Matrix:
+    """Likewise, but not below int8 (docs/performance.md)."""
+    return (pack if rounding is None else halved)(head)
