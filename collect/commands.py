@@ -105,6 +105,9 @@ def collect(
     backend: Annotated[
         str | None, typer.Option(help="native, hf, graphs, compiled or auto.")
     ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
     ] = None,
@@ -147,7 +150,7 @@ def collect(
     )
     # Before the models are loaded: a mistake in a query file should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine = _load_engine(target, dtype, device, backend, config)
+    engine = _load_engine(target, dtype, device, backend, context, config)
     report = _sweep(engine, asked, out, options)
     if as_json:
         from dataclasses import asdict
@@ -274,12 +277,15 @@ def _load_engine(
     dtype: str | None,
     device: str | None,
     backend: str | None,
+    context: int | None,
     config: Path | None,
 ) -> SweepEngine:
     """The engine with the defaults it has itself for what was not asked."""
     from decoders import Engine
 
-    named = {"target": target, "dtype": dtype, "device": device, "backend": backend}
+    named: dict[str, Any] = {
+        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
+    }  # fmt: skip
     return Engine.load(arms=config, **{k: v for k, v in named.items() if v is not None})
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from . import pass_costs, targets
+from . import memory, pass_costs, targets
 from .arms import AUTOREGRESSIVE, choose, load_arms
 from .backends.base import Backend, opening
 from .backends.llama import LlamaBackend
@@ -68,17 +68,22 @@ class Engine:
         dtype: str = "bfloat16",
         device: str = "auto",
         backend: str = "auto",
+        context: int | None = None,
     ) -> Engine:
         """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
-        by name, None for those that ship. only: these arms of it. Where an arm goes by what the
-        target's passes cost, that is measured at the first loading on a machine. Raises
-        DraftpickError before anything is loaded where the arms file or a name is wrong."""
+        by name, None for those that ship. only: these arms of it. context: the most tokens of a
+        prompt with its answer, None for all that the model holds (of a T5, 1024). Where an arm goes
+        by what the target's passes cost, that is measured at the first loading on a machine.
+        Raises DraftpickError before anything is loaded where the arms file or a name is wrong, and
+        OutOfMemory where the model does not fit."""
         declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
         recipes = choose(declared, list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
-        folder = targets.resolve(target)
+        folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(dtype)
+        if context is not None:
+            targets.check_context(folder, context)
         engine = cls(
-            targets.load_backend(folder, where, kind, backend, targets.ROUNDINGS.get(dtype)),
+            targets.load_backend(folder, where, kind, backend, rounding, context),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
             fingerprint=targets.fingerprint(folder),
@@ -167,10 +172,11 @@ class Engine:
         logits may differ from a fresh reading's in the last bits.
         """
         target = self.target
-        if reuse and isinstance(target, LlamaBackend):
-            prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
-        else:
-            prefilled = target.prefill(prompt_ids)
+        with memory.told(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
+            if reuse and isinstance(target, LlamaBackend):
+                prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
+            else:
+                prefilled = target.prefill(prompt_ids)
         self._hold(prompt_ids)
         return prefilled
 
@@ -224,7 +230,10 @@ class Engine:
             if streamer is not None:
                 streamer.put(torch.tensor(ids))
 
-        result = method.decode(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
+        with memory.told(self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"):
+            result = method.decode(
+                self.target, prompt_ids, prefilled, request, stopper, chance, emit
+            )
         if streamer is not None:
             streamer.end()
         if isinstance(method, Method):  # others may leave what is not the target's own

@@ -11,7 +11,8 @@ class ContextTooLong(DraftpickError):
     def __init__(self, prompt_tokens: int, max_new_tokens: int, context: int) -> None:
         super().__init__(
             f"the prompt has {prompt_tokens} tokens and asks for {max_new_tokens} more, but the "
-            f"context holds {context}; shorten the prompt or lower --max-new-tokens"
+            f"context holds {context}; shorten the prompt, lower --max-new-tokens, or raise "
+            "--context where the model holds more"
         )
 
 

@@ -1,4 +1,4 @@
-"""The machine's name, for figures that hold on it alone."""
+"""The machine: its name, for figures that hold on it alone, and its memory."""
 
 from __future__ import annotations
 
@@ -15,3 +15,15 @@ def cpu_name() -> str:
     except OSError:
         pass  # not Linux
     return platform.processor() or platform.machine()
+
+
+def available_bytes() -> int | None:
+    """Memory that processes could still take, swap included, where the system tells it."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None  # not Linux
+    kib = {name: int(rest.split()[0]) for name, _, rest in (line.partition(":") for line in lines)}
+    if "MemAvailable" not in kib:
+        return None
+    return 1024 * (kib["MemAvailable"] + kib.get("SwapFree", 0))

@@ -13,9 +13,14 @@ from typing import Any, get_args
 
 import torch
 
+from . import memory
+from .backends import llama_model
 from .backends.base import Backend
+from .backends.compiled import load_programs
 from .backends.int4 import CUDA_CAPABILITY
+from .backends.llama import LlamaBackend
 from .backends.packed import Rounding
+from .backends.recorded import cuda_graphs
 from .errors import DraftpickError
 from .zoo import fetch, from_gguf
 from .zoo.catalogue import WHEELS, cache_dir
@@ -82,16 +87,13 @@ def load_backend(
     dtype: torch.dtype,
     backend: str = "auto",
     rounding: Rounding | None = None,
+    context: int | None = None,
 ) -> Backend:
     """native where the architecture fits, else hf; `backend` may force either, or native with its
     passes recorded as CUDA graphs (graphs) or, on a CPU where the weights are rounded, with its
     layers compiled (compiled). An encoder-decoder runs on hf. rounding: of the weights, which only
-    the native backend has, on a CPU and on CUDA."""
-    from .backends import llama_model
-    from .backends.compiled import load_programs
-    from .backends.llama import LlamaBackend
-    from .backends.recorded import cuda_graphs
-
+    the native backend has, on a CPU and on CUDA. context: positions to make room for, at most the
+    model's own; None for those. Raises OutOfMemory where the model does not fit."""
     if backend not in BACKENDS:
         raise DraftpickError(f"unknown backend {backend!r}; use {', '.join(BACKENDS)}")
     if backend == "graphs" and device.type != "cuda":
@@ -101,35 +103,71 @@ def load_backend(
             "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
             "--device cpu), or use native"
         )
+    if backend == "auto":
+        reason = llama_model.unsupported(_config(folder))
+        if reason is not None:
+            print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
+        backend = "native" if reason is None else "hf"
     if rounding is not None:
         _check_rounding(rounding, folder, device, backend)
-    if backend == "hf":
-        if is_encoder_decoder(folder):
-            from .backends.hf_seq2seq import HFSeq2SeqBackend
+    if backend != "hf":
+        _check_native(folder, rounding)
+    need = memory.need_of(folder, device, dtype, rounding, context)
+    memory.require(folder.name, need, device)
+    with memory.told(device, f"loading {folder.name}, of which {need}"):
+        if backend == "hf":
+            return _through_transformers(folder, device, dtype, context)
+        return _native(folder, device, dtype, backend, rounding, context)
 
-            return HFSeq2SeqBackend.load(folder, device, dtype)
-        from .backends.hf import HFBackend
 
-        return HFBackend.load(folder, device, dtype)
-    config = json.loads((folder / "config.json").read_text())
-    reason = llama_model.unsupported(config)
-    if reason is None:
-        misfit = llama_model.not_int4(config) if rounding == "int4" else None
-        if misfit is not None:
-            raise DraftpickError(
-                f"{folder.name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"
-            )
-        native = LlamaBackend.load(folder, device, dtype, rounding=rounding)
-        if backend == "graphs":
-            native.record_passes(cuda_graphs())
-        if backend == "compiled":
-            say = partial(print, file=sys.stderr)
-            native.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
-        return native
-    if backend not in ("auto", "hf"):
+def _through_transformers(
+    folder: Path, device: torch.device, dtype: torch.dtype, context: int | None
+) -> Backend:
+    if is_encoder_decoder(folder):
+        from .backends.hf_seq2seq import HFSeq2SeqBackend
+
+        return HFSeq2SeqBackend.load(folder, device, dtype, context)
+    from .backends.hf import HFBackend
+
+    return HFBackend.load(folder, device, dtype, context)
+
+
+def _native(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    backend: str,
+    rounding: Rounding | None,
+    context: int | None,
+) -> Backend:
+    native = LlamaBackend.load(folder, device, dtype, context, rounding)
+    if backend == "graphs":
+        native.record_passes(cuda_graphs())
+    if backend == "compiled":
+        say = partial(print, file=sys.stderr)
+        native.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
+    return native
+
+
+def _check_native(folder: Path, rounding: Rounding | None) -> None:
+    reason = llama_model.unsupported(_config(folder))
+    if reason is not None:
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
-    print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
-    return load_backend(folder, device, dtype, "hf", rounding)
+    misfit = llama_model.not_int4(_config(folder)) if rounding == "int4" else None
+    if misfit is not None:
+        raise DraftpickError(
+            f"{folder.name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"
+        )
+
+
+def check_context(folder: Path, context: int) -> None:
+    """Raises DraftpickError where a model cannot have so many positions. A T5's are relative, so
+    that it may have any."""
+    config = _config(folder)
+    holds = config.get("text_config", config).get("max_position_embeddings")
+    if context < 1 or (holds is not None and context > holds):
+        most = "" if holds is None else f" and at most {holds}"
+        raise DraftpickError(f"--context {context}: {folder.name} takes at least 1{most}")
 
 
 def _check_rounding(rounding: Rounding, folder: Path, device: torch.device, backend: str) -> None:
@@ -151,8 +189,12 @@ def _check_rounding(rounding: Rounding, folder: Path, device: torch.device, back
 
 def is_encoder_decoder(folder: Path) -> bool:
     """Whether the model reads its prompt in an encoder, as T5 does."""
-    config = json.loads((folder / "config.json").read_text())
-    return bool(config.get("is_encoder_decoder", False))
+    return bool(_config(folder).get("is_encoder_decoder", False))
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
 
 
 def load_tokenizer(folder: Path) -> Any:

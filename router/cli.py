@@ -58,6 +58,14 @@ Backend = Annotated[
         "compiling once."
     ),
 ]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Most tokens of a prompt with its answer; fewer than the model's own save memory. A "
+        "T5's: 1024.",
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
@@ -102,6 +110,7 @@ def generate(
     dtype: Dtype = "bfloat16",
     device: Device = "auto",
     backend: Backend = "auto",
+    context: Context = None,
 ) -> None:
     """Answer a prompt through the arm that the policy picks.
 
@@ -133,7 +142,7 @@ def generate(
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
     failures = generate_all(
-        _router(target, policy, config, dtype, device, backend, needs_policy=arm is None),
+        _router(target, policy, config, dtype, device, backend, context, needs_policy=arm is None),
         asked,
         as_json,
         {
@@ -182,6 +191,7 @@ def specbench(
     dtype: Dtype = "bfloat16",
     device: Device = "auto",
     backend: Backend = "auto",
+    context: Context = None,
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
@@ -204,7 +214,7 @@ def specbench(
     request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, _split(tasks))
     summary = run_specbench(
-        _router(target, policy, config, dtype, device, backend, needs_policy=routed),
+        _router(target, policy, config, dtype, device, backend, context, needs_policy=routed),
         asked,
         request,
         out,
@@ -341,13 +351,14 @@ def _router(
     dtype: str,
     device: str,
     backend: str,
+    context: int | None,
     needs_policy: bool,
 ) -> Any:
     from .route import Router, load_engine
 
     if needs_policy:
-        return Router.from_pretrained(target, policy, config, dtype, device, backend)
-    return Router(load_engine(target, config, dtype, device, backend), None)
+        return Router.from_pretrained(target, policy, config, dtype, device, backend, context)
+    return Router(load_engine(target, config, dtype, device, backend, context), None)
 
 
 def _split(names: list[str] | None) -> list[str] | None:

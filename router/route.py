@@ -121,12 +121,14 @@ class Router:
         dtype: str = "bfloat16",
         device: str = "auto",
         backend: str = "auto",
+        context: int | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
         folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
-        file of arms, or None for those that ship.
+        file of arms, or None for those that ship. context: the most tokens of a prompt with its
+        answer, None for all that the model holds.
         """
         import policies
 
@@ -136,7 +138,7 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        return cls(load_engine(target, arms, dtype, device, backend), chosen)
+        return cls(load_engine(target, arms, dtype, device, backend, context), chosen)
 
     def generate(
         self,
@@ -217,12 +219,13 @@ def load_engine(
     dtype: str,
     device: str,
     backend: str = "auto",
+    context: int | None = None,
 ) -> RoutingEngine:
     """`decoders.Engine.load`, which also takes the arms file's path as a string."""
     from decoders import Engine
 
     declared = Path(arms) if isinstance(arms, str) else arms
     engine: RoutingEngine = Engine.load(
-        target=target, arms=declared, dtype=dtype, device=device, backend=backend
+        target=target, arms=declared, dtype=dtype, device=device, backend=backend, context=context
     )
     return engine

@@ -82,9 +82,9 @@ def keep_nodes(
 
 
 class HFBackend:
-    """A transformers causal model, one sequence."""
+    """A transformers causal model, one sequence. context: positions, at most the model's."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
         self.model = model.eval()
         config = model.config.get_text_config()
         if config.is_encoder_decoder:
@@ -97,15 +97,19 @@ class HFBackend:
             )
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
-        self.context: int = config.max_position_embeddings
+        holds: int = config.max_position_embeddings
+        self.context = min(context or holds, holds)
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
         self._tree: Tree | None = None
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFBackend:
-        return cls(AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device))
+    def load(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
+    ) -> HFBackend:
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        return cls(model.to(device), context)
 
     @property
     def length(self) -> int:

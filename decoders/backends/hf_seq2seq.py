@@ -36,14 +36,14 @@ from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
-CONTEXT = 1024  # positions are relative, so that only memory bounds them
+CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
 
 
 class HFSeq2SeqBackend:
     """One source and its answer. context: the most tokens of either, the start token included."""
 
-    def __init__(self, model: PreTrainedModel, context: int = CONTEXT) -> None:
-        self.model = model.eval()
+    def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
+        self.model, context = model.eval(), context or CONTEXT
         config = model.config
         if config.model_type not in MODEL_TYPES:
             raise DraftpickError(
@@ -71,8 +71,11 @@ class HFSeq2SeqBackend:
         self._exit_hidden: Tensor | None = None
 
     @classmethod
-    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> HFSeq2SeqBackend:
-        return cls(AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype).to(device))
+    def load(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
+    ) -> HFSeq2SeqBackend:
+        model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype)
+        return cls(model.to(device), context)
 
     @property
     def length(self) -> int:

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakValueDictionary
 
-import torch
-
 from .. import targets
 from ..backends.base import Backend, EncoderDecoder
 from ..backends.hf import HFBackend
@@ -79,7 +77,7 @@ class Checkpoint:
 
     def load(self) -> tuple[Backend, DraftVocab | None]:
         """The model, with a cache of its own, and what it can say of the target's vocabulary."""
-        backend = _load(self.folder, self.target.device, self.target.dtype)
+        backend = _load(self.folder, self.target)
         passes = getattr(self.target, "recorded", None)
         if passes is not None and isinstance(backend, LlamaBackend):
             backend.record_passes(passes.record)
@@ -104,17 +102,19 @@ def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
 _LOADED: WeakValueDictionary[tuple[object, ...], Backend] = WeakValueDictionary()
 
 
-def _load(folder: Path, device: torch.device, dtype: torch.dtype) -> Backend:
-    """A checkpoint that another drafter holds lends its weights; the cache is never shared."""
+def _load(folder: Path, target: Backend) -> Backend:
+    """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
+    no more room than the target's."""
+    device, dtype, context = target.device, target.dtype, target.context
     key = (folder, targets.fingerprint(folder), device, dtype)
     held = _LOADED.get(key)
     if isinstance(held, LlamaBackend):
-        return LlamaBackend(held.shape, held.weights)
+        return LlamaBackend(held.shape, held.weights, context)
     if isinstance(held, HFBackend):
-        return HFBackend(held.model)
+        return HFBackend(held.model, context)
     if isinstance(held, HFSeq2SeqBackend):
-        return HFSeq2SeqBackend(held.model)
-    _LOADED[key] = backend = targets.load_backend(folder, device, dtype)
+        return HFSeq2SeqBackend(held.model, context)
+    _LOADED[key] = backend = targets.load_backend(folder, device, dtype, context=context)
     return backend
 
 

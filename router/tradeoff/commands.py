@@ -70,6 +70,9 @@ def tradeoff(
     ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     backend: Annotated[str, typer.Option(help="native, hf, graphs, compiled or auto.")] = "auto",
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
+    ] = None,
 ) -> None:
     from decoders.records import Request, Sampling
 
@@ -88,7 +91,7 @@ def tradeoff(
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, wanted or None)
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
-    engine = load_engine(target, swept.arms, dtype, device, backend)
+    engine = load_engine(target, swept.arms, dtype, device, backend, context)
     hardware = telemetry.hardware(dtype, device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)

@@ -55,8 +55,8 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
 
     monkeypatch.setattr(route, "load_engine", load)
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
-    assert cli.main(["generate", "hi", *how, *more]) == 0
-    assert asked == [("t", None, "int8", "cpu", "hf")]
+    assert cli.main(["generate", "hi", *how, "--context", "99", *more]) == 0
+    assert asked == [("t", None, "int8", "cpu", "hf", 99)]
 
 
 def test_prompts_from_a_file_in_every_form(
