@@ -18,7 +18,7 @@ from decoders.backends.kv import KVCache
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_weights import Stored, load
 from decoders.backends.packed import Rounding, dense
-from decoders.errors import ContextTooLong, DraftpickError
+from decoders.errors import ContextTooLong, Damaged, DraftpickError
 from decoders.memory import GIB, Need, OutOfMemory, need_of, require, told
 from decoders.recipes import recipe
 from decoders.records import Request
@@ -214,6 +214,17 @@ def test_a_folder_without_weights(tiny: Tiny, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((tiny() / "config.json").read_bytes())
     with pytest.raises(DraftpickError, match="holds no safetensors files"):
         load(tmp_path, CPU, torch.float32)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 200, -1, "version https://git-lfs.github.com/spec/v1"])
+def test_a_file_that_is_not_whole(tiny: Tiny, tmp_path: Path, kept: int | str) -> None:
+    whole = (tiny() / "model.safetensors").read_bytes()
+    (tmp_path / "config.json").write_bytes((tiny() / "config.json").read_bytes())
+    part = whole[:kept] if isinstance(kept, int) else kept.encode()
+    (tmp_path / "model.safetensors").write_bytes(part)
+    for backend in ("native", "hf"):
+        with pytest.raises(Damaged, match=r"model\.safetensors is cut short"):
+            targets.load_backend(tmp_path, CPU, torch.float32, backend)
 
 
 def test_what_was_read_is_apart_from_the_file(tiny: Tiny, tmp_path: Path) -> None:
