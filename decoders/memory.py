@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from .backends.llama_weights import parts
 from .backends.packed import Rounding
 from .errors import Damaged, DraftpickError
 from .machine import available_bytes
@@ -59,7 +60,7 @@ def need_of(
     load_backend. Raises Damaged where a file is not whole."""
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
-    parameters = sum(_stored(part) for part in folder.glob("*.safetensors"))
+    parameters = sum(_stored(part) for part in parts(folder))
     each = 0.0 if rounding is None else ROUNDED[rounding]
     if rounding is None or device.type == "cpu":  # where they are kept beside the rounded ones
         each += dtype.itemsize

@@ -46,6 +46,11 @@ class Stored:
         for part in parts(folder):
             with safe_open(part, framework="pt") as file:
                 self._names[part] = {name: name.removeprefix("model.") for name in file.keys()}  # noqa: SIM118
+        if not self._names:
+            raise DraftpickError(
+                f"{folder} holds no safetensors files; save its model anew with transformers' "
+                "save_pretrained"
+            )
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Those whose names begin so, by the rest of their names, copied out of the files."""
@@ -68,13 +73,7 @@ def parts(folder: Path) -> list[Path]:
         return sorted(
             {folder / name for name in json.loads(index.read_text())["weight_map"].values()}
         )
-    found = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
-    if not found:
-        raise DraftpickError(
-            f"{folder} holds no safetensors files; save its model anew with transformers' "
-            "save_pretrained"
-        )
-    return found
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 
 def fused(stored: dict[str, Tensor]) -> LayerWeights:

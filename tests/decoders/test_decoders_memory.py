@@ -208,6 +208,7 @@ def test_a_model_in_parts_beside_another_copy_of_it(tiny: Tiny, tmp_path: Path) 
     save_file({n: t + 1 for n, t in state.items()}, tmp_path / "consolidated.safetensors")
     split, whole = native(tmp_path), native(tiny())
     assert torch.equal(split.prefill(PROMPT).logits, whole.prefill(PROMPT).logits)
+    assert need_of(tmp_path, CPU, torch.float32, None, None).parameters == whole.parameters
 
 
 def test_a_folder_without_weights(tiny: Tiny, tmp_path: Path) -> None:
