@@ -167,7 +167,10 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
 
 def _key(example: Example) -> str:
     code = [inspect.getsource(module) for module in SOURCES] + [Path(__file__).read_text()]
-    sizes = [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)]
+    sizes = (
+        list(example.layer.tensors()),
+        [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)],
+    )
     where = (torch.__version__, cpu_name(), torch.get_num_threads())
     text = repr((code, example.shape, sizes, tuple(example.cache.all.shape), where))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -46,7 +46,7 @@ PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory 
 
 
 class LlamaBackend:
-    """Llama, SmolLM2, Mistral and Qwen2 shapes in float32 or bfloat16, on CPU or CUDA."""
+    """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA."""
 
     no_trees: str | None = None
 

@@ -1,8 +1,8 @@
 """Llama-shaped transformer in plain tensors: one layer as a function, weights as a record.
 
 The same function serves decoding (cache, batch 1), batched collection (cache, padded batch) and the
-training of exit adapters (no cache, gradients). Llama, SmolLM2, Mistral and Qwen2 differ only in
-sizes and in whether the q, k, v projections have biases.
+training of exit adapters (no cache, gradients). Llama, SmolLM2, Mistral, Qwen2 and Qwen3 differ
+only in sizes, in whether the q, k, v projections have biases, and in whether q and k are normed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rope = tuple[Tensor, Tensor]  # cos and sin
 KEYS_ROUND = 128
 ROWS_ROUND = 4
 QUERIES = 128  # positions of a prompt whose attention is computed at once
-ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM")
+ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class LayerWeights:
     gate_up: Matrix  # [2 * f, d]
     down: Matrix  # [d, f]
     qkv_bias: Tensor | None = None  # [(H + 2 * KV) * D]
+    head_norms: Tensor | None = None  # [2, D], of every query head and of every key head
 
     def tensors(self) -> dict[str, Matrix]:
-        """Field name -> tensor or matrix, an absent bias left out."""
+        """Field name -> tensor or matrix, what is absent left out."""
         return {name: t for name, t in vars(self).items() if t is not None}
 
 
@@ -85,8 +86,7 @@ def layer(
     None for causal attention from position 0. slot: where keys and values are written and read,
     None where there is no cache. Returns what has h's shape.
     """
-    x = rms_norm(h, w.attention_norm, shape.norm_eps)
-    qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)  # [B, H + 2 KV, T, D]
+    qkv = _queries_keys_values(h, w, shape, rope)
     q, kv = qkv.tensor_split((shape.heads,), -3)
     if slot is None:
         k, v = kv.chunk(2, -3)
@@ -126,9 +126,16 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
 
 
-def _split(qkv: Tensor, shape: Shape) -> Tensor:
-    """[..., T, (H + 2 KV) * D] -> [..., H + 2 KV, T, D]."""
-    return qkv.view(*qkv.shape[:-1], -1, shape.head_dim).transpose(-3, -2)
+def _queries_keys_values(h: Tensor, w: LayerWeights, shape: Shape, rope: Rope) -> Tensor:
+    """h [..., T, d] -> [..., H + 2 KV, T, D], queries and keys turned to their positions."""
+    x = rms_norm(h, w.attention_norm, shape.norm_eps)
+    qkv = linear(x, w.qkv, w.qkv_bias)
+    heads = qkv.view(*qkv.shape[:-1], -1, shape.head_dim).transpose(-3, -2)
+    if w.head_norms is not None:
+        q, k, v = heads.tensor_split((shape.heads, shape.heads + shape.kv_heads), -3)
+        q, k = (rms_norm(x, n, shape.norm_eps) for x, n in zip((q, k), w.head_norms, strict=True))
+        heads = torch.cat([q, k, v], -3)
+    return _rotate(heads, rope)
 
 
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -237,8 +244,7 @@ def skip_layer(
 ) -> None:
     """Write the keys and values of a layer that h [T, d] does not go through, as if it had come
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
-    x = rms_norm(h, w.attention_norm, shape.norm_eps)
-    qkv = _rotate(_split(linear(x, w.qkv, w.qkv_bias), shape), rope)
+    qkv = _queries_keys_values(h, w, shape, rope)
     slot.store(qkv[shape.heads :])  # a packed matrix cannot be cut: q is for nothing
 
 
@@ -258,7 +264,7 @@ def unsupported(config: dict[str, Any]) -> str | None:
         return f"architecture {architecture} is not one of {', '.join(ARCHITECTURES)}"
     if kind_of(config) not in KINDS:
         return f"rope type {kind_of(config)} is not supported"
-    slides = config.get("use_sliding_window", architecture != "Qwen2ForCausalLM")
+    slides = config.get("use_sliding_window", not architecture.startswith("Qwen"))
     if config.get("sliding_window") and slides:
         return "sliding-window attention is not supported"
     if config.get("hidden_act", "silu") != "silu":

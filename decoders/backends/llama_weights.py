@@ -80,10 +80,14 @@ def fused(stored: dict[str, Tensor]) -> LayerWeights:
     """One layer of a transformers state dict, by the names of its parts."""
     qkv = [f"self_attn.{name}_proj" for name in "qkv"]
     biased = f"{qkv[0]}.bias" in stored
+    norms = [
+        stored[n] for n in ("self_attn.q_norm.weight", "self_attn.k_norm.weight") if n in stored
+    ]
     return LayerWeights(
         attention_norm=stored["input_layernorm.weight"],
         qkv=torch.cat([stored[f"{name}.weight"] for name in qkv]),
         qkv_bias=torch.cat([stored[f"{name}.bias"] for name in qkv]) if biased else None,
+        head_norms=torch.stack(norms) if norms else None,
         out=stored["self_attn.o_proj.weight"],
         mlp_norm=stored["post_attention_layernorm.weight"],
         gate_up=torch.cat([stored[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]),

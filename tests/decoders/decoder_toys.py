@@ -19,6 +19,7 @@ from transformers import (
     MistralConfig,
     PreTrainedModel,
     Qwen2Config,
+    Qwen3Config,
     RepetitionPenaltyLogitsProcessor,
     TemperatureLogitsWarper,
     TopKLogitsWarper,
@@ -54,7 +55,12 @@ CPU = torch.device("cpu")
 
 # -- tiny transformers models ---------------------------------------------------------------------
 
-CONFIGS: dict[str, type] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "mistral": MistralConfig}
+CONFIGS: dict[str, type] = {
+    "llama": LlamaConfig,
+    "qwen2": Qwen2Config,
+    "qwen3": Qwen3Config,
+    "mistral": MistralConfig,
+}
 SIZES: dict[str, Any] = {
     "vocab_size": 16,
     "hidden_size": 32,
@@ -94,7 +100,8 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
     """What the compiler would be given, run as it is; the same for all models of one shape."""
 
     def make(example: Example) -> Programs:
-        key = (example.shape, *[t.dtype for t in stored(example.layer)])
+        fields = example.layer.tensors()
+        key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
         if key not in _PROGRAMS:
             _PROGRAMS[key] = Programs(*(_interpreted(example, tokens) for tokens in (1, FEW)))
         return _PROGRAMS[key]

@@ -46,6 +46,8 @@ DECODERS = (
     "native-int4-with-exit",
     "native-int4-compiled",
     "native-int8-compiled-with-exit",
+    "native-qwen3-with-exit",
+    "native-qwen3-int4-compiled",
     "hf",
 )
 MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
@@ -65,10 +67,12 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
     if kind == "hf":
         return HFBackend.load(tiny(), CPU, torch.float32)
     rounding = next((name for name in ROUNDINGS if name in kind), None)
+    model = "qwen3" if "qwen3" in kind else "llama"
     if rounding is not None:
-        backend = LlamaBackend.load(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding=rounding)
+        folder = tiny(model, **FITS_INT4)
+        backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
     else:
-        backend = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
+        backend = native(tiny(model), torch.float64 if kind == "native-float64" else torch.float32)
     if kind.endswith("-with-exit"):
         backend.open_exit(1)
     if "-recorded" in kind:
@@ -219,6 +223,8 @@ SHAPES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "qwen2-tied": ("qwen2", {}),
     "qwen2-untied": ("qwen2", {"tie_word_embeddings": False}),
+    "qwen3-tied": ("qwen3", {}),
+    "qwen3-untied": ("qwen3", {"tie_word_embeddings": False, "head_dim": 16}),
     "mistral": ("mistral", {"tie_word_embeddings": False}),
     "mistral-head-dim": ("mistral", {"head_dim": 16}),
     **{

@@ -25,7 +25,12 @@ from decoders.pass_costs import Place
 
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-KINDS: list[tuple[str, Rounding]] = [("llama", "int4"), ("qwen2", "int4"), ("mistral", "int8")]
+KINDS: list[tuple[str, Rounding]] = [
+    ("llama", "int4"),
+    ("qwen2", "int4"),
+    ("qwen3", "int4"),
+    ("mistral", "int8"),
+]
 
 
 def rounded(tiny: Tiny, kind: str, rounding: Rounding) -> LlamaBackend:

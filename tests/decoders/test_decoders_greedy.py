@@ -175,7 +175,7 @@ def test_hf_backend_ids_equal_transformers_generate(name: str, tiny: Tiny) -> No
         assert run(target, how, prompt, Request(24)).ids == generate(model, prompt, 24)
 
 
-@pytest.mark.parametrize("kind", ["qwen2", "mistral"])
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
 def test_other_shapes_equal_transformers_generate(kind: str, tiny: Tiny) -> None:
     folder = tiny(kind, tie_word_embeddings=False)
     target, model = native(folder), transformers_model(folder)
