@@ -45,9 +45,10 @@ def from_gguf(gguf: Path) -> Path:
         try:
             _convert(gguf, made)
         except Exception as error:  # the loader raises many kinds
+            kind = "" if isinstance(error, DraftpickError) else f"{type(error).__name__}: "
             raise DraftpickError(
-                f"{gguf} cannot be converted ({type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0]}); name a transformers folder instead"
+                f"{gguf} cannot be converted ({kind}{str(error).strip().splitlines()[0]}); name a "
+                "transformers folder instead"
             ) from error
         return {"gguf_sha256": digest}
 
