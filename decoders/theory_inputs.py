@@ -136,7 +136,14 @@ def acceptance_of(results: Iterable[DecodeResult]) -> float:
     return accepted / tried
 
 
-def load_single(target: str, config: Path | None, arm: str, dtype: str, device: str) -> Engine:
+def load_single(
+    target: str,
+    config: Path | None,
+    arm: str,
+    dtype: str,
+    device: str,
+    context: int | None = None,
+) -> Engine:
     """An engine with that arm alone, drafting one token a round so that each stands for itself."""
     from .arms import choose, load_arms
     from .engine import Engine
@@ -146,4 +153,4 @@ def load_single(target: str, config: Path | None, arm: str, dtype: str, device: 
     if not isinstance(recipe, DraftingRecipe):
         raise DraftpickError(f"arm {arm!r} does not draft; name one that does")
     single = recipe.model_copy(update={"length": LengthRecipe(k=1)})
-    return Engine.load(target, {arm: single}, dtype=dtype, device=device)
+    return Engine.load(target, {arm: single}, dtype=dtype, device=device, context=context)

@@ -66,6 +66,9 @@ def align(
     seed: Annotated[int, typer.Option(help="Order of examples and initial weights.")] = 0,
     target: Annotated[str, typer.Option(help="Model to align with.")] = "smollm2-135m-instruct",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a prompt with the target's answer.")
+    ] = None,
 ) -> None:
     """Train a drafter to predict what the target writes (prediction alignment).
 
@@ -96,7 +99,9 @@ def align(
         raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
     if start is not None and not start.exists():
         raise DraftpickError(f"no such drafter folder or sizes file: {start}")
-    written = tuple(outputs or [write_outputs(files, out, target, device, max_new_tokens, chosen)])
+    written = tuple(
+        outputs or [write_outputs(files, out, target, device, max_new_tokens, chosen, context)]
+    )
     config = AlignConfig(
         kind=kind,
         out=out,

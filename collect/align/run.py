@@ -110,7 +110,8 @@ def align(
 
 def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
     if not targets.is_encoder_decoder(folder):
-        native = targets.load_backend(folder, device, torch.bfloat16, "native")
+        longest = config.max_prompt + config.max_answer
+        native = targets.load_backend(folder, device, torch.bfloat16, "native", context=longest)
         assert isinstance(native, LlamaBackend)
         return native
     if config.kind == "drafter":

@@ -27,8 +27,10 @@ def write_outputs(
     device: str,
     max_new_tokens: int,
     tasks: Sequence[str] | None,
+    context: int | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
+    context: as in Engine.load.
 
     Started again it goes on after the last whole line; no query is asked twice.
     """
@@ -41,7 +43,7 @@ def write_outputs(
     todo = [q for q in wanted if q.id not in done]
     if not todo:
         return path
-    engine = Engine.load(target, device=device)
+    engine = Engine.load(target, device=device, context=context)
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
