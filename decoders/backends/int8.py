@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 WIDE = 32  # rows up to which the narrow kernels are used: drafts are shorter, most prompts longer
+ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +55,12 @@ class Int8Weight:
 def to_int8(dense: Tensor, wide: Tensor | None) -> Int8Weight:
     """dense: bfloat16 [out, in], rounded to the nearest of 255 steps of its row's largest entry.
     The step is bfloat16 itself, so that the values are rounded to what will be multiplied."""
-    scale = (dense.abs().amax(1).float() / 127).clamp(min=1e-30).to(torch.bfloat16)
-    steps = (dense.float() / scale.float().unsqueeze(1)).round().clamp(-127, 127)
-    return Int8Weight(steps.to(torch.int8), scale, wide)
+    values, scales = zip(*map(_rounded, dense.split(ROWS_AT_ONCE)), strict=True)
+    return Int8Weight(torch.cat(values), torch.cat(scales), wide)
+
+
+def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """int8 [n, in] and scales [n]; for a few rows at a time, as a head's would fill memory."""
+    scale = (rows.abs().amax(1).float() / 127).clamp(min=1e-30).to(torch.bfloat16)
+    steps = (rows.float() / scale.float().unsqueeze(1)).round().clamp(-127, 127)
+    return steps.to(torch.int8), scale
