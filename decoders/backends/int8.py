@@ -55,8 +55,9 @@ class Int8Weight:
 def to_int8(dense: Tensor, wide: Tensor | None) -> Int8Weight:
     """dense: bfloat16 [out, in], rounded to the nearest of 255 steps of its row's largest entry.
     The step is bfloat16 itself, so that the values are rounded to what will be multiplied."""
-    values, scales = zip(*map(_rounded, dense.split(ROWS_AT_ONCE)), strict=True)
-    return Int8Weight(torch.cat(values), torch.cat(scales), wide)
+    parts = [_rounded(rows) for rows in torch.split(dense, ROWS_AT_ONCE)]
+    values, scale = (torch.cat(part) for part in zip(*parts, strict=True))
+    return Int8Weight(values, scale, wide)
 
 
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
