@@ -142,7 +142,7 @@ def test_a_transformers_model_s_weights_too(
     tiny: Tiny, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = targets.load_backend
-    monkeypatch.setattr(targets, "load_backend", lambda *args: real(*args, "hf"))
+    monkeypatch.setattr(targets, "load_backend", lambda *args, **more: real(*args, "hf", **more))
     engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
     users = [engine.method(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
     assert all(isinstance(user.reviewer, HFBackend) for user in users)
