@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -99,11 +100,11 @@ class _Breakpoints:
     def __init__(self, target: Tensor, draft: Tensor) -> None:
         p, q = target.double(), draft.double()
         self.target, self.draft = p / p.sum(-1, True), q / q.sum(-1, True)
+        p, q = _drafted(self.target, self.draft)
         # nan where both are 0: such a token counts nowhere
-        ratio = (self.draft.log() - self.target.log()).nan_to_num(0.0, torch.inf, -torch.inf)
+        ratio = (q.log() - p.log()).nan_to_num(0.0, torch.inf, -torch.inf)
         order = _order(ratio)
-        ratio = ratio.gather(-1, order)
-        p, q = self.target.gather(-1, order), self.draft.gather(-1, order)
+        ratio, p, q = ratio.gather(-1, order), p.gather(-1, order), q.gather(-1, order)
         # each end's sums from that end, where the terms are small: [K, V + 1]
         self._p_first, self._q_first = _running(p), _running(q)
         self._p_last, self._q_last = _running(p.flip(-1)), _running(q.flip(-1))
@@ -158,6 +159,21 @@ class _Breakpoints:
         """[K, V] pi."""
         capped = (cap * self.target).nan_to_num(0.0, torch.inf)  # nothing where p is 0
         return torch.maximum(torch.minimum(self.draft, capped), floor * self.target)
+
+
+def _drafted(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Both [K, V], or on a CPU, where they are many, [K, 1 + n] of the n tokens that a row's q has;
+    the others, which are all at the floor, as one in front. A drafter knows a part of a target's
+    vocabulary, or draws from a few tokens."""
+    if p.device.type != "cpu":  # elsewhere their number would have to be read
+        return p, q
+    known = q.numpy().any(0)
+    if known.all():
+        return p, q
+    in_draft, others = (torch.from_numpy(np.flatnonzero(which)) for which in (known, ~known))
+    rest = p[:, others].sum(-1, True)
+    p, q = p[:, in_draft], q[:, in_draft]
+    return torch.cat([rest, p], -1), torch.cat([torch.zeros_like(rest), q], -1)
 
 
 def _order(ratio: Tensor) -> Tensor:

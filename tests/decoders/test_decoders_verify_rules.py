@@ -107,6 +107,20 @@ def test_supports_that_differ(case: str, dtype: torch.dtype) -> None:
         check_star(p, q, alpha)
 
 
+@pytest.mark.parametrize("kept", [1, 2, 300])
+def test_a_draft_of_a_part_of_the_vocabulary(kept: int) -> None:
+    """Rows that do not know the same part, and one that knows all."""
+    p, q = softmaxes(1000, 4, 4, 0, F64)
+    generator = torch.Generator().manual_seed(kept)
+    for row in q[1:]:
+        row[torch.randperm(1000, generator=generator)[kept:]] = 0
+    for draft in (normal(q), normal(q[1:])):
+        for budget in BUDGETS:
+            check_budget(p[-len(draft) :], draft, budget)
+        for alpha in (0.0, 0.3, 0.99):
+            check_star(p[-len(draft) :], draft, alpha)
+
+
 def test_ratios_beyond_what_a_float_can_be() -> None:
     p = normal(torch.tensor([[1e308, 1e-9, 1e-9, 0, 1, 1, 1, 1]], dtype=F64))
     q = normal(torch.tensor([[0, 1, 3, 1, 1, 1, 1, 1]], dtype=F64))
