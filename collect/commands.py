@@ -148,9 +148,9 @@ def collect(
         measure=measure,
         seed=seed,
     )
-    # Before the models are loaded: a mistake in a query file should show at once.
+    # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine = _load_engine(target, dtype, device, backend, context, config)
+    engine = _load_engine(target, dtype, device, backend, context, config, options.arms)
     report = _sweep(engine, asked, out, options)
     if as_json:
         from dataclasses import asdict
@@ -279,14 +279,18 @@ def _load_engine(
     backend: str | None,
     context: int | None,
     config: Path | None,
+    only: tuple[str, ...],
 ) -> SweepEngine:
-    """The engine with the defaults it has itself for what was not asked."""
+    """The engine with the defaults it has itself for what was not asked. only: arms; the target
+    itself, whose answers all are compared with, is always there."""
     from decoders import Engine
+    from decoders.arms import AUTOREGRESSIVE
 
     named: dict[str, Any] = {
         "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
     }  # fmt: skip
-    return Engine.load(arms=config, **{k: v for k, v in named.items() if v is not None})
+    arms = [AUTOREGRESSIVE, *only] if only else None
+    return Engine.load(arms=config, only=arms, **{k: v for k, v in named.items() if v is not None})
 
 
 def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:

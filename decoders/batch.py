@@ -14,7 +14,7 @@ from .alone import Alone
 from .arms import AUTOREGRESSIVE
 from .backends.base import opening
 from .backends.llama import LlamaBackend
-from .drafters import MaxGramDrafter, NullDrafter, TreeDrafter
+from .drafters import MaxGramDrafter, NullDrafter, TreeDrafter, WidenedDrafter
 from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
@@ -161,7 +161,7 @@ class Batch:
             at == 0 or alone.draft(start + answer[:at], 1) == [token]
             for at, token in enumerate(answer)
         ]
-        if isinstance(method.drafter, TreeDrafter):  # what stands may be any of its branches
+        if isinstance(method.drafter, TreeDrafter | WidenedDrafter):  # any branch may stand
             result = self._engine.decode(name, prompt, Request(len(answer)))
             return Replay(agree, result.rounds, result.drafted, result.accepted)
         alone.start(prompt)

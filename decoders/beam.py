@@ -47,6 +47,15 @@ class Found:
     result: DecodeResult
 
 
+def require_greedy(arm: str, request: Request) -> None:
+    """Raises DraftpickError at a temperature above 0."""
+    if not request.sampling.greedy:
+        raise DraftpickError(
+            f"arm {arm!r} is a beam search, which draws nothing; ask for temperature 0 or choose "
+            "another arm"
+        )
+
+
 class BeamDraft:
     """Beam search by a draft model, some steps ahead. width: continuations kept a step."""
 
@@ -133,11 +142,7 @@ class BeamSearch:
     ) -> Found:
         """The arguments are decode's. Raises DraftpickError at a temperature above 0, and where the
         beams outgrow the target's cache."""
-        if not request.sampling.greedy:
-            raise DraftpickError(
-                f"arm {self.name!r} is a beam search, which draws nothing; ask for temperature 0 "
-                "or choose another arm"
-            )
+        require_greedy(self.name, request)
         clock = Clock(target.device)
         tree = TokenTree(require_trees(self.name, target, "a target"), prefilled.logits)
         self.length.reset()

@@ -26,6 +26,7 @@ from .costs import Costs, measure
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import Method
 from .recipes import ArmRecipe
+from .recipes.checkpoints import Reading
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .strategy import Drafts, Strategy
@@ -69,25 +70,36 @@ class Engine:
         device: str = "auto",
         backend: str = "auto",
         context: int | None = None,
+        request: Request | None = None,
     ) -> Engine:
         """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
-        by name, None for those that ship. only: these arms of it. context: the most tokens of a
-        prompt with its answer, None for all that the model holds (of a T5, 1024). Where an arm goes
-        by what the target's passes cost, that is measured at the first loading on a machine.
-        Raises DraftpickError before anything is loaded where the arms file or a name is wrong, and
-        OutOfMemory where the model does not fit."""
+        by name, None for those that ship. only: these arms of it, which will all be used. context:
+        the most tokens of a prompt with its answer, None for all that the model holds (of a T5,
+        1024). request: what `only` will be asked for. Where an arm goes by what the target's passes
+        cost, that is measured at the first loading on a machine.
+        Raises DraftpickError before anything is loaded where the arms file or a name is wrong, an
+        arm of `only` cannot answer such a request or its drafters do not fit the target, and
+        OutOfMemory where the target does not fit the memory."""
         declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
         recipes = choose(declared, list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
+        if only and request is not None:
+            for recipe in recipes.values():
+                recipe.check(request)
         folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(dtype)
         if context is not None:
             targets.check_context(folder, context)
+        tokenizer = targets.load_tokenizer(folder)
+        if only and any(name != AUTOREGRESSIVE for name in recipes):
+            reading = Reading.of_folder(folder, tokenizer)
+            for recipe in recipes.values():
+                recipe.fit(reading)
         engine = cls(
             targets.load_backend(folder, where, kind, backend, rounding, context),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
             fingerprint=targets.fingerprint(folder),
-            tokenizer=targets.load_tokenizer(folder),
+            tokenizer=tokenizer,
             eos_ids=targets.eos_ids(folder),
         )
         if any(recipe.by_passes for recipe in recipes.values()):
@@ -209,6 +221,7 @@ class Engine:
         answer that came after them is rolled back). streamer: as transformers' (`put`, `end`).
         """
         self.check(prompt_ids, request)
+        self.arm(arm).check(request)
         method = self.method(arm)
         if self._needs(prompt_ids, request) > method.context:
             raise DraftpickError(

@@ -153,4 +153,6 @@ def load_single(
     if not isinstance(recipe, DraftingRecipe):
         raise DraftpickError(f"arm {arm!r} does not draft; name one that does")
     single = recipe.model_copy(update={"length": LengthRecipe(k=1)})
-    return Engine.load(target, {arm: single}, dtype=dtype, device=device, context=context)
+    return Engine.load(
+        target, {arm: single}, only=[arm], dtype=dtype, device=device, context=context
+    )

@@ -57,7 +57,8 @@ def _settings(recipe: ArmRecipe) -> dict[str, Any] | None:
     own = {
         name: value
         for name, value in given.items()
-        if "kind=" not in describe(value) and describe(value) not in models
+        if isinstance(value, int | float)
+        or ("kind=" not in describe(value) and describe(value) not in models)
     }
     return own or None
 

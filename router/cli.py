@@ -134,7 +134,8 @@ def generate(
         raise DraftpickError("give either a PROMPT or --prompts FILE")
     # Mistakes that need no model are told before one is loaded.
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    Request(max_new_tokens=max_new_tokens, sampling=sampling, stop=tuple(stop or ()), seed=seed)
+    request = Request(max_new_tokens, sampling, stop=tuple(stop or ()), seed=seed)
+    how = (config, dtype, device, backend, context)
     if prompts is not None:
         asked = read_prompts(prompts)
     else:
@@ -142,7 +143,7 @@ def generate(
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
     failures = generate_all(
-        _router(target, policy, config, dtype, device, backend, context, needs_policy=arm is None),
+        _router(target, policy, how, arm is None, [arm] if arm is not None else [], request),
         asked,
         as_json,
         {
@@ -213,12 +214,14 @@ def specbench(
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, _split(tasks))
+    how = (config, dtype, device, backend, context)
+    named = _split(arms) or []
     summary = run_specbench(
-        _router(target, policy, config, dtype, device, backend, context, needs_policy=routed),
+        _router(target, policy, how, routed, named, request),
         asked,
         request,
         out,
-        arms=_split(arms),
+        arms=named,
         policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
         seed=seed,
         hardware=telemetry.hardware(dtype, device),
@@ -344,21 +347,19 @@ def _tell(error: Exception) -> int:
     return 1
 
 
+How = tuple[Path | None, str, str, str, int | None]  # arms file, dtype, device, backend, context
+
+
 def _router(
-    target: str,
-    policy: str | None,
-    config: Path | None,
-    dtype: str,
-    device: str,
-    backend: str,
-    context: int | None,
-    needs_policy: bool,
+    target: str, policy: str | None, how: How, routed: bool, named: list[str], request: Any
 ) -> Any:
+    """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
+    they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
-    if needs_policy:
-        return Router.from_pretrained(target, policy, config, dtype, device, backend, context)
-    return Router(load_engine(target, config, dtype, device, backend, context), None)
+    if routed:
+        return Router.from_pretrained(target, policy, *how)
+    return Router(load_engine(target, *how, named, request), None)
 
 
 def _split(names: list[str] | None) -> list[str] | None:

@@ -220,12 +220,23 @@ def load_engine(
     device: str,
     backend: str = "auto",
     context: int | None = None,
+    only: Sequence[str] = (),
+    request: Request | None = None,
 ) -> RoutingEngine:
-    """`decoders.Engine.load`, which also takes the arms file's path as a string."""
+    """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
+    and autoregressive; without any, all."""
     from decoders import Engine
+    from decoders.arms import AUTOREGRESSIVE
 
     declared = Path(arms) if isinstance(arms, str) else arms
     engine: RoutingEngine = Engine.load(
-        target=target, arms=declared, dtype=dtype, device=device, backend=backend, context=context
+        target=target,
+        arms=declared,
+        only=[AUTOREGRESSIVE, *only] if only else None,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        context=context,
+        request=request,
     )
     return engine

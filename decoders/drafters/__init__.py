@@ -7,6 +7,7 @@ from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 from .tree import TreeDrafter
+from .widened import WidenedDrafter
 
 __all__ = [
     "Drafter",
@@ -15,5 +16,6 @@ __all__ = [
     "NeuralDrafter",
     "NullDrafter",
     "TreeDrafter",
+    "WidenedDrafter",
     "begin",
 ]

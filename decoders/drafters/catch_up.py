@@ -22,3 +22,10 @@ def roll_back(backend: Backend, context: list[int], read: Callable[[Tensor], Ten
         return 0
     read(torch.tensor(context[held:-1], device=backend.device))
     return 1
+
+
+def agreeing(one: list[int], other: list[int]) -> int:
+    """How many leading tokens agree."""
+    if other[: len(one)] == one:
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

@@ -17,6 +17,7 @@ from ..chance import Chance
 from ..errors import DraftpickError
 from ..pass_costs import PassCosts
 from ..records import Proposal, Sampling
+from .catch_up import agreeing
 from .next_token_table import NextTokenTable
 
 # How often what followed an earlier match of n tokens follows again, for n = 1, 2, ...: measured on
@@ -79,7 +80,7 @@ class MaxGramDrafter:
     def _index(self, context: list[int]) -> None:
         """Enter every n-gram that ends before the last token: each has a successor, and the suffix
         never matches itself."""
-        held = _common(self._line, context)
+        held = agreeing(self._line, context)
         first = max(1, held)
         for end in reversed(range(first, len(self._line))):  # what no longer stands
             for key in self._keys(end):
@@ -147,10 +148,3 @@ class MaxGramDrafter:
         self._index(self._text(context))  # the first round's token comes without a commit
         ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
         return Proposal(ids)
-
-
-def _common(one: list[int], other: list[int]) -> int:
-    """How many leading tokens agree."""
-    if other[: len(one)] == one:
-        return len(one)
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

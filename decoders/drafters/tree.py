@@ -1,21 +1,18 @@
-"""A tree of drafts from a model of its own (D17).
+"""A tree of drafts from a model of its own, every node of which has children (D17).
 
-At the leading depths a node has several children: at temperature 0 the likeliest tokens, else as
-many draws without replacement, which the verifier tries in that order. Either only the lead, the
-first child of each depth, has children (Chen et al., Cascade Speculative Drafting, appendix B),
-which costs the drafter no more than a chain; or every node does, and the drafter reads each depth
-in one tree pass.
+At the leading depths a node has several: at temperature 0 the likeliest tokens, else as many draws
+without replacement, which the verifier tries in that order. The drafter reads each depth in one
+tree pass. Where the lead alone has children, `widened.py` makes a tree of a chain.
 """
 
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from ..backends.base import Backend, TreeBackend
+from ..backends.base import TreeBackend
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
@@ -25,19 +22,19 @@ from ..tree_shape import TreeShape
 
 
 class TreeDrafter:
-    """slots: positions that the target's cache holds; where a tree does not fit any more, a chain
-    is drafted. With `shape.every`, `backend` must be a TreeBackend.
+    """branch: children of each node at the leading depths. slots: positions that the target's cache
+    holds; where a tree does not fit any more, a chain is drafted.
     """
 
     def __init__(
         self,
-        backend: Backend,
+        backend: TreeBackend,
         vocab: DraftVocab | None,
-        shape: TreeShape,
+        branch: tuple[int, ...],
         slots: int,
     ) -> None:
         self.backend, self.vocab = backend, vocab
-        self.shape = shape
+        self.shape = TreeShape(branch, every=True)
         self.parameters = backend.parameters
         self.context = backend.context
         self.calls = 0
@@ -45,9 +42,9 @@ class TreeDrafter:
         self._device = backend.device
         self._nothing = torch.empty(0, dtype=torch.int64, device=backend.device)
         known = backend.vocab_size if vocab is None else vocab.size - 1
-        if max(shape.branch, default=1) > known:
+        if max(branch, default=1) > known:
             raise DraftpickError(
-                f"a tree with {max(shape.branch)} children a node needs a drafter that knows as "
+                f"a tree with {max(branch)} children a node needs a drafter that knows as "
                 f"many tokens, not {known}; lower `branch`"
             )
         self._forget(0)
@@ -69,13 +66,13 @@ class TreeDrafter:
         min_confidence: float = 0.0,
         needs_raw: bool = False,
     ) -> Proposal:
-        """A tree at most k deep. It ends above a depth to which every node that would have children
-        gives less than min_confidence."""
+        """A tree at most k deep. It ends above a depth to which every node gives less than
+        min_confidence."""
         shape = self._fitting(len(context), k)
         tokens: list[Tensor] = []  # by depth, [G * width] target ids
         laws: list[Tensor] = []  # by node, [N] what it was drawn from
         parents: list[int] = []
-        growing = [-1]  # the nodes that are to have children
+        growing = [-1]  # the nodes that have children
         logits = self._feed(context[self.backend.length :])  # [G, N], theirs
         self._forget(len(context))
         for depth in range(k):
@@ -89,14 +86,14 @@ class TreeDrafter:
             laws += drawn_from
             first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
             if depth + 1 < k:
-                growing = list(range(first, len(parents))) if self.shape.every else [first]
-                logits = self._read(tokens[-1][: len(growing)], [parents[n] for n in growing])
+                growing = list(range(first, len(parents)))
+                logits = self._read(tokens[-1], parents[first:])
         return self._proposal(tokens, laws, parents)
 
     def commit(self, context: list[int]) -> None:
         stands = self._walk(context[self._base : -1])
-        if self.shape.every and self._nodes:
-            cast(TreeBackend, self.backend).keep(stands)
+        if self._nodes:
+            self.backend.keep(stands)
         self.backend.truncate(min(self._base + len(stands), len(context) - 1))
         if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
             self._feed(context[self.backend.length : -1])
@@ -111,7 +108,7 @@ class TreeDrafter:
     def _fitting(self, at: int, k: int) -> TreeShape:
         """A chain where the tree's nodes would not fit after `at` positions."""
         fits = at + self.shape.nodes(k) <= self._slots
-        return self.shape if fits else TreeShape((), self.shape.every)
+        return self.shape if fits else TreeShape((), every=True)
 
     def _feed(self, tokens: list[int]) -> Tensor:
         """Append a chain of target ids; [1, N] logits for what follows the last."""
@@ -119,18 +116,15 @@ class TreeDrafter:
         return self._logits(torch.tensor(tokens, device=self._device), None)[-1:]
 
     def _read(self, tokens: Tensor, parents: list[int]) -> Tensor:
-        """Append drafted nodes [G] target ids; [G, N] logits. Leads alone are a chain."""
+        """Append drafted nodes [G] target ids; [G, N] logits."""
         self.calls += 1
         self._nodes.append(tokens)
-        self._parents += parents if self.shape.every else [len(self._parents) - 1]
-        return self._logits(tokens, parents if self.shape.every else None)
+        self._parents += parents
+        return self._logits(tokens, parents)
 
     def _logits(self, tokens: Tensor, parents: list[int] | None) -> Tensor:
         ids = tokens if self.vocab is None else self.vocab.from_target[tokens]
-        if parents is None:
-            logits = self.backend.extend(ids)
-        else:
-            logits = cast(TreeBackend, self.backend).extend(ids, parents)
+        logits = self.backend.extend(ids, parents)
         return logits if self.vocab is None else logits[:, : self.vocab.size - 1]
 
     def _penalised(

@@ -18,6 +18,7 @@ from .hierarchy import HierarchyRecipe
 from .horizontal import HorizontalRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .sampled_beams import SampledBeamsRecipe
 from .tree import TreeRecipe
 from .vertical import VerticalRecipe
 
@@ -36,6 +37,7 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "calm": CalmRecipe,
     "tree": TreeRecipe,
     "beam": BeamRecipe,
+    "sampled_beams": SampledBeamsRecipe,
 }
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
     from ..lengths import DraftLength
+    from ..records import Request
     from ..strategy import Strategy
+    from .checkpoints import Reading
 
 __all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
 
@@ -22,20 +24,28 @@ LONGEST = 64  # tokens of a draft
 
 class LengthRecipe(Strict):
     """kind fixed: k tokens a round. adaptive: up to k, chosen from the running acceptance rate and
-    the measured costs. min_confidence: stop before a token that the drafter gives less."""
+    the measured costs. scheduled: k at first, then two more or one fewer, as in transformers.
+    min_confidence: stop before a token that the drafter gives less."""
 
-    kind: Literal["fixed", "adaptive"] = "fixed"
+    kind: Literal["fixed", "adaptive", "scheduled"] = "fixed"
     k: Annotated[int, Field(ge=1, le=LONGEST)] = 4
     min_confidence: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
+    @property
+    def longest(self) -> int:
+        """Tokens that a draft may come to have."""
+        return LONGEST if self.kind == "scheduled" else self.k
+
     def build(self, reviewer: Backend | None = None) -> DraftLength:
         """reviewer: the model whose passes drafts spare; what they cost is used where known."""
-        from ..lengths import AdaptiveLength, FixedLength
+        from ..lengths import AdaptiveLength, FixedLength, ScheduledLength
         from ..pass_costs import known
 
         if self.kind == "adaptive":
             passes = known(reviewer) if reviewer is not None else None
             return AdaptiveLength(self.k, self.min_confidence, passes=passes)
+        if self.kind == "scheduled":
+            return ScheduledLength(self.k, self.min_confidence, LONGEST)
         return FixedLength(self.k, self.min_confidence)
 
 
@@ -55,6 +65,13 @@ class ArmRecipe(Strict):
     def by_passes(self) -> bool:
         """Whether it goes by what the target's passes cost (see `decoders.pass_costs`)."""
         return False
+
+    def check(self, request: Request) -> None:
+        """Raises DraftpickError where the arm cannot answer so; needs no model."""
+
+    def fit(self, target: Reading) -> None:
+        """Raises DraftpickError where what it names is not to be had or does not fit the target, of
+        which nothing but its files is known yet. No weights are loaded."""
 
     def prepare(self, target: Backend) -> None:
         """Tell the target, before it reads any prompt, what the arm will want of it."""

@@ -7,11 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import ArmRecipe, LengthRecipe
+from .nested import fit
 from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
+    from ..records import Request
     from ..strategy import Strategy
+    from .checkpoints import Reading
 
 
 class BeamRecipe(ArmRecipe):
@@ -44,6 +47,15 @@ class BeamRecipe(ArmRecipe):
     def lossless(self) -> bool:
         """A search is not the target's greedy answer, except with one beam."""
         return self.beams == 1
+
+    def check(self, request: Request) -> None:
+        from ..beam import require_greedy
+
+        require_greedy(self.name, request)
+
+    def fit(self, target: Reading) -> None:
+        if self.drafter is not None:
+            fit(self.drafter, self.name, target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..backends.tree import require_trees

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from .base import ArmRecipe, DraftingRecipe
-from .nested import Nested, make
+from .nested import Nested, fit, make, prepare
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..strategy import Strategy
+    from .checkpoints import Reading
 
 
 class CascadeRecipe(ArmRecipe):
@@ -32,8 +33,11 @@ class CascadeRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
+    def fit(self, target: Reading) -> None:
+        fit(self.drafter, self.name, target)
+
     def prepare(self, target: Backend) -> None:
-        self.drafter.prepare(target)
+        prepare(self.drafter, self.name, target)
 
 
 class TokenCascadeRecipe(CascadeRecipe):

@@ -41,10 +41,42 @@ def folder_of(arm: str, drafter: str, needed: str) -> Path:
         raise DraftpickError(f"arm {arm!r}: {error}") from error
 
 
-def require_same_reading(arm: str, folder: Path, target: Backend) -> None:
+@dataclass(frozen=True)
+class Reading:
+    """What a drafter must have in common with its target, loaded or not. tokenizer: the target's,
+    None where it is not known. layers: the target's, or its decoder's; None likewise."""
+
+    vocab_size: int
+    encoder_decoder: bool
+    tokenizer: Any
+    layers: int | None = None
+
+    @classmethod
+    def of(cls, target: Backend, tokenizer: Any) -> Reading:
+        return cls(target.vocab_size, isinstance(target, EncoderDecoder), tokenizer)
+
+    @classmethod
+    def of_folder(cls, target: Path, tokenizer: Any) -> Reading:
+        config = _config(target)
+        layers = config.get("num_decoder_layers") or config.get("num_hidden_layers")
+        return cls(_vocab_size(target), targets.is_encoder_decoder(target), tokenizer, layers)
+
+
+def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab | None]:
+    """The folder of a draft model, and its part of the target's vocabulary if it has not all of it.
+    Raises DraftpickError where there is no such model or it does not fit."""
+    folder = folder_of(arm, drafter, "config.json")
+    _require_same_kind(arm, folder, reading)
+    vocab = draft_vocab_of(arm, folder, reading.vocab_size)
+    if vocab is None:
+        _require_same_tokenizer(arm, folder, reading)
+    return folder, vocab
+
+
+def _require_same_kind(arm: str, folder: Path, reading: Reading) -> None:
     """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
     kinds = {True: "an encoder-decoder", False: "decoder-only"}
-    theirs, ours = targets.is_encoder_decoder(folder), isinstance(target, EncoderDecoder)
+    theirs, ours = targets.is_encoder_decoder(folder), reading.encoder_decoder
     if theirs != ours:
         raise DraftpickError(
             f"arm {arm!r}: {folder.name} is {kinds[theirs]} and the target is {kinds[ours]}; use "
@@ -52,18 +84,16 @@ def require_same_reading(arm: str, folder: Path, target: Backend) -> None:
         )
 
 
-def draft_vocab_of(arm: str, folder: Path, target: Backend) -> DraftVocab | None:
+def draft_vocab_of(arm: str, folder: Path, target_vocab: int) -> DraftVocab | None:
     """The folder's reduced vocabulary, if it has one; it must have been made for this target's."""
     vocab = DraftVocab.load(folder)
-    if vocab is None:
-        return None
-    if vocab.target_vocab != target.vocab_size:
+    if vocab is not None and vocab.target_vocab != target_vocab:
         raise DraftpickError(
             f"arm {arm!r}: its drafter was made for a target vocabulary of "
-            f"{vocab.target_vocab}, this target has {target.vocab_size}; align one with "
+            f"{vocab.target_vocab}, this target has {target_vocab}; align one with "
             "`draftpick align --target ...`"
         )
-    return vocab.to(target.device)
+    return vocab
 
 
 @dataclass(frozen=True)
@@ -91,12 +121,8 @@ class Checkpoint:
 
 def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
     """Raises DraftpickError where there is no such model or it does not fit the target."""
-    folder = folder_of(arm, drafter, "config.json")
-    require_same_reading(arm, folder, target)
-    vocab = draft_vocab_of(arm, folder, target)
-    if vocab is None:
-        require_same_tokenizer(arm, folder, target, tokenizer)
-    return Checkpoint(folder, vocab, target)
+    folder, vocab = fitting(arm, drafter, Reading.of(target, tokenizer))
+    return Checkpoint(folder, None if vocab is None else vocab.to(target.device), target)
 
 
 _LOADED: WeakValueDictionary[tuple[object, ...], Backend] = WeakValueDictionary()
@@ -118,19 +144,34 @@ def _load(folder: Path, target: Backend) -> Backend:
     return backend
 
 
-def require_same_tokenizer(arm: str, folder: Path, target: Backend, tokenizer: Any) -> None:
+def _require_same_tokenizer(arm: str, folder: Path, reading: Reading) -> None:
     """A whole-vocabulary drafter must mean the same by every id."""
-    if (folder / "tokenizer.json").is_file() and tokenizer is not None:
-        same = targets.load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
+        same = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()
     else:
-        config = json.loads((folder / "config.json").read_text())
-        same = config.get("text_config", config)["vocab_size"] == target.vocab_size
+        same = _vocab_size(folder) == reading.vocab_size
     if not same:
         raise DraftpickError(
             f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
             "tokens would mean other words. Use a drafter of the target's family, or align one "
             "with `draftpick align`"
         )
+
+
+def _vocab_size(folder: Path) -> int:
+    size = _config(folder).get("vocab_size")
+    if size is None:
+        raise DraftpickError(
+            f"{folder.name}: its config.json does not say `vocab_size`; save it anew with "
+            "transformers' save_pretrained"
+        )
+    return int(size)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
 
 
 def common_vocab(drafter: Backend, target: Backend) -> DraftVocab | None:

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from ..tree_shape import TreeShape
 from .base import LONGEST, ArmRecipe
 from .max_gram import MaxGramRecipe
-from .nested import make, refuse_by_cost
+from .nested import fit, make, refuse_by_cost
+from .tree import Branch, require_bounds
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
     from ..strategy import Strategy
+    from .checkpoints import Reading
 
 
 class CSDraftingRecipe(ArmRecipe):
@@ -23,13 +26,17 @@ class CSDraftingRecipe(ArmRecipe):
     a hub id, then a Max-Gram as a mapping. K: upper-triangular, a row and a column a model. Row 0
     says how many tokens each model in turn adds to what the target reviews; row i + 1 how many each
     model after models[i] adds to what models[i] reviews. lenience: of every review but the
-    target's. Appendix B of the paper reviews Max-Gram strictly; here as in the algorithm.
+    target's. Appendix B of the paper reviews Max-Gram strictly; here as in the algorithm. branch:
+    children at the leading drafted positions, for the target to review as a tree; the first of each
+    is the cascade's own, and the others have none. Appendix B has 8 "for each leading node", which
+    we read as [8, 8] with its K of [[1, 3], [0, 1]]: what Max-Gram writes has no siblings.
     """
 
     kind: Literal["cs_drafting"] = "cs_drafting"
     models: list[str | MaxGramRecipe]
     K: list[list[int]]
     lenience: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    branch: Branch = ()
 
     @field_validator("models", mode="before")
     @classmethod
@@ -46,8 +53,7 @@ class CSDraftingRecipe(ArmRecipe):
     @model_validator(mode="after")
     def _upper_triangular(self) -> CSDraftingRecipe:
         n = len(self.models)
-        assert isinstance(self.models[-1], MaxGramRecipe)  # as validated
-        refuse_by_cost("models", self.models[-1])
+        refuse_by_cost("models", self._last)
         if len(self.K) != n or any(len(row) != n for row in self.K):
             raise ValueError(f"K: give {n} rows of {n} numbers, as there are {n} models")
         for i, row in enumerate(self.K):
@@ -58,6 +64,7 @@ class CSDraftingRecipe(ArmRecipe):
                     f"K: row {i} must have 1 or more on the diagonal, 0 or more right of it and at "
                     f"most {LONGEST} together, not {row}"
                 )
+        require_bounds(TreeShape(self.branch), LONGEST)  # a review may let more stand than K
         return self
 
     @property
@@ -66,18 +73,39 @@ class CSDraftingRecipe(ArmRecipe):
 
     @property
     def drafter(self) -> str:
-        return ", ".join(model for model in self.models if isinstance(model, str)) + ", max_gram"
+        return ", ".join(self._reviewing) + ", max_gram"
+
+    @property
+    def _reviewing(self) -> list[str]:
+        return [model for model in self.models if isinstance(model, str)]
+
+    @property
+    def _last(self) -> MaxGramRecipe:
+        last = self.models[-1]
+        assert isinstance(last, MaxGramRecipe)  # as validated
+        return last
+
+    def fit(self, target: Reading) -> None:
+        from .checkpoints import fitting
+
+        for name in self._reviewing:
+            fitting(self.name, name, target)
+        fit(self._last, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.tree import require_trees
+        from ..drafters import WidenedDrafter
         from ..drafters.cs_drafting import cs_drafter
         from .checkpoints import find
 
-        *names, last = self.models
-        assert isinstance(last, MaxGramRecipe)  # as validated
-        found = [find(self.name, str(name), target, tokenizer) for name in names]
-        max_gram = make(last, self.name, target, tokenizer)
+        if self.branch:
+            require_trees(self.name, target, "a target")
+
+        found = [find(self.name, name, target, tokenizer) for name in self._reviewing]
+        max_gram = make(self._last, self.name, target, tokenizer)
         reviewers = [checkpoint.load_reviewer() for checkpoint in found]
-        return cs_drafter(reviewers, max_gram, self.K, self.lenience, LONGEST)
+        drafter = cs_drafter(reviewers, max_gram, self.K, self.lenience, LONGEST)
+        return WidenedDrafter(drafter, self.branch, target.context) if self.branch else drafter
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..lengths import FixedLength

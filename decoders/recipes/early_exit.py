@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
 
 from ..errors import DraftpickError
 from .base import DraftingRecipe
@@ -13,27 +17,46 @@ if TYPE_CHECKING:
 
     from ..backends.base import Backend, ExitBackend
     from ..backends.exit_head import ExitHead
-    from ..draft_vocab import DraftVocab
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class EarlyExitRecipe(DraftingRecipe):
-    """drafter: an exit adapter, a shipped name or a local folder."""
+    """drafter: an exit adapter, a shipped name or a local folder. Or layer: how many of the
+    target's layers draft, read by its own norm and head, untrained."""
 
     kind: Literal["early_exit"] = "early_exit"
-    drafter: str
+    drafter: str | None = None
+    layer: Annotated[int, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> EarlyExitRecipe:
+        if (self.drafter is None) == (self.layer is None):
+            raise ValueError(
+                "give either `drafter`, a trained exit, or `layer`, to draft with the target's own "
+                "norm and head after so many layers"
+            )
+        return self
 
     @property
     def on_target(self) -> bool:
         return True
 
+    def fit(self, target: Reading) -> None:
+        from ..backends.exit_head import check_exit
+        from .checkpoints import draft_vocab_of
+
+        if self.drafter is not None:
+            draft_vocab_of(self.name, self._folder(), target.vocab_size)
+        if target.layers is not None:
+            with self._named():
+                check_exit(self._layer(), target.layers, 0)
+
     def prepare(self, target: Backend) -> None:
         """A target that cannot have an exit is left alone: the arm says so when it is asked for,
         the others work."""
-        from ..backends.exit_head import ADAPTER
         from ..backends.hf_seq2seq import HFSeq2SeqBackend
         from ..backends.llama import LlamaBackend
-        from .checkpoints import folder_of
 
         if isinstance(target, LlamaBackend):
             layers = target.shape.layers
@@ -41,16 +64,12 @@ class EarlyExitRecipe(DraftingRecipe):
             layers = target.layers
         else:
             return
-        folder = folder_of(self.name, self.drafter, ADAPTER)
-        config = json.loads((folder / "config.json").read_text())
-        if config["exit_layer"] < layers:
-            target.open_exit(config["exit_layer"])
+        if self._layer() < layers:
+            target.open_exit(self._layer())
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.base import ExitBackend
-        from ..backends.exit_head import ADAPTER
         from ..drafters import EarlyExitDrafter
-        from .checkpoints import draft_vocab_of, folder_of
 
         if not isinstance(target, ExitBackend):
             raise DraftpickError(
@@ -58,21 +77,55 @@ class EarlyExitRecipe(DraftingRecipe):
                 "does not fit or --backend hf has switched off, or a T5-like target; choose "
                 "another arm"
             )
-        folder = folder_of(self.name, self.drafter, ADAPTER)
-        vocab = draft_vocab_of(self.name, folder, target)
+        head = self._trained(target) if self.layer is None else _plain(self.layer, target)
+        with self._named():
+            return EarlyExitDrafter(target, head)
+
+    def _layer(self) -> int:
+        """That it leaves after."""
+        if self.layer is not None:
+            return self.layer
+        return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What is wrong, with the arm's name."""
         try:
-            return EarlyExitDrafter(target, _head(folder, target, vocab))
-        except ValueError as error:
+            yield
+        except (DraftpickError, ValueError) as error:
             raise DraftpickError(f"arm {self.name!r}: {error}") from error
 
+    def _folder(self) -> Path:
+        from ..backends.exit_head import ADAPTER
+        from .checkpoints import folder_of
 
-def _head(folder: Path, target: ExitBackend, vocab: DraftVocab | None) -> ExitHead:
+        assert self.drafter is not None
+        return folder_of(self.name, self.drafter, ADAPTER)
+
+    def _trained(self, target: ExitBackend) -> ExitHead:
+        from ..backends.early_exit import Adapter, AdapterHead
+        from ..backends.hf_seq2seq import HFSeq2SeqBackend
+        from ..backends.llama import LlamaBackend
+        from ..backends.seq2seq_exit import LensHead, load_lens
+        from .checkpoints import draft_vocab_of
+
+        folder = self._folder()
+        vocab = draft_vocab_of(self.name, folder, target.vocab_size)
+        vocab = None if vocab is None else vocab.to(target.device)
+        with self._named():
+            if isinstance(target, LlamaBackend):
+                return AdapterHead(target, Adapter.load(folder, target), vocab)
+            assert isinstance(target, HFSeq2SeqBackend)
+            return LensHead(target, load_lens(folder, target), vocab)
+
+
+def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.early_exit import Adapter, AdapterHead
     from ..backends.hf_seq2seq import HFSeq2SeqBackend
     from ..backends.llama import LlamaBackend
-    from ..backends.seq2seq_exit import LensHead, load_lens
+    from ..backends.seq2seq_exit import LensHead, plain_lens
 
     if isinstance(target, LlamaBackend):
-        return AdapterHead(target, Adapter.load(folder, target), vocab)
+        return AdapterHead(target, Adapter.plain(target, layer), None)
     assert isinstance(target, HFSeq2SeqBackend)
-    return LensHead(target, load_lens(folder, target), vocab)
+    return LensHead(target, plain_lens(target, layer).to(target.dtype), None)

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, make, refuse_by_cost, words
+from .nested import Nested, fit, make, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class HierarchyRecipe(DraftingRecipe):
@@ -43,6 +44,12 @@ class HierarchyRecipe(DraftingRecipe):
     @property
     def drafter(self) -> str:
         return f"{self.middle} after {words(self.small)}"
+
+    def fit(self, target: Reading) -> None:
+        from .checkpoints import fitting
+
+        fitting(self.name, self.middle, target)
+        fit(self.small, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter

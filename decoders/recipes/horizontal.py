@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import LONGEST, DraftingRecipe, LengthRecipe
-from .nested import Nested, make, words
+from .nested import Nested, fit, make, prepare, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class HorizontalRecipe(DraftingRecipe):
@@ -45,9 +46,13 @@ class HorizontalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 
+    def fit(self, target: Reading) -> None:
+        for part in self.parts:
+            fit(part, self.name, target)
+
     def prepare(self, target: Backend) -> None:
         for part in self.parts:
-            part.model_copy(update={"name": self.name}).prepare(target)
+            prepare(part, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.horizontal import HorizontalDrafter, Part

@@ -11,6 +11,7 @@ from .base import DraftingRecipe
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class MaxGramRecipe(DraftingRecipe):
@@ -46,6 +47,13 @@ class MaxGramRecipe(DraftingRecipe):
                 "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
             )
         return self
+
+    def fit(self, target: Reading) -> None:
+        from ..drafters.next_token_table import FILE
+        from .checkpoints import folder_of
+
+        if self.drafter is not None:
+            folder_of(self.name, self.drafter, FILE)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.base import EncoderDecoder

@@ -11,6 +11,7 @@ from .base import DraftingRecipe
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 def _nested(body: Any) -> Any:
@@ -33,12 +34,24 @@ def _nested(body: Any) -> Any:
         raise ValueError("; ".join(lines)) from error
     if not isinstance(made, DraftingRecipe):
         raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
+    if made.kind == "tree":
+        raise ValueError("kind: 'tree' is for the target's review alone; give `neural`")
     if "verifier" in made.model_fields_set:
         raise ValueError("verifier: leave it out; only the target's review has one to choose")
     return made
 
 
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
+
+
+def fit(inner: DraftingRecipe, arm: str, target: Reading) -> None:
+    """As ArmRecipe.fit; mistakes are the arm's."""
+    inner.model_copy(update={"name": arm}).fit(target)
+
+
+def prepare(inner: DraftingRecipe, arm: str, target: Backend) -> None:
+    """As ArmRecipe.prepare, likewise."""
+    inner.model_copy(update={"name": arm}).prepare(target)
 
 
 def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Drafter:

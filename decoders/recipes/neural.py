@@ -10,12 +10,18 @@ if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..draft_vocab import DraftVocab
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class DraftModelRecipe(DraftingRecipe):
     """drafter: a shipped name, a local transformers folder or a hub id."""
 
     drafter: str
+
+    def fit(self, target: Reading) -> None:
+        from .checkpoints import fitting
+
+        fitting(self.name, self.drafter, target)
 
     def load_model(self, target: Backend, tokenizer: Any) -> tuple[Backend, DraftVocab | None]:
         """The draft model, and the part of the target's vocabulary that it knows (None: all)."""

@@ -14,6 +14,20 @@ if TYPE_CHECKING:
     from ..drafters import Drafter
 
 MOST_NODES = 256
+Branch = tuple[Annotated[int, Field(ge=1, le=64)], ...]
+
+
+def require_bounds(shape: TreeShape, depths: int) -> None:
+    """Of a tree so deep. Raises ValueError."""
+    if len(shape.branch) > depths:
+        raise ValueError(
+            f"`branch` has {len(shape.branch)} depths, but a draft ends after {depths}; shorten "
+            "the one or lengthen the other"
+        )
+    if (nodes := shape.nodes(depths)) > MOST_NODES:
+        raise ValueError(
+            f"the tree has {nodes} nodes, more than {MOST_NODES}; lower `branch` or shorten drafts"
+        )
 
 
 class TreeRecipe(DraftModelRecipe):
@@ -21,23 +35,14 @@ class TreeRecipe(DraftModelRecipe):
     the depth. every: all nodes of a depth have children, else only the likeliest one."""
 
     kind: Literal["tree"] = "tree"
-    branch: Annotated[tuple[Annotated[int, Field(ge=1, le=64)], ...], Field(min_length=1)]
+    branch: Annotated[Branch, Field(min_length=1)]
     every: bool = False
 
     @model_validator(mode="after")
     def _in_bounds(self) -> TreeRecipe:
         if self.verifier.rule != "lossless":
             raise ValueError("a tree is verified losslessly; leave `verifier` out")
-        if len(self.branch) > self.length.k:
-            raise ValueError(
-                f"`branch` has {len(self.branch)} depths, but `length` ends the draft after "
-                f"{self.length.k}; shorten one or raise the other"
-            )
-        nodes = self.shape.nodes(self.length.k)
-        if nodes > MOST_NODES:
-            raise ValueError(
-                f"the tree has {nodes} nodes, more than {MOST_NODES}; lower `branch` or `length`"
-            )
+        require_bounds(self.shape, self.length.longest)
         return self
 
     @property
@@ -46,10 +51,11 @@ class TreeRecipe(DraftModelRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.tree import require_trees
-        from ..drafters import TreeDrafter
+        from ..drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
 
         require_trees(self.name, target, "a target")
         model, vocab = self.load_model(target, tokenizer)
-        if self.every:
-            require_trees(self.name, model, "a drafter")
-        return TreeDrafter(model, vocab, self.shape, target.context)
+        if not self.every:
+            return WidenedDrafter(NeuralDrafter(model, vocab), self.branch, target.context)
+        reader = require_trees(self.name, model, "a drafter")
+        return TreeDrafter(reader, vocab, self.branch, target.context)

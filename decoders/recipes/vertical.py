@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, make, refuse_by_cost, words
+from .nested import Nested, fit, make, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..drafters import Drafter
+    from .checkpoints import Reading
 
 
 class VerticalRecipe(DraftingRecipe):
@@ -43,6 +44,12 @@ class VerticalRecipe(DraftingRecipe):
     @property
     def drafter(self) -> str:
         return f"{self.review} reviewing {words(self.inner)}"
+
+    def fit(self, target: Reading) -> None:
+        from .checkpoints import fitting
+
+        fitting(self.name, self.review, target)
+        fit(self.inner, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter

@@ -91,7 +91,9 @@ def tradeoff(
     asked = load_questions(questions or [shipped_queries("test")], limit, seed, wanted or None)
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
-    engine = load_engine(target, swept.arms, dtype, device, backend, context)
+    engine = load_engine(
+        target, swept.arms, dtype, device, backend, context, list(swept.arms), request
+    )
     hardware = telemetry.hardware(dtype, device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)

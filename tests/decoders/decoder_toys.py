@@ -42,6 +42,8 @@ from decoders.drafters import (
     MaxGramDrafter,
     NeuralDrafter,
     NullDrafter,
+    TreeDrafter,
+    WidenedDrafter,
 )
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import DraftLength, FixedLength
@@ -49,6 +51,7 @@ from decoders.loop import Method
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
 from decoders.strategy import Strategy
+from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless, Verifier
 
 CPU = torch.device("cpu")
@@ -214,6 +217,13 @@ def reduced(kept: list[int], target_vocab: int, seed: int) -> NeuralDrafter:
     """A drafter over a part of the target's vocabulary."""
     vocab = DraftVocab(kept, target_vocab)
     return NeuralDrafter(ToyBackend.random(vocab.size, seed, 1.0), vocab)
+
+
+def grown(model: Any, vocab: DraftVocab | None, shape: TreeShape, slots: int) -> Drafter:
+    """A model's tree, of whichever sort."""
+    if shape.every:
+        return TreeDrafter(model, vocab, shape.branch, slots)
+    return WidenedDrafter(NeuralDrafter(model, vocab), shape.branch, slots)
 
 
 def max_gram(table: list[int] | None = None, **options: Any) -> MaxGramDrafter:

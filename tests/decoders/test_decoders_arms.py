@@ -70,7 +70,10 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
         ("arms: {a: {kind: autoregressive, drafter: x}}", "arms.a.drafter"),
         ("arms: {a: {kind: max_gram, shortest: 5, longest: 3}}", "longest"),
         ("arms: {a: {kind: max_gram, verifier: kind}}", "arms.a.verifier"),
-        ("arms: {a: {kind: early_exit}}", "arms.a.drafter"),
+        (
+            "arms: {a: {kind: early_exit}}",
+            "arms.a: give either `drafter`, a trained exit, or `layer`",
+        ),
         ("arms: {a: {kind: max_gram, length: {min_confidence: 1.5}}}", "min_confidence"),
         ("arms: {a: null}", "arms.a.kind"),
         ("arms: {a: 5}", "arms.a.kind"),

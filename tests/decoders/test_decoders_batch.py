@@ -12,6 +12,7 @@ import torch
 from decoder_toys import (
     CPU,
     ListedLengths,
+    grown,
     max_gram,
     method,
     native,
@@ -30,7 +31,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.cascades import Calm, SequenceCascade, TokenCascade
 from decoders.costs import Costs
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter, NullDrafter, TreeDrafter
+from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
@@ -385,7 +386,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     the loop, where side branches stand too."""
     trees, answers = make_engine(tiny), one_by_one(engine, 20)
     model = native(tiny(seed=0, num_hidden_layers=2))
-    drafter = TreeDrafter(model, None, TreeShape((3, 2), every), trees.target.context)
+    drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
     trees._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
     assert trees.batch.arm("small", PROMPTS, 8).ids == engine.batch.arm("small", PROMPTS, 8).ids
     made = trees.batch.teacher_forced("small", PROMPTS, answers)

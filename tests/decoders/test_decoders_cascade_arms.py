@@ -17,7 +17,7 @@ from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.mapped import MappedBackend
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import MaxGramDrafter, NeuralDrafter
+from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
@@ -56,6 +56,11 @@ arms:
     models: [{one}, {part}, {{kind: max_gram, shortest: 1}}]
     K: [[1, 2, 3], [0, 2, 2], [0, 0, 4]]
     lenience: 3
+  nest-of-a-tree:
+    kind: cs_drafting
+    models: [{one}, {{kind: max_gram, shortest: 1}}]
+    K: [[1, 3], [0, 1]]
+    branch: [8, 8]
   hierarchy:
     kind: hierarchy
     small: {{kind: neural, drafter: {two}}}
@@ -82,7 +87,7 @@ def file(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def names() -> list[str]:
-    return ["vertical", "two-deep", "horizontal", "nest", "hierarchy"]
+    return ["vertical", "two-deep", "horizontal", "nest", "nest-of-a-tree", "hierarchy"]
 
 
 @pytest.fixture
@@ -121,6 +126,8 @@ def test_what_is_built(engine: Engine) -> None:
     assert [p.tokens for p in drafter("nest").parts] == [1, 2, 3]
     assert [p.tokens for p in part.inner.parts] == [4]
     assert one.method.verifier.lenience == part.method.verifier.lenience == 3
+    tree = drafter("nest-of-a-tree")
+    assert isinstance(tree, WidenedDrafter) and [p.tokens for p in tree.inner.parts] == [1, 3]
     assert isinstance(part.reviewer, MappedBackend)
     assert [p.min_confidence for p in drafter("horizontal").parts] == [0.3, 0.0, 0.0]
     small = drafter("hierarchy").inner
@@ -206,6 +213,18 @@ MISTAKES = {
         "end the list with",
     ),
     "no models": ("kind: cs_drafting, models: [], K: [[1]]", "at least one draft model"),
+    "too many children": (
+        f"{NEST}: [[1, 3], [0, 1]], branch: [64, 64, 64, 64]",
+        "the tree has 316 nodes, more than 256",
+    ),
+    "a schedule that may grow too long": (
+        "kind: tree, drafter: x, branch: [16, 8], every: true, length: {kind: scheduled, k: 2}",
+        "the tree has 8080 nodes, more than 256",
+    ),
+    "a tree inside": (
+        "kind: vertical, review: x, inner: {kind: tree, drafter: y, branch: [2]}",
+        "inner: kind: 'tree' is for the target's review alone",
+    ),
     "lenience of a nest": (
         f"{NEST}: [[1, 1], [0, 1]], lenience: 0.5",
         r"a\.lenience: .*equal to 1",
@@ -292,18 +311,24 @@ def test_a_mistake_in_the_file(case: str, tmp_path: Path) -> None:
 
 @pytest.fixture
 def nothing_loads(monkeypatch: pytest.MonkeyPatch) -> None:
-    def load(*args: object) -> None:
+    def load(*args: object, **more: object) -> None:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(targets, "load_backend", load)
 
 
 def refused(tiny: Tiny, tmp_path: Path, body: str) -> str:
-    path = tmp_path / "arms.yaml"
+    """What is said of an arm, the same with the target loaded and before it is."""
+    path, folder = tmp_path / "arms.yaml", tmp_path / "target"
     path.write_text(f"arms: {{a: {{{body}}}}}")
+    folder.mkdir()
+    with_tokenizer(tiny(), folder, WORDS)
     engine = Engine(native(tiny()), load_arms(path), tokenizer=tokenizer(WORDS))
     with pytest.raises(DraftpickError) as caught:
         engine.method("a")
+    with pytest.raises(DraftpickError) as early:
+        Engine.load(str(folder), path, only=["a"], dtype="float32", device="cpu")
+    assert str(early.value) == str(caught.value)
     assert str(caught.value).startswith("arm 'a': ") and "\n" not in str(caught.value)
     return str(caught.value)
 
@@ -316,10 +341,23 @@ def body(kind: str, model: Path, inner: str = MAX_GRAM) -> str:
         "part": f"kind: horizontal, parts: [{inner}, {{kind: neural, drafter: {model}}}]",
         "nest": f"kind: cs_drafting, models: [{model}, {inner}], K: [[1, 1], [0, 1]]",
         "hierarchy": f"kind: hierarchy, middle: {model}, small: {inner}",
+        "small": f"kind: hierarchy, middle: {model.parent}/fits, small: "
+        f"{{kind: neural, drafter: {model}}}",
+        "plain": f"kind: neural, drafter: {model}",
+        "tree": f"kind: tree, drafter: {model}, branch: [2]",
+        "beam": f"kind: beam, beams: 2, drafter: {{kind: neural, drafter: {model}}}",
+        "beams": f"kind: sampled_beams, beams: 2, drafter: {{kind: neural, drafter: {model}}}",
+        "cascade": f"kind: token_cascade, alpha: 0.3, drafter: {{kind: neural, drafter: {model}}}",
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["vertical", "inner", "part", "nest", "hierarchy"])
+KINDS = (
+    "vertical", "inner", "part", "nest", "hierarchy", "small", "plain", "tree", "beam", "beams",
+    "cascade",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", ["tokenizer", "width", "reduced", "missing"])
 @pytest.mark.usefixtures("nothing_loads")
 def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
@@ -345,6 +383,29 @@ def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
         "missing": "holds no config.json",
     }
     assert expected[fault] in said
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("kind: early_exit, layer: 3", "an exit must lie after layer 1 to 2, not 3"),
+        ("kind: early_exit, drafter: nowhere/exit", "nowhere/exit"),
+        ("kind: early_exit, drafter: EXIT", "made for a target vocabulary of 99"),
+        ("kind: max_gram, drafter: nowhere/table", "nowhere/table"),
+        (f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 7}}]", "after layer 1 to 2, not 7"),
+        ("kind: token_cascade, alpha: 0.1, drafter: {kind: early_exit, layer: 7}", "2, not 7"),
+    ],
+)
+@pytest.mark.usefixtures("nothing_loads")
+def test_exits_and_tables_too(body: str, says: str, tiny: Tiny, tmp_path: Path) -> None:
+    (tmp_path / "exit").mkdir()
+    DraftVocab([1, 2], 99).save(adapter_folder(tiny, tmp_path / "exit"))
+    target, file = tmp_path / "target", tmp_path / "arms.yaml"
+    target.mkdir()
+    with_tokenizer(tiny(), target, WORDS)
+    file.write_text(f"arms: {{a: {{{body}}}}}".replace("EXIT", str(tmp_path / "exit")))
+    with pytest.raises(DraftpickError, match=f"^arm 'a': .*{says}"):
+        Engine.load(str(target), file, only=["a"], dtype="float32", device="cpu")
 
 
 def test_an_exit_in_a_row_is_opened_before_the_first_prompt(tiny: Tiny, file: Path) -> None:

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, generate, native, transformers_model
+from t5_toys import cut_model
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from decoders import Engine
+from decoders import Engine, targets
 from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
+from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.recipes import ArmRecipe, LengthRecipe, recipe
@@ -342,6 +344,54 @@ def test_exits_after_different_layers_are_refused(
         Engine(native(target_folder), recipes)
 
 
+@pytest.mark.parametrize("kind", ["llama", "t5"])
+def test_an_untrained_exit_is_the_target_s_first_layers(
+    kind: str, tiny: Tiny, tiny_t5: Tiny
+) -> None:
+    if kind == "llama":
+        folder, start = tiny(num_hidden_layers=4), PROMPT
+        cut = AutoModelForCausalLM.from_pretrained(folder, num_hidden_layers=2, dtype=torch.float32)
+    else:
+        folder, start = tiny_t5(num_decoder_layers=4), [0]
+        cut = cut_model(folder, 2)
+    target = targets.load_backend(folder, CPU, torch.float32)
+    exit_2 = recipe(name="exit", kind="early_exit", layer=2, length=K)
+    engine = Engine(target, arms(exit_2, recipe(name="row", kind="horizontal", parts=[
+        {"kind": "early_exit", "layer": 2, "length": {"k": 2}},
+        {"kind": "max_gram", "shortest": 1, "length": {"k": 2}},
+    ])))  # fmt: skip
+    plain = engine.decode("autoregressive", PROMPT, Request(20)).ids
+    for name in ("exit", "row"):
+        result = engine.decode(name, PROMPT, Request(20))
+        assert result.ids == plain and result.drafted > 0
+    engine.prefill(PROMPT)
+    drafter = engine.method("exit").drafter  # type: ignore[attr-defined]
+    drafter.reset(PROMPT)
+    context = [*start, 9]
+    made = drafter.propose(context, 5, Sampling(), Generator(CPU)).ids.tolist()
+    for token in made:
+        with torch.no_grad():
+            if kind == "llama":
+                logits = cut(torch.tensor([context])).logits
+            else:
+                ids = torch.tensor([context])
+                logits = cut(input_ids=torch.tensor([PROMPT]), decoder_input_ids=ids).logits
+        assert int(logits[0, -1].argmax()) == token
+        context.append(token)
+
+
+@pytest.mark.parametrize("fields", [{}, {"layer": 1, "drafter": "exit-2"}, {"layer": 0}])
+def test_an_exit_is_a_trained_one_or_a_layer(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"either `drafter`|greater than or equal to 1"):
+        recipe(name="exit", kind="early_exit", **fields)
+
+
+def test_an_exit_after_the_last_layer(tiny: Tiny) -> None:
+    engine = Engine(native(tiny()), arms(recipe(name="exit", kind="early_exit", layer=3)))
+    with pytest.raises(DraftpickError, match=r"^arm 'exit': an exit must .* 1 to 2, not 3"):
+        engine.method("exit")
+
+
 def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
     target = HFBackend.load(tiny(), CPU, torch.float32)
     engine = Engine(target, arms(exit_arm(adapter_folder(tiny, tmp_path))))
@@ -387,6 +437,22 @@ def test_load_from_a_folder(target_folder: Path, tmp_path: Path) -> None:
     assert hf.target_fingerprint == engine.target_fingerprint
     request = Request(15)
     assert hf.decode("copy", PROMPT, request).ids == engine.decode("copy", PROMPT, request).ids
+
+
+def test_a_sampled_beam_is_refused_before_anything_is_loaded_or_read(
+    target_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "arms.yaml"
+    config.write_text("arms: {beams: {kind: beam, beams: 2}}")
+    how: dict[str, Any] = {"arms": config, "dtype": "float32", "device": "cpu"}
+    sampled = Request(4, Sampling(temperature=0.5))
+    engine = Engine.load(str(target_folder), **how, only=["beams"], request=Request(4))
+    monkeypatch.setattr(targets, "load_backend", lambda *given: pytest.fail("it was loaded"))
+    monkeypatch.setattr(engine.target, "prefill", lambda ids: pytest.fail("it was read"))
+    with pytest.raises(DraftpickError, match="'beams' is a beam search"):
+        Engine.load(str(target_folder), **how, only=["beams"], request=sampled)
+    with pytest.raises(DraftpickError, match="'beams' is a beam search"):
+        engine.decode("beams", PROMPT, sampled)
 
 
 def test_load_refuses_before_it_loads(target_folder: Path, tmp_path: Path) -> None:

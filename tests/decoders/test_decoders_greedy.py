@@ -30,7 +30,7 @@ from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import Drafter, NeuralDrafter
-from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
+from decoders.lengths import AdaptiveLength, DraftLength, FixedLength, ScheduledLength
 from decoders.loop import Method
 from decoders.records import Request, Sampling
 
@@ -60,6 +60,7 @@ drafters: st.SearchStrategy[Callable[[ToyBackend], Drafter]] = st.one_of(
 lengths: st.SearchStrategy[DraftLength] = st.one_of(
     st.builds(FixedLength, st.integers(0, 7), st.sampled_from([0.0, 0.4, 0.8])),
     st.builds(AdaptiveLength, st.integers(1, 6), st.sampled_from([0.0, 0.4])),
+    st.builds(ScheduledLength, st.integers(1, 4), st.sampled_from([0.0, 0.4])),
     st.builds(ListedLengths, st.lists(st.integers(0, 5), min_size=1, max_size=5)),
 )
 penalties = st.sampled_from([1.0, 1.0, 1.6, 0.7])

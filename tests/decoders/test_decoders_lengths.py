@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from decoders.errors import DraftpickError
-from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.records import StepStats
 from decoders.theory import best_length, speculative
 
@@ -125,7 +129,31 @@ def test_a_fixed_length_stays() -> None:
     assert (rule.next(), rule.min_confidence) == (3, 0.5)
 
 
+@given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20))))
+@settings(max_examples=200, deadline=None)
+def test_the_schedule_is_that_of_transformers(first: int, rounds: list[tuple[int, int]]) -> None:
+    theirs: Any = SimpleNamespace(
+        num_assistant_tokens=first,
+        assistant_generation_config=SimpleNamespace(
+            num_assistant_tokens_schedule="heuristic_transient", assistant_confidence_threshold=0
+        ),
+    )
+    rule = ScheduledLength(first)
+    for drafted, stood in rounds:
+        stood = min(drafted, stood)
+        scores = [[0.0] * (drafted + 1)]
+        AssistedCandidateGenerator.update_candidate_strategy(theirs, None, scores, stood)
+        rule.observe(StepStats(drafted, stood, 0.0, 0.01))
+        assert rule.next() == min(theirs.num_assistant_tokens, 64)
+    rule.observe(StepStats(0, 0, 0.0, 0.01))
+    assert rule.next() == min(theirs.num_assistant_tokens, 64)
+    rule.reset()
+    assert rule.next() == first
+
+
 def test_lengths_are_checked() -> None:
+    with pytest.raises(DraftpickError, match="1 to 64 tokens, not 0"):
+        ScheduledLength(0)
     with pytest.raises(DraftpickError, match="-1"):
         FixedLength(-1)
     with pytest.raises(DraftpickError, match="at least 1"):

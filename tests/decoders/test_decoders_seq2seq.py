@@ -12,6 +12,7 @@ from decoder_toys import (
     ListedLengths,
     autoregressive,
     distance,
+    grown,
     loop_law,
     max_gram,
     method,
@@ -163,7 +164,7 @@ def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> Method:
         return method(NeuralDrafter(drafter, vocab), 3)
     drafter = seq2seq(tiny_t5(seed=5, num_layers=1, num_decoder_layers=1))
     if name in TREES:
-        return method(TreeDrafter(drafter, None, TREES[name], drafter.context), 3)
+        return method(grown(drafter, None, TREES[name], drafter.context), 3)
     lengths = {
         "neural": FixedLength(3),
         "adaptive": AdaptiveLength(5, 0.2),
@@ -265,7 +266,7 @@ DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
     "neural": lambda tiny: NeuralDrafter(seq2seq(tiny(seed=12, **SMALL), torch.float64)),
     "max-gram": lambda tiny: max_gram(shortest=1, source_apart=True),
     "tree": lambda tiny: TreeDrafter(
-        seq2seq(tiny(seed=12, **SMALL), torch.float64), None, TreeShape((2,), every=True), 96
+        seq2seq(tiny(seed=12, **SMALL), torch.float64), None, (2,), 96
     ),
 }
 

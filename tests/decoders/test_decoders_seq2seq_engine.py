@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -234,27 +235,36 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
 
 def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
     """The drafter's own answer is a chain; rounds are the loop's."""
-    small = {"drafter": str(tiny_t5(seed=5, num_layers=1)), "length": LengthRecipe(k=3)}
+    model = str(tiny_t5(seed=5, num_layers=1))
+    small: dict[str, Any] = {"drafter": model, "length": LengthRecipe(k=3)}
+    copies = {"kind": "max_gram", "shortest": 1}
+    nest: dict[str, Any] = {
+        "kind": "cs_drafting", "models": [model, copies], "K": [[1, 3], [0, 1]]
+    }  # fmt: skip
     arms = {
         "autoregressive": recipe(kind="autoregressive"),
         "chain": recipe(name="chain", kind="neural", **small),
         "tree": recipe(name="tree", kind="tree", branch=[3, 2], **small),
+        "nest": recipe(name="nest", **nest),
+        "nest-tree": recipe(name="nest-tree", branch=[4, 2], **nest),
     }
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
-    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"chain": 0.001, "tree": 0.001})
+    engine.__dict__["cost_table"] = Costs([0.01] * 4, dict.fromkeys(arms, 0.001))
     sources = [SOURCE, [3], [*range(2, 16), EOS]]
     answers = engine.batch.target(sources, 20).ids
-    assert engine.batch.arm("tree", sources, 9).ids == engine.batch.arm("chain", sources, 9).ids
-    trees = engine.batch.teacher_forced("tree", sources, answers)
-    chains = engine.batch.teacher_forced("chain", sources, answers)
-    assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
-    for source, tree in zip(sources, trees, strict=True):
-        live = engine.decode("tree", source, Request(20))
-        assert (tree.rounds, tree.drafted, tree.accepted) == (
-            live.rounds,
-            live.drafted,
-            live.accepted,
-        )
+    for chained, branched in (("chain", "tree"), ("nest", "nest-tree")):
+        alone = [engine.batch.arm(name, sources, 9).ids for name in (chained, branched)]
+        assert alone[0] == alone[1]
+        trees = engine.batch.teacher_forced(branched, sources, answers)
+        chains = engine.batch.teacher_forced(chained, sources, answers)
+        assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
+        for source, tree in zip(sources, trees, strict=True):
+            live = engine.decode(branched, source, Request(20))
+            assert (tree.rounds, tree.drafted, tree.accepted) == (
+                live.rounds,
+                live.drafted,
+                live.accepted,
+            )
 
 
 def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
@@ -362,3 +372,23 @@ def test_generate_on_the_command_line(
     assert code == 0
     assert said.out.split() == tokenizer.decode(theirs, skip_special_tokens=True).split()
     assert f"[arm {arm} " in said.err
+
+
+def test_collecting_a_named_arm_on_the_command_line(
+    folder: Path,
+    arms_file: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The target answers too, which all are compared with."""
+    from router import cli
+
+    costs = Costs([0.01] * 4, {"copy": 0.001})  # measuring takes a larger vocabulary
+    monkeypatch.setattr("decoders.engine.measure", lambda target, drafters: costs)
+    (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "task": "qa", "turns": [TEXT]}))
+    out, how = tmp_path / "out", ["--max-new-tokens", "5", "--dtype", "float32", "--device", "cpu"]
+    files = ["--queries", str(tmp_path / "q.jsonl"), "--config", str(arms_file), "--out", str(out)]
+    given = ["collect", "--target", str(folder), "--arms", "copy", *files, *how]
+    assert cli.main(given) == 0, capsys.readouterr()
+    assert "0 of 1 new rows are errors" in capsys.readouterr().out

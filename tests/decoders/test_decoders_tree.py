@@ -14,6 +14,7 @@ from decoder_toys import (
     autoregressive,
     distance,
     generate,
+    grown,
     loop_law,
     method,
     native,
@@ -31,7 +32,7 @@ from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import NeuralDrafter, TreeDrafter
+from decoders.drafters import Drafter, NeuralDrafter, TreeDrafter, WidenedDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
 from decoders.recipes import recipe
@@ -48,11 +49,11 @@ PROMPT = [0, 1, 0]
 V = 5
 
 
-def tree(model: Backend, *branch: int, every: bool = False, slots: int = 512) -> TreeDrafter:
-    return TreeDrafter(model, None, TreeShape(branch, every), slots)
+def tree(model: Backend, *branch: int, every: bool = False, slots: int = 512) -> Drafter:
+    return grown(model, None, TreeShape(branch, every), slots)
 
 
-def toy_tree(vocab: int, seed: int, *branch: int, every: bool = False) -> TreeDrafter:
+def toy_tree(vocab: int, seed: int, *branch: int, every: bool = False) -> Drafter:
     return tree(ToyBackend.random(vocab, seed, 1.0), *branch, every=every)
 
 
@@ -99,7 +100,7 @@ def test_the_target_s_own_ids(
     target = ToyBackend.random(V, seed)
     vocab = DraftVocab([0, 2, 4], V) if few else None
     backend = ToyBackend.random(vocab.size, seed) if vocab else model(target)
-    drafter = TreeDrafter(backend, vocab, shape, target.context)
+    drafter = grown(backend, vocab, shape, target.context)
     request, chunks = Request(most, Sampling(repetition_penalty=penalty)), list[list[int]]()
     alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
     how = method(drafter, length)
@@ -120,14 +121,14 @@ PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]]
 SHAPES = {"lead": TreeShape((3, 2)), "every": TreeShape((3, 2), every=True)}
 
 
-def tiny_tree(tiny: Tiny, kind: str, shape: str) -> TreeDrafter:
+def tiny_tree(tiny: Tiny, kind: str, shape: str) -> Drafter:
     folder = tiny(seed=5, num_hidden_layers=2)
     if kind == "reduced":
         vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
         folder = tiny(seed=6, num_hidden_layers=2, vocab_size=vocab.size)
-        return TreeDrafter(native(folder), vocab, SHAPES[shape], 96)
+        return grown(native(folder), vocab, SHAPES[shape], 96)
     model = HFBackend.load(folder, CPU, torch.float32) if kind == "hf" else native(folder)
-    return TreeDrafter(model, None, SHAPES[shape], 96)
+    return grown(model, None, SHAPES[shape], 96)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -214,12 +215,12 @@ def law_error(how: Any, prompt: list[int], request: Request, eos: tuple[int, ...
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("branch", [(2,), (3,)])
+@pytest.mark.parametrize(("branch", "every"), [((2,), False), ((3,), False), ((2,), True)])
 def test_children_drawn_without_replacement_keep_the_law(
-    branch: tuple[int, ...], sampling: str
+    branch: tuple[int, ...], every: bool, sampling: str
 ) -> None:
-    request = Request(4, SAMPLINGS[sampling])
-    assert law_error(method(toy_tree(3, 7, *branch), 2), PROMPT, request) < EXACT
+    request = Request(3 if every else 4, SAMPLINGS[sampling])
+    assert law_error(method(toy_tree(3, 7, *branch, every=every), 2), PROMPT, request) < EXACT
 
 
 @pytest.mark.parametrize(
@@ -233,7 +234,7 @@ def test_children_drawn_without_replacement_keep_the_law(
     ],
 )
 def test_two_depths_keep_the_law(sampling: str, shape: TreeShape) -> None:
-    drafter = TreeDrafter(ToyBackend.random(3, 7, 1.0), None, shape, 512)
+    drafter = grown(ToyBackend.random(3, 7, 1.0), None, shape, 512)
     assert law_error(method(drafter, 2), PROMPT, Request(4, SAMPLINGS[sampling])) < EXACT
 
 
@@ -252,10 +253,11 @@ def test_a_draft_cut_short_keeps_the_law() -> None:
     assert law_error(how, PROMPT, Request(4, Sampling(1.2, top_k=2))) < EXACT
 
 
-def test_a_reduced_vocabulary_keeps_the_law() -> None:
+@pytest.mark.parametrize("every", [False, True])
+def test_a_reduced_vocabulary_keeps_the_law(every: bool) -> None:
     vocab = DraftVocab([0, 2], 3)
     model = ToyBackend.random(vocab.size, 8, 1.0)
-    drafter = TreeDrafter(model, vocab, TreeShape((2,)), 512)
+    drafter = grown(model, vocab, TreeShape((2,), every), 512)
     assert law_error(method(drafter, 2), PROMPT, Request(3, SAMPLINGS["all"])) < EXACT
 
 
@@ -335,7 +337,7 @@ def test_a_wrong_rule_is_caught() -> None:
 
 
 def test_a_draft_that_lies_about_its_law_is_caught() -> None:
-    liar = Forgetful(ToyBackend.random(3, 7, 1.0), None, TreeShape((2,)), 512)
+    liar = Forgetful(ToyBackend.random(3, 7, 1.0), None, (2,), 512)
     assert law_error(method(liar, 1), PROMPT, Request(3, Sampling(1.0))) > 1e-3
 
 
@@ -446,12 +448,13 @@ def test_what_stands_is_not_read_again(every: bool) -> None:
 def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
     target = ToyBackend.random(5, seed=2)
     for every in (False, True):
-        how = method(toy_tree(5, 3, 2, 2, every=every), ListedLengths([3, 0, 0, 0, 2, 0]))
+        model = ToyBackend.random(5, 3, 1.0)
+        how = method(tree(model, 2, 2, every=every), ListedLengths([3, 0, 0, 0, 2, 0]))
         fresh, seen = toy_tree(5, 3, 2, 2, every=every), []
         propose = how.drafter.propose
 
         def watched(context: list[int], k: int, *rest: Any, propose: Any = propose) -> Proposal:
-            assert len(context) - how.drafter.backend.length <= 2  # noqa: B023
+            assert len(context) - model.length <= 2  # noqa: B023
             made = propose(context, k, *rest)
             seen.append((list(context), k, made))  # noqa: B023
             return made
@@ -478,7 +481,7 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     arm = load_arms(file)["oak"]
     target, model = native(tiny()), transformers_model(tiny())
     how: Any = arm.build(target, None)
-    assert arm.lossless and how.drafter.shape == TreeShape((3, 2))
+    assert arm.lossless and isinstance(how.drafter, WidenedDrafter)
     assert run(target, how, PROMPTS[1], Request(20)).ids == generate(model, PROMPTS[1], 20)
 
 
@@ -501,7 +504,7 @@ def test_one_mistake(fields: dict[str, Any], word: str) -> None:
 
 def test_more_children_than_tokens() -> None:
     with pytest.raises(DraftpickError, match=r"5 children a node .* not 4; lower `branch`"):
-        toy_tree(4, 0, 5)
+        toy_tree(4, 0, 5, every=True)
 
 
 def test_a_target_without_trees(tiny: Tiny) -> None:

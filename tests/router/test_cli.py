@@ -10,6 +10,7 @@ import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from typer.testing import CliRunner
 
+from decoders.records import Request
 from router import cli, demo, route
 
 
@@ -56,7 +57,8 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
     monkeypatch.setattr(route, "load_engine", load)
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
     assert cli.main(["generate", "hi", *how, "--context", "99", *more]) == 0
-    assert asked == [("t", None, "int8", "cpu", "hf", 99)]
+    forced = (["wide"], Request()) if more else ()
+    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced)]
 
 
 def test_prompts_from_a_file_in_every_form(

@@ -1,0 +1,100 @@
+"""Tree attention over any chain of drafts (D17; Chen et al., "Cascade Speculative Drafting",
+appendix B): the leading drafts have siblings, which the target reviews in the same pass and which
+cost the drafter nothing. `tree.py` has trees in which every node has children.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..records import Proposal, Sampling
+from ..tree_shape import TreeShape
+from .base import Drafter
+from .catch_up import agreeing
+
+
+class WidenedDrafter:
+    """inner: drafts a chain. branch: children at each leading depth, the chain's own among them;
+    the others come from the law that its token was drawn from, at temperature 0 from the drafter's
+    confidence there, and have no children. A copy, which is certain, has no siblings.
+
+    slots: positions that the target's cache holds; where a tree does not fit, the chain is alone.
+    """
+
+    def __init__(self, inner: Drafter, branch: tuple[int, ...], slots: int) -> None:
+        self.inner, self._shape, self._slots = inner, TreeShape(branch), slots
+        self._drafted: list[int] = []
+        self._at = 0  # where it begins
+
+    @property
+    def parameters(self) -> int:
+        return self.inner.parameters
+
+    @property
+    def context(self) -> int:
+        return self.inner.context
+
+    @property
+    def calls(self) -> int:
+        return self.inner.calls
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.inner.reset(prompt_ids)
+        self._drafted = []
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        chain = self.inner.propose(
+            context, k, sampling, chance, min_confidence, needs_raw or sampling.greedy
+        )
+        depths = len(chain.ids)
+        self._drafted, self._at = chain.ids.tolist(), len(context)
+        laws = chain.raw if sampling.greedy else chain.probs
+        if laws is None or len(context) + self._shape.nodes(depths) > self._slots:
+            return chain
+        tokens, drawn_from, parents = [chain.ids], list(laws), list(range(-1, depths - 1))
+        for depth in range(min(depths, len(self._shape.branch))):
+            more = self._shape.width(depth) - 1
+            made, drawn = siblings(laws[depth], chain.ids[depth], more, sampling.greedy, chance)
+            tokens.append(made)
+            drawn_from += drawn
+            parents += [depth - 1] * len(made)
+        if len(parents) == depths:
+            return chain
+        probs = None if sampling.greedy else torch.stack(drawn_from)
+        return Proposal(torch.cat(tokens), probs, parents=tuple(parents))
+
+    def commit(self, context: list[int]) -> None:
+        written = context[self._at : -1]  # but the newest token, which the target added
+        stood = agreeing(self._drafted, written)
+        if self._drafted and stood < len(written):  # a sibling did, and the chain fell before it
+            self.inner.commit(context[: self._at + stood + 1])
+        self._drafted = []
+        self.inner.commit(context)
+
+
+def siblings(
+    law: Tensor, first: Tensor, count: int, greedy: bool, chance: Chance
+) -> tuple[Tensor, list[Tensor]]:
+    """At most `count` tokens [n] beside `first` [] that `law` [V] gives a chance. Greedy: the
+    likeliest. Sampled: each drawn from what those before it leave, with that law [V]."""
+    left = law.index_fill(0, first, 0.0)
+    if greedy:
+        likely = left.topk(min(count, len(left)))
+        return likely.indices[likely.values > 0], []
+    tokens = [first.new_empty(0)]
+    laws: list[Tensor] = []
+    while len(laws) < count and (mass := left.sum()) > 0:
+        laws.append(left / mass)
+        tokens.append(chance.draw(laws[-1]).view(1))
+        left = left.index_fill(0, tokens[-1], 0.0)
+    return torch.cat(tokens), laws

@@ -1,0 +1,349 @@
+"""What every way to answer promises, asked of each on each backend, as an arm of an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import ListedLengths, native, run, transformers_model
+from t5_toys import seq2seq, seq2seq_model
+from test_decoders_backends import make
+
+from decoders import Engine
+from decoders.backends.base import EncoderDecoder
+from decoders.backends.early_exit import Adapter
+from decoders.backends.exit_head import AdapterConfig
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.seq2seq_exit import plain_lens
+from decoders.chance import Generator
+from decoders.errors import DraftpickError
+from decoders.loop import Method
+from decoders.recipes import KINDS, recipe
+from decoders.records import DecodeResult, Request, Sampling
+from decoders.stopping import Stopper
+
+Tiny = Callable[..., Path]
+
+SMALL = {"kind": "neural", "drafter": "small"}
+COPY = {"kind": "max_gram", "shortest": 1}
+METHODS: dict[str, dict[str, Any]] = {
+    "autoregressive": {},
+    "neural": {"length": {"k": 3}, **SMALL},
+    "neural-adaptive": {"length": {"kind": "adaptive", "k": 5}, **SMALL},
+    "neural-scheduled": {"length": {"kind": "scheduled", "k": 2}, **SMALL},
+    "neural-unsure": {"length": {"k": 5, "min_confidence": 0.6}, **SMALL},
+    "max-gram": {"length": {"k": 4}, **COPY},
+    "max-gram-unsure": {"length": {"k": 6}, "stop_below": 0.4, **COPY},
+    "early-exit": {"kind": "early_exit", "drafter": "exit", "length": {"k": 3}},
+    "lossy": {"verifier": {"rule": "lossy", "alpha": 0.3}, **SMALL},
+    "lossy-star": {"verifier": {"rule": "lossy_star", "kl_budget": 0.1}, **SMALL},
+    "chow": {"verifier": {"rule": "chow", "alpha": 0.6}, **SMALL},
+    "diff": {"verifier": {"rule": "diff", "alpha": 0.2}, **SMALL},
+    "opt": {"verifier": {"rule": "opt", "alpha": 0.2, "log_loss": True}, **SMALL},
+    "bild-star": {"verifier": {"rule": "bild_star", "alpha": 2}, **SMALL},
+    "bild": {
+        "length": {"k": 10, "min_confidence": 0.3},
+        "verifier": {"rule": "bild", "rollback": 2},
+        **SMALL,
+    },
+    "vertical": {
+        "kind": "vertical", "review": "small", "lenience": 2, "inner": COPY, "length": {"k": 5},
+    },
+    "horizontal": {
+        "kind": "horizontal", "parts": [{"length": {"k": 2}, **SMALL}, {"length": {"k": 3}, **COPY}]
+    },
+    "cs-drafting": {
+        "kind": "cs_drafting", "models": ["small", COPY], "K": [[2, 3], [0, 3]], "lenience": 2
+    },
+    "cs-drafting-tree": {
+        "kind": "cs_drafting", "models": ["small", COPY], "K": [[1, 3], [0, 1]], "branch": [4]
+    },
+    "hierarchy": {"kind": "hierarchy", "middle": "small", "small": COPY, "length": {"k": 4}},
+    "tree": {"kind": "tree", "drafter": "small", "branch": [3, 2], "length": {"k": 4}},
+    "tree-every": {
+        "kind": "tree", "drafter": "small", "branch": [2, 2], "every": True, "length": {"k": 3}
+    },
+    "token-cascade": {"kind": "token_cascade", "alpha": 0.6, "drafter": SMALL},
+    "sequence-cascade": {"kind": "sequence_cascade", "alpha": 0.5, "drafter": SMALL},
+    "oracle-cascade": {"kind": "oracle_cascade", "alpha": 0.1, "drafter": SMALL},
+    "calm": {"kind": "calm", "threshold": 0.9},
+    "beam": {"kind": "beam", "beams": 3},
+    "beam-drafted": {"kind": "beam", "beams": 2, "drafter": SMALL, "length": {"k": 2}},
+    "sampled-beams": {
+        "kind": "sampled_beams", "beams": 2, "drafter": {"length": {"k": 3}, **SMALL}
+    },
+}  # fmt: skip
+BACKENDS = (
+    "native-float32",
+    "native-recorded",
+    "native-int8",
+    "native-int4-compiled",
+    "hf",
+    "hf-seq2seq",
+)
+ON_ITS_LAYERS = ("early-exit", "calm")  # which transformers' decoders do not let run
+SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
+PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
+LONG = 16
+
+
+class Letters:
+    """Token i is the i-th letter."""
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(chr(ord("a") + i) for i in ids)
+
+
+@pytest.fixture(scope="module")
+def engines(
+    tiny: Tiny, tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], Engine]:
+    """backend -> an engine with every method that it has; its arms are built when asked for."""
+
+    @cache
+    def engine(backend: str) -> Engine:
+        target = make(backend, tiny, tiny_t5)
+        exit_folder = tmp_path_factory.mktemp("exit")
+        if isinstance(target, EncoderDecoder):
+            small = tiny_t5(seed=5)
+            plain_lens(seq2seq(tiny_t5()), 1).save(exit_folder)
+        else:
+            small = tiny(seed=5, num_hidden_layers=2)
+            if isinstance(target, LlamaBackend):
+                Adapter.begin(target, AdapterConfig(1)).save(exit_folder)
+        places = {"small": str(small), "exit": str(exit_folder)}
+        known = {name: placed({"kind": name, **body}, places) for name, body in METHODS.items()}
+        if backend == "hf":
+            known = {name: body for name, body in known.items() if name not in ON_ITS_LAYERS}
+        arms = {name: recipe(name=name, **body) for name, body in known.items()}
+        return Engine(target, arms, tokenizer=Letters())
+
+    return engine
+
+
+def placed(value: Any, places: dict[str, str]) -> Any:
+    """A recipe's mapping with folders for names."""
+    if isinstance(value, list):
+        return [placed(part, places) for part in value]
+    if isinstance(value, dict):
+        return {key: placed(part, places) for key, part in value.items()}
+    return places.get(value, value) if isinstance(value, str) else value
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def ready(engines: Callable[[str], Engine], backend: str, name: str) -> Engine:
+    engine = engines(backend)
+    if name not in engine.arms:
+        pytest.skip("it needs a target whose layers can be run apart")
+    return engine
+
+
+def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> DecodeResult:
+    """An answer whose books are in order, whatever the method."""
+    streamed = Streamed()
+    result = engine.decode(name, prompt, request, streamer=streamed)
+    assert streamed.prompt == prompt and streamed.ids == result.ids and streamed.ended
+    assert (result.arm, result.prompt_ids) == (name, prompt)
+    assert 1 <= len(result.ids) <= request.max_new_tokens
+    assert (result.finish_reason == "length") <= (len(result.ids) == request.max_new_tokens)
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert 1 <= result.target_calls <= 1 + result.rounds
+    method = engine.method(name)
+    if isinstance(method, Method) and result.finish_reason == "length":
+        assert result.accepted + result.rounds + 1 == len(result.ids)
+    return result
+
+
+class Streamed:
+    """A transformers streamer that remembers."""
+
+    def __init__(self) -> None:
+        self.prompt: list[int] | None = None
+        self.ids: list[int] = []
+        self.ended = False
+
+    def put(self, value: torch.Tensor) -> None:
+        if self.prompt is None:
+            self.prompt = value[0].tolist()
+        else:
+            self.ids += value.tolist()
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def test_every_kind_is_here() -> None:
+    assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
+    """A prompt of one token and a longer one; never more than asked; an end token and a stop string
+    wherever they come. What is lossless writes what plain decoding does."""
+    engine = ready(engines, backend, name)
+    lossless = engine.arms[name].lossless or name in ("lossy", "lossy-star", "sampled-beams")
+    for prompt in PROMPTS:
+        free = answer(engine, name, prompt, Request(LONG))
+        if lossless:
+            plain = engine.decode("autoregressive", prompt, Request(LONG))
+            assert free.ids == plain.ids
+        for most in (1, 7):
+            short = answer(engine, name, prompt, Request(most))
+            assert short.finish_reason == "length"
+            if lossless:
+                assert short.ids == free.ids[:most]
+        end = free.ids[LONG // 2]
+        ended = answer(engine, name, prompt, Request(LONG, eos_ids=(end, 99)))
+        assert end not in ended.ids[:-1] and (ended.ids[-1] == end) == (
+            ended.finish_reason == "eos"
+        )
+        stop = Letters().decode(free.ids[5:7])
+        stopped = answer(engine, name, prompt, Request(LONG, stop=(stop, "zz")))
+        assert stop not in stopped.text[:-1]
+        assert stopped.text.endswith(stop) == (stopped.finish_reason == "stop")
+        if lossless:
+            assert ended.ids == free.ids[: free.ids.index(end) + 1]
+            assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
+
+
+@pytest.mark.parametrize("name", SAME_TWICE)
+def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
+    engine = ready(engines, backend, name)
+    sampling = Sampling(1.2, top_k=12, top_p=0.95, repetition_penalty=1.1)
+    one, two, other = (
+        answer(engine, name, PROMPTS[1], Request(LONG, sampling, seed=seed)) for seed in (5, 5, 6)
+    )
+    assert one.ids == two.ids != other.ids
+    assert (one.drafted, one.accepted, one.rounds) == (two.drafted, two.accepted, two.rounds)
+    end = one.ids[LONG // 2]
+    for seed in (5, 6, 7):
+        ended = answer(engine, name, PROMPTS[1], Request(LONG, sampling, (), (end,), seed))
+        assert end not in ended.ids[:-1]
+        assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_that_sits_out_rounds(
+    name: str, backend: str, engines: Callable[[str], Engine]
+) -> None:
+    """And comes back: what it missed is read, and counted."""
+    engine = ready(engines, backend, name)
+    how, request = engine.method(name), Request(LONG)
+    if not isinstance(how, Method):
+        pytest.skip("it is not asked for drafts by rounds")
+    for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
+        seldom = replace(how, length=ListedLengths(pattern))
+        result = run(engine.target, seldom, PROMPTS[1], request)
+        assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
+        if engine.arms[name].lossless:
+            assert result.ids == engine.decode("autoregressive", PROMPTS[1], request).ids
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
+    """The seconds of an answer, its parts added up, within 2%; a busy machine may stop us in
+    between, so that one of a few answers has to do."""
+    engine = ready(engines, backend, name)
+    how, target, request = engine.method(name), engine.target, Request(40, seed=1)
+    engine.decode(name, PROMPTS[1], Request(2))  # what loads and traces at first
+    apart = []
+    for _ in range(6):
+        prefilled, stopper = target.prefill(PROMPTS[1]), Stopper(request, ())
+        chance = Generator(target.device, 1)
+        started = time.perf_counter()
+        result = how.decode(
+            target, PROMPTS[1], prefilled, request, stopper, chance, lambda ids: None
+        )
+        wall = time.perf_counter() - started
+        parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
+        assert min(result.prefill_s, result.draft_s, result.verify_s, result.other_s) >= 0
+        apart.append((parts - prefilled.prefill_s) / wall - 1)
+        if abs(apart[-1]) <= 0.02:
+            return
+    pytest.fail(f"the parts are {apart} of the whole apart from it")
+
+
+# -- drafts that all stand, and that all fall -----------------------------------------------------
+
+DRAFTED = ("neural", "tree", "vertical", "cs-drafting", "hierarchy")
+
+
+@pytest.fixture(scope="module", params=["native-float32", "hf", "hf-seq2seq"])
+def pair(
+    request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[Engine, Engine]]:  # fmt: skip
+    """Engines whose draft models are the target itself, and what likes least what it likes best."""
+    folder = tiny_t5() if request.param == "hf-seq2seq" else tiny()
+    load = seq2seq_model if request.param == "hf-seq2seq" else transformers_model
+    against = load(folder)
+    against.config.tie_word_embeddings = False
+    head = -against.get_output_embeddings().weight.detach().clone()
+    against.lm_head = torch.nn.Linear(head.shape[1], head.shape[0], bias=False)
+    against.lm_head.weight = torch.nn.Parameter(head)
+    place = tmp_path_factory.mktemp("against")
+    against.save_pretrained(place)
+
+    def engine(small: Path) -> Engine:
+        places = {"small": str(small)}
+        arms = {name: recipe(name=name, **placed(METHODS[name], places)) for name in DRAFTED} | {
+            "autoregressive": recipe(name="autoregressive", kind="autoregressive")
+        }
+        return Engine(make(request.param, tiny, tiny_t5), arms, tokenizer=Letters())
+
+    yield engine(folder), engine(place)
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_all_and_none_accepted(name: str, pair: tuple[Engine, Engine]) -> None:
+    prompt, request = PROMPTS[1], Request(17)
+    plain = pair[0].decode("autoregressive", prompt, request).ids
+    every, none = (answer(engine, name, prompt, request) for engine in pair)
+    assert every.ids == none.ids == plain
+    assert every.accepted_per_position[0] >= every.rounds - 1  # the last may have no room
+    if name == "neural":
+        assert (every.accepted, every.drafted, every.rounds) == (12, 12, 4)
+    if name in ("neural", "vertical", "hierarchy"):
+        assert every.accepted == every.drafted
+    if name == "neural":
+        assert (none.accepted, none.rounds) == (0, 16)
+    assert none.accepted < every.accepted and none.rounds > every.rounds
+
+
+@pytest.mark.parametrize("name", DRAFTED)
+def test_an_end_inside_a_draft_that_stands(name: str, pair: tuple[Engine, Engine]) -> None:
+    engine, prompt = pair[0], PROMPTS[1]
+    free = engine.decode("autoregressive", prompt, Request(17)).ids
+    for at in range(1, 9):
+        end = free[at]
+        cut = free[: free.index(end) + 1]
+        result = answer(engine, name, prompt, Request(17, eos_ids=(end,)))
+        assert (result.ids, result.finish_reason) == (cut, "eos")
+        assert result.rounds + result.accepted + 1 in (len(cut), len(cut) + 1)  # as accepted
+        stop = Letters().decode(free[at : at + 2])
+        text = Letters().decode(free)
+        stopped = answer(engine, name, prompt, Request(17, stop=(stop,)))
+        assert stopped.text == text[: text.index(stop) + 2] and stopped.finish_reason == "stop"
+
+
+def test_what_needs_the_layers_says_so(tiny: Tiny, tiny_t5: Tiny, tmp_path: Path) -> None:
+    Adapter.begin(native(tiny()), AdapterConfig(1)).save(tmp_path)
+    bodies = {name: {"kind": name, **METHODS[name]} for name in ON_ITS_LAYERS}
+    arms = {
+        name: recipe(name=name, **placed(body, {"exit": str(tmp_path)}))
+        for name, body in bodies.items()
+    }
+    engine = Engine(make("hf", tiny, tiny_t5), arms)
+    for name in ON_ITS_LAYERS:
+        with pytest.raises(DraftpickError, match=f"arm '{name}': .* needs the native backend"):
+            engine.decode(name, [3], Request(2))

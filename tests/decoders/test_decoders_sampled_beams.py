@@ -1,0 +1,220 @@
+"""D20, the looser search: k drawn answers, the best by its score."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import (
+    Law,
+    ListedLengths,
+    autoregressive,
+    distance,
+    every_outcome,
+    loop_law,
+    max_gram,
+    native,
+    neural,
+    reference_law,
+    run,
+)
+from test_decoders_exact_law import check, toy_logits
+from torch import Tensor
+
+from decoders import Engine
+from decoders.arms import load_arms
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance
+from decoders.drafters import NeuralDrafter
+from decoders.errors import DraftpickError
+from decoders.lengths import FixedLength
+from decoders.records import Request, Sampling
+from decoders.sampled_beams import SampledBeams
+
+Tiny = Callable[..., Path]
+Logits = Callable[[list[int]], Tensor]
+
+
+def beams(count: int, drafter_seed: int = 7, k: int = 1, vocab: int = 2) -> SampledBeams:
+    return SampledBeams("test", neural(vocab, drafter_seed), FixedLength(k), count)
+
+
+# -- the algorithm --------------------------------------------------------------------------------
+
+
+def one_beam(
+    target: Logits,
+    draft: Logits,
+    prompt: list[int],
+    most: int,
+    gamma: int,
+    chance: Chance,
+    eos: int = -1,
+) -> tuple[tuple[int, ...], float]:
+    """A beam of Algorithm 2 without a cache; its first token is the prompt's. An end token drops
+    what follows it in a round."""
+    p = target(prompt).softmax(-1)
+    beam = [int(chance.draw(p))]
+    score = math.log(p[beam[0]])
+    while len(beam) < most and eos not in beam:
+        guesses: list[int] = []
+        laws: list[Tensor] = []
+        for _ in range(min(gamma, most - len(beam) - 1)):
+            laws.append(draft([*prompt, *beam, *guesses]).softmax(-1))
+            guesses.append(int(chance.draw(laws[-1])))
+        n, left = 0, None
+        for x, q in zip(guesses, laws, strict=True):
+            p = target([*prompt, *beam, *guesses[:n]]).softmax(-1)
+            if not bool(chance.accept((p[x] / q[x]).view(1))[0]):
+                left = (p - q).clamp(min=0)
+                break
+            n += 1
+        p = target([*prompt, *beam, *guesses[:n]]).softmax(-1) if left is None else left
+        p = p / p.sum()
+        t = int(chance.draw(p))
+        beam += guesses[:n]
+        if eos not in beam:
+            beam.append(t)
+            score += math.log(p[t])
+    return tuple(beam[: beam.index(eos) + 1] if eos in beam else beam), score
+
+
+def copied(context: list[int]) -> Tensor:
+    """What a copy is drawn from: all of it on one token."""
+    copier = max_gram([1, 0], shortest=1)
+    copier.reset(context)
+    return torch.tensor([float(token not in copier.guess(context, 1)) for token in (0, 1)]) * -1e9
+
+
+@pytest.mark.parametrize("eos", [-1, 0])
+@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize(("count", "gamma"), [(1, 1), (2, 1), (2, 2), (3, 1)])
+def test_the_law_is_that_of_the_algorithm(count: int, gamma: int, copies: bool, eos: int) -> None:
+    target = ToyBackend.random(2, 3, 1.0)
+    draft = copied if copies else toy_logits(ToyBackend.random(2, 7, 1.0))
+    most = 3 if count < 3 else 2
+    runs: dict[tuple[tuple[int, ...], float], float] = defaultdict(float)
+    for weight, (ids, score) in every_outcome(
+        lambda chance: one_beam(toy_logits(target), draft, [0, 1], most, gamma, chance, eos)
+    ):
+        runs[ids, round(score, 12)] += weight
+    expected: Law = defaultdict(float)
+    for taken in product(runs, repeat=count):
+        ids, _ = max(taken, key=lambda run: run[1])  # the first of equals
+        expected[ids] += math.prod(runs[one] for one in taken)
+    drafter = max_gram([1, 0], shortest=1) if copies else neural(2, 7, 1.0)
+    how = SampledBeams("test", drafter, FixedLength(gamma), count)
+    law = loop_law(target, how, [0, 1], Request(most, Sampling(1.0)), (eos,))
+    check(law, expected)
+    alone = reference_law(toy_logits(target), [0, 1], Request(most, Sampling(1.0)), (eos,))
+    assert (distance(law, alone) < 1e-6) == (count == 1)  # one beam is a plain draw
+
+
+def test_a_score_of_what_was_drawn_alone_is_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wrong on purpose: by p instead of p'."""
+    target, how = ToyBackend.random(2, 3, 1.0), beams(2)
+    request = Request(3, Sampling(1.0))
+    law = loop_law(target, how, [0, 1], request)
+    monkeypatch.setattr("decoders.sampled_beams.residual", lambda pi, q, p, n: p[int(n)])
+    assert distance(law, loop_law(target, how, [0, 1], request)) > 1e-3
+
+
+def test_more_beams_score_better() -> None:
+    target = ToyBackend.random(6, 1, 1.0)
+
+    def score(count: int) -> float:
+        """Of the answers, by the target's own probabilities."""
+        total = 0.0
+        for seed in range(40):
+            request = Request(12, Sampling(1.0), seed=seed)
+            context = [1, 2]
+            for token in run(target, beams(count, vocab=6), [1, 2], request).ids:
+                total += float(toy_logits(target)(context).log_softmax(-1)[token])
+                context.append(token)
+        return total
+
+    assert score(1) < score(4)
+
+
+# -- the contract ---------------------------------------------------------------------------------
+
+
+def test_greedy_beams_are_the_target_s_answer_once() -> None:
+    target = ToyBackend.random(6, 2)
+    result = run(target, beams(5, vocab=6, k=3), [1, 2], Request(20))
+    assert result.ids == run(target, autoregressive(), [1, 2], Request(20)).ids
+    assert result.accepted + result.rounds + 1 == 20
+
+
+def test_the_books() -> None:
+    target, chunks = ToyBackend.random(6, 2, 1.0), list[list[int]]()
+    how = SampledBeams("test", neural(6, 4), ListedLengths([3, 0, 1]), 3)
+    request = Request(20, Sampling(0.9), seed=4)
+    result = run(target, how, [1, 2], request, emit=chunks.append)
+    assert chunks == [result.ids] and len(result.ids) == 20
+    assert result.target_calls == 1 + result.rounds
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    assert result.rounds > 19 - result.accepted  # those of the two other beams too
+    sure = SampledBeams("test", NeuralDrafter(ToyBackend(target.table)), FixedLength(3), 3)
+    alike = run(target, sure, [1, 2], Request(21, Sampling(0.9), seed=4))
+    assert (alike.acceptance_rate, alike.rounds) == (1.0, 15)
+    again = run(target, how, [1, 2], request)
+    assert (again.ids, again.drafted) == (result.ids, result.drafted)
+    assert run(target, how, [1, 2], Request(20, Sampling(0.9), seed=5)).ids != result.ids
+
+
+def test_beams_that_end() -> None:
+    target = ToyBackend.random(4, 2, 1.0)
+    how = beams(4, vocab=4, k=3)
+    for seed in range(20):
+        request = Request(30, Sampling(1.0), seed=seed)
+        result = run(target, how, [1, 2], request, eos_ids=(3,))
+        assert result.finish_reason == ("eos" if result.ids[-1] == 3 else "length")
+        assert 3 not in result.ids[:-1] and len(result.ids) <= 30
+
+
+def test_copies_can_draft_for_beams() -> None:
+    target = ToyBackend.random(5, 2, 0.3)
+    how = SampledBeams("test", max_gram(shortest=1), FixedLength(3), 2)
+    request = Request(25, Sampling(0.7, top_p=0.9, repetition_penalty=1.2), seed=1)
+    assert len(run(target, how, [1, 2, 1, 2], request).ids) == 25
+
+
+# -- the recipe -----------------------------------------------------------------------------------
+
+
+def test_in_an_engine(tiny: Tiny, tmp_path: Path) -> None:
+    small = tiny(seed=5, num_hidden_layers=2)
+    (tmp_path / "arms.yaml").write_text(
+        "arms: {b: {kind: sampled_beams, beams: 3, "
+        f"drafter: {{kind: neural, drafter: {small}, length: {{k: 3}}}}}}}}"
+    )
+    engine = Engine(native(tiny()), load_arms(tmp_path / "arms.yaml"))
+    assert not engine.arms["b"].lossless
+    plain = engine.decode("autoregressive", [3, 1, 4], Request(12))
+    assert engine.decode("b", [3, 1, 4], Request(12)).ids == plain.ids
+    one, two = (
+        engine.decode("b", [3, 1, 4], Request(12, Sampling(1.0), seed=9)).ids for _ in range(2)
+    )
+    assert one == two and len(one) == 12
+    assert engine.decode("autoregressive", [3, 1, 4], Request(12)).ids == plain.ids
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("beams: 0, drafter: {kind: max_gram}", "arms.a.beams: Input should be greater"),
+        ("beams: 2", "arms.a.drafter: Field required"),
+        ("beams: 2, drafter: {kind: max_gram, verifier: lossless}", "verifier: leave it out"),
+    ],
+)
+def test_mistakes(body: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "arms.yaml").write_text(f"arms: {{a: {{kind: sampled_beams, {body}}}}}")
+    with pytest.raises(DraftpickError) as caught:
+        load_arms(tmp_path / "arms.yaml")
+    assert says in str(caught.value) and "\n" not in str(caught.value)

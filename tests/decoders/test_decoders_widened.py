@@ -1,0 +1,238 @@
+"""D17 over D15: a cascade's leading drafts with siblings. The target's own ids and law, a tree that
+costs the drafter nothing more, and a drafter that does not remember what a sibling overtook."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cascade_toys import part_of_vocabulary, vertical
+from decoder_toys import (
+    CPU,
+    ListedLengths,
+    autoregressive,
+    distance,
+    generate,
+    loop_law,
+    max_gram,
+    method,
+    native,
+    neural,
+    reference_law,
+    run,
+    transformers_model,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decoders_cascades import V, cascades, toy
+from test_decoders_exact_law import PROMPT, SAMPLINGS, check, toy_logits
+
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Generator
+from decoders.drafters import Drafter, NeuralDrafter, WidenedDrafter
+from decoders.drafters.cs_drafting import cs_drafter
+from decoders.drafters.horizontal import HorizontalDrafter, Part
+from decoders.records import Proposal, Request, Sampling
+
+branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
+
+
+def widened(inner: Drafter, *branch: int, slots: int = 512) -> WidenedDrafter:
+    return WidenedDrafter(inner, branch, slots)
+
+
+# -- temperature 0 --------------------------------------------------------------------------------
+
+
+@given(
+    st.integers(0, 999),
+    st.lists(st.integers(0, V - 1), min_size=1, max_size=10),
+    cascades,
+    branches,
+    st.lists(st.integers(0, 9), min_size=1, max_size=4),
+    st.integers(1, 30),
+    st.sets(st.integers(0, V - 1), max_size=2),
+    st.sampled_from([1.0, 1.0, 1.6]),
+)
+@settings(max_examples=200, deadline=None)
+def test_every_nest_writes_the_target_s_own_ids(
+    seed: int,
+    prompt: list[int],
+    make: Callable[[], Drafter],
+    branch: tuple[int, ...],
+    pattern: list[int],
+    most: int,
+    eos: set[int],
+    penalty: float,
+) -> None:
+    target = ToyBackend.random(V, seed)
+    request, chunks = Request(most, Sampling(repetition_penalty=penalty)), list[list[int]]()
+    alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
+    how = method(widened(make(), *branch), ListedLengths(pattern))
+    result = run(target, how, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
+    assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
+    assert result.target_calls == 1 + result.rounds <= alone.target_calls
+    assert [token for chunk in chunks for token in chunk] == result.ids
+    assert result.draft_calls == how.drafter.calls
+    assert sum(result.accepted_per_position) == result.accepted <= result.drafted
+    cut = 1 + result.accepted + result.rounds - len(result.ids)
+    assert cut in ((0, 1) if result.finish_reason == "eos" else (0,))
+
+
+def test_siblings_are_the_likeliest_beside_the_draft() -> None:
+    model, context = ToyBackend.random(6, 3), [1, 4, 2]
+    drafter = widened(NeuralDrafter(ToyBackend(model.table)), 3, 1, 2)
+    drafter.reset(context[:-1])
+    made = drafter.propose(context, 4, Sampling(), Generator(CPU, 0))
+    assert made.parents == (-1, 0, 1, 2, -1, -1, 1)
+    ids = made.ids.tolist()
+    for depth, found in ((0, [0, 4, 5]), (1, [1]), (2, [2, 6]), (3, [3])):
+        logits = model.prefill([*context, *ids[:depth]]).logits
+        assert [ids[node] for node in found] == logits.topk(len(found)).indices.tolist()
+
+
+def test_siblings_save_rounds_and_cost_no_draft() -> None:
+    rounds, calls = {1: 0, 2: 0, 4: 0}, {1: 0, 2: 0, 4: 0}
+    for seed in range(8):
+        target = ToyBackend.random(V, seed)
+        near = ToyBackend(target.table + 1.5 * ToyBackend.random(V, seed + 50).table)
+        for width in rounds:
+            nest = cs_drafter([near], max_gram(shortest=1), [[1, 3], [0, 1]], 1.0, 64)
+            result = run(target, method(widened(nest, width), 8), [2], Request(60))
+            rounds[width] += result.rounds
+            calls[width] += result.draft_calls
+    assert rounds[1] > rounds[2] > rounds[4]
+    assert calls[4] < calls[1]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.0)])
+def test_copies_have_no_siblings(sampling: Sampling) -> None:
+    """They are certain: the chain stays one, beside a model's draft that is not."""
+    context, chance = [1, 2, 3, 1, 2, 3, 1], Generator(CPU, 0)
+    copies = widened(max_gram(shortest=1), 3, 3)
+    parts = [Part(neural(V, 7), 1), Part(max_gram([1, 2, 3, 4, 0], shortest=1), 2)]
+    mixed = widened(HorizontalDrafter(parts), 3, 3, 3)
+    for drafter in (copies, mixed):
+        drafter.reset(context[:-1])
+    made = copies.propose(context, 4, sampling, chance)
+    assert (made.ids.tolist(), made.parents) == ([2, 3, 1, 2], None)
+    made = mixed.propose(context, 3, sampling, chance)
+    assert made.parents == (-1, 0, 1, -1, -1)
+    assert len({int(made.ids[node]) for node in (0, 3, 4)}) == 3
+
+
+def test_where_the_tree_does_not_fit_there_is_a_chain() -> None:
+    drafter = widened(neural(V, 7), 4, 4, slots=10)
+    drafter.reset([1, 2])
+    assert drafter.propose([1, 2, 0], 1, Sampling(), Generator(CPU, 0)).parents is not None
+    drafter.commit([1, 2, 0, 1])
+    assert drafter.propose([1, 2, 0, 1], 2, Sampling(), Generator(CPU, 0)).parents is None
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
+    model, target, stood = transformers_model(tiny()), native(tiny()), 0
+    nest = cs_drafter(
+        [native(tiny(seed=5, num_hidden_layers=2))], max_gram(shortest=1), [[2, 3], [0, 3]], 2.0, 64
+    )
+    for prompt in ([3], [3, 1, 4, 1, 5, 9], [7, 11, 7, 11, 7]):
+        request = Request(24, Sampling(repetition_penalty=penalty))
+        result = run(target, method(widened(nest, 4, 2), 64), prompt, request)
+        assert result.ids == generate(model, prompt, 24, repetition_penalty=penalty)
+        stood += result.accepted
+    assert stood > 0
+
+
+@given(st.integers(0, 99), branches, st.lists(st.integers(0, 5), min_size=1, max_size=4))
+@settings(max_examples=60, deadline=None)
+def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: list[int]) -> None:
+    """Each draft is what a drafter would say that has just read what stands."""
+
+    def nest() -> Drafter:
+        reviewers = [toy(1, V), toy(2, V)]
+        return cs_drafter(
+            reviewers, max_gram(shortest=1), [[1, 1, 2], [0, 1, 1], [0, 0, 2]], 2.0, 9
+        )
+
+    asked: list[tuple[list[int], int, list[int]]] = []
+
+    class Told(WidenedDrafter):
+        def propose(self, context: list[int], k: int, *more: Any) -> Proposal:
+            made = super().propose(context, k, *more)
+            asked.append((list(context), k, made.ids.tolist()))
+            return made
+
+    run(
+        toy(seed, V), method(Told(nest(), branch, 512), ListedLengths(pattern)), [1, 2], Request(25)
+    )
+    for context, k, ids in asked:
+        fresh = widened(nest(), *branch)
+        fresh.reset(context[:-1])
+        assert fresh.propose(context, k, Sampling(), Generator(CPU, 0)).ids.tolist() == ids
+
+
+# -- sampled: every outcome walked ----------------------------------------------------------------
+
+NESTS: dict[str, Callable[[], Drafter]] = {
+    "neural": lambda: neural(3, 7),
+    "vertical": lambda: vertical(toy(11), neural(3, 7), 2, 2.0),
+    "part-of-vocabulary": lambda: vertical(part_of_vocabulary([0, 2], 3, 5), neural(3, 7), 2, 2.0),
+    "horizontal": lambda: HorizontalDrafter(
+        [Part(neural(3, 7), 1), Part(max_gram([1, 2, -1], shortest=1), 1)]
+    ),
+    "cs-drafting": lambda: cs_drafter(
+        [toy(11), toy(12)], max_gram(shortest=1), [[1, 1, 1], [0, 1, 1], [0, 0, 2]], 2.0, 8
+    ),
+}
+
+
+@pytest.mark.parametrize("branch", [(2,), (3, 2)])
+@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("name", NESTS)
+def test_the_law_is_the_target_s(name: str, sampling: str, branch: tuple[int, ...]) -> None:
+    target, request = toy(3), Request(4, SAMPLINGS[sampling])
+    law = loop_law(target, method(widened(NESTS[name](), *branch), 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("name", ["neural", "vertical"])
+def test_a_draft_after_a_sibling_keeps_the_law(name: str) -> None:
+    """Five tokens: a round in which a sibling stands, and another draft."""
+    nests = {
+        "neural": lambda: neural(2, 7),
+        "vertical": lambda: vertical(toy(11, 2), neural(2, 7), 1, 2.0),
+    }
+    target, request = toy(3, 2), Request(5, Sampling(1.0))
+    law = loop_law(target, method(widened(nests[name](), 2), 1), [0, 1, 0], request)
+    check(law, reference_law(toy_logits(target), [0, 1, 0], request))
+
+
+class Careless(WidenedDrafter):
+    """Wrong on purpose: says that a sibling was drawn from the whole law."""
+
+    def propose(self, *args: Any, **kwargs: Any) -> Proposal:
+        made = super().propose(*args, **kwargs)
+        assert made.probs is not None
+        if made.parents is None:
+            return made
+        whole = made.probs[[parent + 1 for parent in made.parents]]
+        return Proposal(made.ids, whole, parents=made.parents)
+
+
+def test_a_wrong_law_is_caught() -> None:
+    target, request = toy(3), Request(3, Sampling(1.0))
+    law = loop_law(target, method(Careless(neural(3, 7), (2,), 512), 2), PROMPT, request)
+    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+
+
+def test_seeds_reproduce() -> None:
+    target = ToyBackend.random(6, seed=0, sharpness=0.5)
+    nest = cs_drafter([toy(1, 6)], max_gram(), [[2, 4], [0, 4]], 2.0, 64)
+    one, same, other = (
+        run(
+            target, method(widened(nest, 3, 2), 9), [1, 2, 1], Request(20, Sampling(1.0), seed=seed)
+        )
+        for seed in (5, 5, 6)
+    )
+    assert one.ids == same.ids != other.ids
