@@ -14,8 +14,9 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c .ci/constraints.txt -e '.[dev]'
 	touch $(STAMP)
 
+# One thread a worker: their models are tiny.
 test: install
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 
 slow: install
 	$(BIN)/python -m pytest -q -m slow
