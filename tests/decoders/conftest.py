@@ -16,9 +16,20 @@ from decoder_toys import save_tiny
 from t5_toys import save_tiny_t5
 
 
+THREADS = torch.get_num_threads()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     torch.set_num_threads(1)  # tiny products only lose by sharing
+
+
+@pytest.fixture(scope="module")
+def every_thread() -> Iterator[None]:
+    """For models that gain by it."""
+    torch.set_num_threads(THREADS)
+    yield
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -17,11 +17,10 @@ from decoders.records import Sampling
 from decoders.targets import resolve
 from decoders.zoo import TARGET
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("every_thread")]
 
 BF16 = pytest.mark.skipif(
-    not can_pack(torch.device("cpu"), torch.bfloat16) or torch.cpu._is_amx_tile_supported(),
-    reason="shown for CPUs that multiply bfloat16 in vectors; this one does not, or has tiles",
+    not can_pack(torch.device("cpu"), torch.bfloat16), reason="this CPU does not multiply bfloat16"
 )
 TOKENS = 32
 A_TASK = 1
