@@ -153,15 +153,15 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
 
 
 def swi_of(engine: Engine, rows: Sequence[Row], arm: str) -> float | None:
-    """Parameters as costs; None where a row does not say how often the drafter ran."""
+    """Parameters as costs; None where a row does not say what the drafter read."""
     turns = [turn for row in rows for turn in row.answers[arm].turns]
-    calls = [turn.draft_calls for turn in turns]
-    if None in calls:
+    drafted = [turn.draft_work for turn in turns]
+    if None in drafted:
         return None
     target = engine.target.parameters
     passes = [
         (sum(turn.target_calls for turn in turns), target),
-        (sum(count or 0 for count in calls), engine.arm_parameters(arm)),
+        (1, sum(work or 0 for work in drafted)),
     ]
     return swi(sum(len(turn.ids) for turn in turns), target, passes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,9 @@ import yaml
 from pydantic import ValidationError
 
 from .errors import DraftpickError, NoSuchName
-from .recipes import ArmRecipe, recipe
-from .recipes.base import Strict
+from .recipes import ArmRecipe, fields_of, recipe, recipe_of
+from .recipes.mistakes import told
+from .recipes.strict import Strict
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
 AUTOREGRESSIVE = "autoregressive"
@@ -18,6 +20,20 @@ AUTOREGRESSIVE = "autoregressive"
 
 class _ArmsFile(Strict):
     arms: dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, of which YAML's own would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line} gives {key.value!r} a second time")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
 
 
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
@@ -36,7 +52,7 @@ def read_mapping(path: Path, needed: str) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
     try:
-        document = yaml.safe_load(text)
+        document = yaml.load(text, _Loader)
     except yaml.YAMLError as error:
         raise DraftpickError(f"{path} is not YAML: {str(error).replace(chr(10), ' ')}") from error
     if not isinstance(document, dict):
@@ -56,12 +72,19 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
         declared = body if isinstance(body, dict) else {}
     for name, body in declared.items():
         body = body if isinstance(body, dict) else {"kind": body}
+        if "name" in body:
+            mistakes.append(f"arms.{name}.name: leave it out; the arm is called {name} already")
         try:
-            arms[str(name)] = recipe(**{"name": str(name), "kind": None, **body})
+            arms[str(name)] = recipe_of({**body, "name": str(name)})
         except ValidationError as error:
-            mistakes += sentences(f"arms.{name}", error)
+            mistakes += sentences(f"arms.{name}", error, fields_of(body["kind"]))
         except ValueError as error:
             mistakes.append(f"arms.{name}.{error}")
+    if AUTOREGRESSIVE in arms and arms[AUTOREGRESSIVE].kind != AUTOREGRESSIVE:
+        mistakes.append(
+            f"arms.{AUTOREGRESSIVE}: by this name plain decoding is known, which the others are "
+            "compared with; give the arm another"
+        )
     if mistakes:
         raise DraftpickError(f"{path}: {len(mistakes)} mistake(s): " + "; ".join(mistakes))
     if AUTOREGRESSIVE not in arms:
@@ -79,10 +102,10 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
     return {name: arm for name, arm in arms.items() if name in names}
 
 
-def sentences(at: str, error: ValidationError) -> list[str]:
-    """A sentence for each mistake, led by the path of its field under `at`."""
-    lines = []
-    for detail in error.errors(include_url=False):
-        where = ".".join([*([at] if at else []), *(str(part) for part in detail["loc"])])
-        lines.append(f"{where}: {detail['msg'].removeprefix('Value error, ')}")
-    return lines
+def sentences(at: str, error: ValidationError, fields: Sequence[str] = ()) -> list[str]:
+    """A sentence for each mistake, led by the path of its field under `at`. fields: as for
+    `mistakes.told`."""
+    return [
+        f"{'.'.join(part for part in (at, path) if part)}: {words}"
+        for path, words in told(error, fields)
+    ]

@@ -191,6 +191,7 @@ class BeamSearch:
             accepted_per_position=per_position,
             target_calls=1 + rounds,
             draft_calls=self.draft.calls if self.draft else 0,
+            draft_work=self.draft.calls * self.draft.parameters if self.draft else 0,
             prefill_s=prefill_s,
             draft_s=draft_s,
             verify_s=verify_s,

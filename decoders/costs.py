@@ -66,7 +66,7 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
         started = time.perf_counter()
         proposal = drafter.propose(context, DRAFTED, sampling, chance)
         synchronize(target.device)
-        spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
+        spent.append((time.perf_counter() - started) / max(1, proposal.depth))
         if isinstance(drafter, EarlyExitDrafter):
             drafted = torch.cat([newest, proposal.ids])
             prepared = seconds_of(target, drafted)

@@ -91,7 +91,7 @@ class Engine:
             targets.check_context(folder, context)
         tokenizer = targets.load_tokenizer(folder)
         if only and any(name != AUTOREGRESSIVE for name in recipes):
-            reading = Reading.of_folder(folder, tokenizer)
+            reading = Reading.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
                 recipe.fit(reading)
         engine = cls(
@@ -147,9 +147,9 @@ class Engine:
         """What the arm drafts with: 0 for Max-Gram; the target itself where nothing drafts, as for
         autoregressive."""
         method = self.method(name)
-        if self.arm(name).kind == "autoregressive" or not isinstance(method, Drafts):
-            return self.target.parameters
-        return method.parameters
+        if isinstance(method, Drafts) and self.arm(name).kind != "autoregressive":
+            return method.parameters
+        return method.parameters or self.target.parameters
 
     def method(self, name: str) -> Strategy:
         """The arm's moving parts, made when first asked for."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from .backends.base import Backend, TreeBackend, opening
 from .backends.sync import synchronize
 from .chance import Chance
-from .drafters.base import Drafter
+from .drafters.base import Drafter, work
 from .lengths.base import DraftLength
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
 from .sampling import choose, penalise, penalised, seen_mask
@@ -130,6 +130,7 @@ def decode(
         accepted_per_position=stood,
         target_calls=1 + rounds,
         draft_calls=method.drafter.calls,
+        draft_work=work(method.drafter),
         prefill_s=prefill_s,
         draft_s=draft_s,
         verify_s=verify_s,

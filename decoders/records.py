@@ -151,7 +151,9 @@ class DecodeResult:
     token. drafted: tokens, those of all branches of a tree. accepted_per_position: at index i, how
     often the (i+1)-th drafted token stood (in a tree, one at that depth). accepted: their sum,
     counting only tokens that are in ids. target_calls: forward passes of the target,
-    the prefill included. prefill_s covers the target's and the drafter's reading of the prompt.
+    the prefill included. draft_calls: the drafter's. draft_work: these, each counted with the
+    parameters of the model that made it. prefill_s covers the target's and the drafter's reading of
+    the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     """
 
@@ -171,6 +173,7 @@ class DecodeResult:
     verify_s: float
     other_s: float
     mean_layers: float | None = None
+    draft_work: int = 0
 
     @property
     def decode_s(self) -> float:

@@ -39,7 +39,7 @@ from .verify.step import draft_distribution, residual, target_distribution
 class SampledBeams:
     """beams: k. At temperature 0 all would be the same, and one is written: the target's answer.
 
-    In the result rounds, calls and seconds are all beams'; drafted and accepted are the answer's.
+    In the result calls and seconds are all beams'; rounds, drafted and accepted are the answer's.
     """
 
     name: str
@@ -84,13 +84,12 @@ class SampledBeams:
         best = max(made, key=lambda pair: pair[0])[1]
         emit(stopper.admit(best.ids))
         results = [result for _, result in made]
-        rounds = sum(result.rounds for result in results)
         return replace(
             best,
             text=stopper.text(),
-            rounds=rounds,
-            target_calls=1 + rounds,
+            target_calls=1 + sum(result.rounds for result in results),
             draft_calls=sum(result.draft_calls for result in results),
+            draft_work=sum(result.draft_work for result in results),
             prefill_s=sum(result.prefill_s for result in results),
             draft_s=sum(result.draft_s for result in results),
             verify_s=sum(result.verify_s for result in results),

@@ -192,6 +192,21 @@ def is_encoder_decoder(folder: Path) -> bool:
     return bool(_config(folder).get("is_encoder_decoder", False))
 
 
+def layers_of(folder: Path) -> int | None:
+    """A model's layers, an encoder-decoder's the decoder's; None where its config does not say."""
+    config = _config(folder)
+    config = config.get("text_config", config)
+    found = (config.get(f"num_{which}layers") for which in ("decoder_", "hidden_", ""))
+    return next((int(layers) for layers in found if layers), None)
+
+
+def runs_layers(folder: Path, backend: str) -> bool:
+    """Whether `load_backend` will give one that runs a model's layers apart, for exits and CALM."""
+    if is_encoder_decoder(folder):
+        return True
+    return backend != "hf" and llama_model.unsupported(_config(folder)) is None
+
+
 def _config(folder: Path) -> dict[str, Any]:
     config: dict[str, Any] = json.loads((folder / "config.json").read_text())
     return config

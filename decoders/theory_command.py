@@ -87,6 +87,9 @@ def theory(
     ] = None,
     dtype: Annotated[str, typer.Option(help="With --measure.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="With --measure: auto, cpu or cuda.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="With --measure: auto, native, hf, graphs or compiled.")
+    ] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")
     ] = None,
@@ -130,7 +133,7 @@ def theory(
             raise DraftpickError("one arm has one acceptance rate; give --acceptance one number")
         if measure is not None:
             asked = [] if queries is None else first_per_task(read_queries(queries), limit)
-            engine = inputs.load_single(target, config, measure, dtype, device, context)
+            engine = inputs.load_single(target, config, measure, dtype, device, backend, context)
             if asked:
                 rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
             seconds = engine.cost_table.verify_s, engine.cost_table.draft_s

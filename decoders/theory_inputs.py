@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import DraftpickError, NoSuchName
+from .pass_costs import PassCosts
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -103,7 +104,8 @@ def from_costs(
     """An arm with measured seconds: its drafted token, and the target at every width."""
     if arm not in draft_s:
         raise NoSuchName("arm with a drafting cost", arm, list(draft_s))
-    widths = [verify_s[min(k, len(verify_s) - 1)] / verify_s[0] for k in range(longest + 1)]
+    passes = PassCosts(tuple(verify_s))
+    widths = [passes(k + 1) / verify_s[0] for k in range(longest + 1)]
     return DrafterFigures(arm, acceptance, draft_s[arm] / verify_s[0], tuple(widths))
 
 
@@ -142,6 +144,7 @@ def load_single(
     arm: str,
     dtype: str,
     device: str,
+    backend: str = "auto",
     context: int | None = None,
 ) -> Engine:
     """An engine with that arm alone, drafting one token a round so that each stands for itself."""
@@ -150,9 +153,18 @@ def load_single(
     from .recipes import DraftingRecipe, LengthRecipe
 
     recipe = choose(load_arms(config), [arm])[arm]
-    if not isinstance(recipe, DraftingRecipe):
-        raise DraftpickError(f"arm {arm!r} does not draft; name one that does")
+    if not isinstance(recipe, DraftingRecipe) or recipe.kind == "tree":
+        raise DraftpickError(
+            f"arm {arm!r} does not draft one token after another, which is what the formulas are "
+            "about; name an arm of a draft model, an exit or Max-Gram"
+        )
     single = recipe.model_copy(update={"length": LengthRecipe(k=1)})
     return Engine.load(
-        target, {arm: single}, only=[arm], dtype=dtype, device=device, context=context
+        target,
+        {arm: single},
+        only=[arm],
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        context=context,
     )

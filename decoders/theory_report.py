@@ -80,9 +80,10 @@ def _cascade_table(found: dict[str, Any]) -> Table:
     table.add_row("horizontal cascade", f"{tokens} tokens", f"{across['speedup']:.2f}x")
     if "vertical" in found:
         up = found["vertical"]
-        table.add_row(
-            "vertical cascade", f"{up['reviews']} reviews of {up['k']}", f"{up['speedup']:.2f}x"
-        )
+        lengths = f"{up['reviews']} reviews of {up['k']}"
+        if not up["k"]:
+            lengths = f"{up['reviews']} tokens; no inner draft pays"
+        table.add_row("vertical cascade", lengths, f"{up['speedup']:.2f}x")
     return table
 
 

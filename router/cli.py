@@ -208,6 +208,7 @@ def specbench(
     from .route import DEFAULT_POLICY
     from .specbench.command import result_tables
     from .specbench.command import specbench as run_specbench
+    from .specbench.markdown import failures
     from .specbench.protocol import load_questions
     from .specbench.run import policy_label
 
@@ -231,6 +232,8 @@ def specbench(
         _print_json(summary)
     else:
         _print_tables(*result_tables(summary))
+        for sentence in failures(summary):
+            print(sentence, file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
 
 

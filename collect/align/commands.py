@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -88,7 +89,7 @@ def align(
 
     from decoders.errors import DraftpickError
 
-    from .run import AlignConfig
+    from .run import AlignConfig, check
     from .run import align as run
     from .trainer import Recipe
     from .write import default_queries, write_outputs
@@ -99,14 +100,11 @@ def align(
         raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
     if start is not None and not start.exists():
         raise DraftpickError(f"no such drafter folder or sizes file: {start}")
-    written = tuple(
-        outputs or [write_outputs(files, out, target, device, max_new_tokens, chosen, context)]
-    )
     config = AlignConfig(
         kind=kind,
         out=out,
         queries=files,
-        outputs=written,
+        outputs=tuple(outputs or ()),
         target=target,
         device=device,
         start=start,
@@ -118,6 +116,10 @@ def align(
         blocks=blocks,
         joint=joint,
     )
+    check(config)  # before the target writes for hours
+    if not outputs:
+        made = write_outputs(files, out, target, device, max_new_tokens, chosen, context)
+        config = replace(config, outputs=(made,))
     rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
     lr = rates[0] if lr is None else lr
     matrix_lr = rates[1] if matrix_lr is None else matrix_lr

@@ -70,14 +70,30 @@ class AlignConfig:
     joint: bool = False
 
 
-def align(
-    config: AlignConfig, recipe: Recipe, report: Callable[[dict[str, float]], None]
-) -> dict[str, float]:
-    """Train, write the model and its card into `config.out`; held-out acceptance per task."""
+def check(config: AlignConfig) -> None:
+    """Raises DraftpickError for what is wrong, the outputs apart. Loads no model."""
     if config.kind not in ("drafter", "exit", "bigram"):
         raise DraftpickError(f"unknown kind {config.kind!r}; use drafter, exit or bigram")
     if config.joint and config.kind != "exit":
         raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
+    folder = targets.resolve(config.target)
+    if config.kind == "drafter" and targets.is_encoder_decoder(folder):
+        raise DraftpickError(
+            f"--kind drafter makes a decoder-only model, and {folder.name} is an encoder-decoder; "
+            "use --kind exit or bigram, or name a smaller model of its family as a drafter"
+        )
+    layers = targets.layers_of(folder)
+    if config.kind == "exit" and layers is not None and not 0 < config.exit_layer < layers:
+        raise DraftpickError(
+            f"--exit-layer must be 1 to {layers - 1} for this target, not {config.exit_layer}"
+        )
+
+
+def align(
+    config: AlignConfig, recipe: Recipe, report: Callable[[dict[str, float]], None]
+) -> dict[str, float]:
+    """Train, write the model and its card into `config.out`; held-out acceptance per task."""
+    check(config)
     config.out.mkdir(parents=True, exist_ok=True)
     folder = targets.resolve(config.target)
     tokenizer = targets.load_tokenizer(folder)
@@ -114,11 +130,6 @@ def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
         native = targets.load_backend(folder, device, torch.bfloat16, "native", context=longest)
         assert isinstance(native, LlamaBackend)
         return native
-    if config.kind == "drafter":
-        raise DraftpickError(
-            f"--kind drafter makes a decoder-only model, and {folder.name} is an encoder-decoder; "
-            "use --kind exit or bigram, or name a smaller model of its family as a drafter"
-        )
     return HFSeq2SeqBackend.load(folder, device, torch.float32)
 
 
@@ -163,11 +174,6 @@ def _exit_learner(
     kept: Sequence[Example],
     vocab: DraftVocab,
 ) -> Learner:
-    layers = target.shape.layers if isinstance(target, LlamaBackend) else target.layers
-    if not 0 < config.exit_layer < layers:
-        raise DraftpickError(
-            f"--exit-layer must be 1 to {layers - 1} for this target, not {config.exit_layer}"
-        )
     if config.joint:
         return JointExitLearner(folder, config.exit_layer, vocab)
     first = [

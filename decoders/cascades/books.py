@@ -35,7 +35,8 @@ class Books:
         prompt_ids: list[int],
         ids: list[int],
         stopper: Stopper,
-        draft_calls: int,
+        draft_calls: int = 0,
+        draft_work: int = 0,
         mean_layers: float | None = None,
     ) -> DecodeResult:
         text = stopper.text()
@@ -52,6 +53,7 @@ class Books:
             accepted_per_position=self.stood,
             target_calls=self.target_calls,
             draft_calls=draft_calls,
+            draft_work=draft_work,
             prefill_s=self.prefill_s,
             draft_s=self.draft_s,
             verify_s=self.verify_s,

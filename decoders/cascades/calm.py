@@ -106,4 +106,4 @@ class Calm:
             layers += depth
         ids = context[len(start) :]
         mean_layers = layers / books.rounds if books.rounds else None
-        return books.close(self.name, prompt_ids, ids, stopper, 0, mean_layers)
+        return books.close(self.name, prompt_ids, ids, stopper, mean_layers=mean_layers)

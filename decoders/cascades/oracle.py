@@ -10,7 +10,7 @@ import torch
 
 from ..backends.base import Backend, opening
 from ..chance import Chance
-from ..drafters import Drafter, begin
+from ..drafters import Drafter, begin, work
 from ..loop import Clock
 from ..records import DecodeResult, Prefilled, Request
 from ..sampling import choose, confidence, penalised
@@ -82,4 +82,5 @@ class OracleCascade:
             books.rounds += 1
             books.target_calls += 1
         ids = context[len(start) :]
-        return books.close(self.name, prompt_ids, ids, stopper, self.drafter.calls)
+        calls, spent = self.drafter.calls, work(self.drafter)
+        return books.close(self.name, prompt_ids, ids, stopper, calls, spent)

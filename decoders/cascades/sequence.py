@@ -65,11 +65,12 @@ class SequenceCascade:
         stands = self._certainty(logs) >= 1 - self.alpha
         books.draft_s += books.clock.lap()
         calls = self.drafter.calls + 1  # with the pass that scored the answer
+        spent = calls * self.drafter.parameters
         if stands:
             emit(stopper.admit(answer))
             books.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
             books.drafted, books.stood = len(answer), [1] * len(answer)
-            return books.close(self.name, prompt_ids, answer, stopper, calls)
+            return books.close(self.name, prompt_ids, answer, stopper, calls, spent)
         alone = Method(self.name, NullDrafter(target.device), Lossless(), FixedLength(0))
         result = alone.decode(target, prompt_ids, prefilled, request, stopper, chance, emit)
         return replace(
@@ -77,6 +78,7 @@ class SequenceCascade:
             drafted=len(answer),
             accepted_per_position=[0] * len(answer),
             draft_calls=calls,
+            draft_work=spent,
             prefill_s=result.prefill_s + books.prefill_s - prefilled.prefill_s,
             draft_s=books.draft_s,
         )

@@ -9,7 +9,7 @@ import torch
 
 from ..backends.base import Backend, opening
 from ..chance import Chance
-from ..drafters import Drafter, begin
+from ..drafters import Drafter, begin, work
 from ..loop import Clock
 from ..records import DecodeResult, Prefilled, Request
 from ..sampling import choose, penalised
@@ -87,4 +87,5 @@ class TokenCascade:
                 target.truncate(target.length)  # what an early exit ran ahead is forgotten
                 self.drafter.commit(context)
         ids = context[len(start) :]
-        return books.close(self.name, prompt_ids, ids, stopper, self.drafter.calls)
+        calls, spent = self.drafter.calls, work(self.drafter)
+        return books.close(self.name, prompt_ids, ids, stopper, calls, spent)

@@ -1,7 +1,7 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
 layers."""
 
-from .base import Drafter, begin
+from .base import Drafter, begin, work
 from .early_exit import EarlyExitDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
@@ -18,4 +18,5 @@ __all__ = [
     "TreeDrafter",
     "WidenedDrafter",
     "begin",
+    "work",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from ..backends.base import Backend, opening
 from ..chance import Chance
@@ -48,6 +48,21 @@ class Drafter(Protocol):
         what a draft model let stand may fall before the target: a later `context` may be shorter,
         or go on otherwise from some point after the target's last round."""
         ...
+
+
+@runtime_checkable
+class Composed(Protocol):
+    """A drafter of several models. work: as the function of that name."""
+
+    @property
+    def work(self) -> int: ...
+
+
+def work(drafter: Drafter) -> int:
+    """Its passes since `reset`, each counted with the parameters of the model that made it."""
+    if isinstance(drafter, Composed):
+        return drafter.work
+    return drafter.calls * drafter.parameters
 
 
 def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..records import Proposal, Sampling
 from ..verify.step import one_hot
-from .base import Drafter
+from .base import Drafter, work
 from .vertical import VerticalDrafter
 
 
@@ -45,6 +45,10 @@ class HorizontalDrafter:
     @property
     def calls(self) -> int:
         return sum(drafter.calls for drafter in self._own)
+
+    @property
+    def work(self) -> int:
+        return sum(work(drafter) for drafter in self._own)
 
     def reset(self, prompt_ids: list[int]) -> None:
         for drafter in self._own:

@@ -17,7 +17,7 @@ from ..loop import Clock, Method, play, settle
 from ..records import Proposal, Sampling
 from ..sampling import raw_probabilities
 from ..verify import Lenient
-from .base import Drafter
+from .base import Drafter, work
 from .catch_up import roll_back
 from .null import NullDrafter
 
@@ -52,6 +52,10 @@ class VerticalDrafter:
     @property
     def calls(self) -> int:
         return self._reviews + self.inner.calls
+
+    @property
+    def work(self) -> int:
+        return self._reviews * self.reviewer.parameters + work(self.inner)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.reviewer.prefill(prompt_ids)

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..records import Proposal, Sampling
 from ..tree_shape import TreeShape
-from .base import Drafter
+from .base import Drafter, work
 from .catch_up import agreeing
 
 
@@ -39,6 +39,10 @@ class WidenedDrafter:
     @property
     def calls(self) -> int:
         return self.inner.calls
+
+    @property
+    def work(self) -> int:
+        return work(self.inner)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.inner.reset(prompt_ids)

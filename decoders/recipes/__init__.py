@@ -5,6 +5,7 @@ A new kind of arm is a file here and a line in KINDS.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .autoregressive import AutoregressiveRecipe
@@ -44,9 +45,23 @@ KINDS: dict[str, type[ArmRecipe]] = {
 def recipe(*, kind: str, **fields: Any) -> ArmRecipe:
     """A recipe of that kind. Raises ValueError where the kind is unknown, pydantic's
     ValidationError (a ValueError too) where a field is wrong."""
-    if kind not in KINDS:
-        raise ValueError(f"kind: {kind!r} is not one of {', '.join(KINDS)}")
-    return KINDS[kind](kind=kind, **fields)
+    return recipe_of({"kind": kind, **fields})
 
 
-__all__ = ["KINDS", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "recipe"]
+def recipe_of(body: Mapping[Any, Any]) -> ArmRecipe:
+    """The same for what a YAML file says, whose keys may be anything."""
+    kind = body.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        said = "is missing" if kind is None else f"{kind!r} is not known"
+        raise ValueError(f"kind: {said}; give one of {', '.join(KINDS)}")
+    return KINDS[kind].model_validate(body)
+
+
+def fields_of(kind: str) -> list[str]:
+    """What an entry of that kind may say."""
+    return [name for name in KINDS[kind].model_fields if name != "name"]
+
+
+__all__ = [
+    "KINDS", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "fields_of", "recipe", "recipe_of"
+]  # fmt: skip

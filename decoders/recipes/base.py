@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .strict import Strict
 from .verifier import LosslessRule, VerifierRecipe
@@ -87,6 +87,15 @@ class DraftingRecipe(ArmRecipe):
     length: LengthRecipe = LengthRecipe()
     verifier: VerifierRecipe = LosslessRule()
 
+    @model_validator(mode="after")
+    def _judged_by_the_target(self) -> DraftingRecipe:
+        if self.copies and self.verifier.rule in ("chow", "diff", "opt"):
+            raise ValueError(
+                f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
+                "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
+            )
+        return self
+
     @property
     def lossless(self) -> bool:
         return self.verifier.lossless
@@ -94,6 +103,16 @@ class DraftingRecipe(ArmRecipe):
     @property
     def by_passes(self) -> bool:
         return self.length.kind == "adaptive"
+
+    @property
+    def copies(self) -> bool:
+        """Whether what it drafts, or a part of it, is copied, and comes without a confidence."""
+        return False
+
+    @property
+    def doubts(self) -> bool:
+        """Whether it stops before any token that it is not confident of."""
+        return False
 
     @property
     def on_target(self) -> bool:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from ..errors import DraftpickError
 from .base import ArmRecipe
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
     from ..strategy import Strategy
+    from .checkpoints import Reading
 
 
 class CalmRecipe(ArmRecipe):
@@ -28,14 +28,16 @@ class CalmRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
+    def fit(self, target: Reading) -> None:
+        from .checkpoints import require_layers
+
+        require_layers(self.name, target.in_layers)
+
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..backends.base import LayeredBackend
         from ..cascades import Calm
+        from .checkpoints import require_layers
 
-        if not isinstance(target, LayeredBackend):
-            raise DraftpickError(
-                f"arm {self.name!r}: leaving early needs the native backend, which this target "
-                "does not fit or --backend hf has switched off, or a T5-like target; choose "
-                "another arm"
-            )
+        require_layers(self.name, isinstance(target, LayeredBackend))
+        assert isinstance(target, LayeredBackend)
         return Calm(self.name, self.threshold, self.confidence, self.decay)

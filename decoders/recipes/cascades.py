@@ -40,7 +40,21 @@ class CascadeRecipe(ArmRecipe):
         prepare(self.drafter, self.name, target)
 
 
-class TokenCascadeRecipe(CascadeRecipe):
+class EachTokenRecipe(CascadeRecipe):
+    """That chooses anew for every token."""
+
+    @field_validator("drafter")
+    @classmethod
+    def _with_confidence(cls, drafter: DraftingRecipe) -> DraftingRecipe:
+        if not drafter.doubts:
+            raise ValueError(
+                "this arm goes by its drafter's confidence in each token, which "
+                f"`kind: {drafter.kind}` does not stop by; give `neural` or `early_exit`"
+            )
+        return drafter
+
+
+class TokenCascadeRecipe(EachTokenRecipe):
     """D9: the target writes a token where the draft model's greatest probability is below
     1 - alpha."""
 
@@ -52,7 +66,7 @@ class TokenCascadeRecipe(CascadeRecipe):
         return TokenCascade(self.name, make(self.drafter, self.name, target, tokenizer), self.alpha)
 
 
-class OracleCascadeRecipe(CascadeRecipe):
+class OracleCascadeRecipe(EachTokenRecipe):
     """D11: the target writes a token where its greatest probability exceeds the draft model's by
     more than alpha. Both models run at every position: for analysis, never fast."""
 

@@ -44,22 +44,29 @@ def folder_of(arm: str, drafter: str, needed: str) -> Path:
 @dataclass(frozen=True)
 class Reading:
     """What a drafter must have in common with its target, loaded or not. tokenizer: the target's,
-    None where it is not known. layers: the target's, or its decoder's; None likewise."""
+    None where it is not known. layers: the target's, or its decoder's; None likewise. in_layers:
+    whether it runs them apart."""
 
     vocab_size: int
     encoder_decoder: bool
     tokenizer: Any
     layers: int | None = None
+    in_layers: bool = True
 
     @classmethod
     def of(cls, target: Backend, tokenizer: Any) -> Reading:
         return cls(target.vocab_size, isinstance(target, EncoderDecoder), tokenizer)
 
     @classmethod
-    def of_folder(cls, target: Path, tokenizer: Any) -> Reading:
-        config = _config(target)
-        layers = config.get("num_decoder_layers") or config.get("num_hidden_layers")
-        return cls(_vocab_size(target), targets.is_encoder_decoder(target), tokenizer, layers)
+    def of_folder(cls, target: Path, tokenizer: Any, backend: str = "auto") -> Reading:
+        """backend: that it will be loaded with."""
+        return cls(
+            _vocab_size(target),
+            targets.is_encoder_decoder(target),
+            tokenizer,
+            targets.layers_of(target),
+            targets.runs_layers(target, backend),
+        )
 
 
 def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab | None]:
@@ -94,6 +101,15 @@ def draft_vocab_of(arm: str, folder: Path, target_vocab: int) -> DraftVocab | No
             "`draftpick align --target ...`"
         )
     return vocab
+
+
+def require_layers(arm: str, has: bool) -> None:
+    """has: whether the target's layers can be run apart. Raises DraftpickError."""
+    if not has:
+        raise DraftpickError(
+            f"arm {arm!r}: leaving early needs the native backend, which this target does not fit "
+            "or --backend hf has switched off, or a T5-like target; choose another arm"
+        )
 
 
 @dataclass(frozen=True)

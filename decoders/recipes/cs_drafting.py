@@ -48,6 +48,8 @@ class CSDraftingRecipe(ArmRecipe):
                 "name at least one draft model, from larger to smaller, and end the list with "
                 "{kind: max_gram}"
             )
+        if given := {"length", "verifier"} & set(last):
+            raise ValueError(f"leave out `{min(given)}` of the Max-Gram; K says what it drafts")
         return models
 
     @model_validator(mode="after")
@@ -100,7 +102,6 @@ class CSDraftingRecipe(ArmRecipe):
 
         if self.branch:
             require_trees(self.name, target, "a target")
-
         found = [find(self.name, name, target, tokenizer) for name in self._reviewing]
         max_gram = make(self._last, self.name, target, tokenizer)
         reviewers = [checkpoint.load_reviewer() for checkpoint in found]

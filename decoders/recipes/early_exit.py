@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -42,10 +42,15 @@ class EarlyExitRecipe(DraftingRecipe):
     def on_target(self) -> bool:
         return True
 
+    @property
+    def doubts(self) -> bool:
+        return True
+
     def fit(self, target: Reading) -> None:
         from ..backends.exit_head import check_exit
-        from .checkpoints import draft_vocab_of
+        from .checkpoints import draft_vocab_of, require_layers
 
+        require_layers(self.name, target.in_layers)
         if self.drafter is not None:
             draft_vocab_of(self.name, self._folder(), target.vocab_size)
         if target.layers is not None:
@@ -53,30 +58,21 @@ class EarlyExitRecipe(DraftingRecipe):
                 check_exit(self._layer(), target.layers, 0)
 
     def prepare(self, target: Backend) -> None:
-        """A target that cannot have an exit is left alone: the arm says so when it is asked for,
-        the others work."""
-        from ..backends.hf_seq2seq import HFSeq2SeqBackend
-        from ..backends.llama import LlamaBackend
+        """A target that cannot have this exit is left alone, and so it is where there is none of
+        that name or another is open: the arm says so when it is asked for, the others work."""
+        from ..backends.base import ExitBackend
 
-        if isinstance(target, LlamaBackend):
-            layers = target.shape.layers
-        elif isinstance(target, HFSeq2SeqBackend):
-            layers = target.layers
-        else:
-            return
-        if self._layer() < layers:
-            target.open_exit(self._layer())
+        if isinstance(target, ExitBackend):
+            with suppress(DraftpickError):
+                target.open_exit(self._layer())
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.base import ExitBackend
         from ..drafters import EarlyExitDrafter
+        from .checkpoints import require_layers
 
-        if not isinstance(target, ExitBackend):
-            raise DraftpickError(
-                f"arm {self.name!r}: an early exit needs the native backend, which this target "
-                "does not fit or --backend hf has switched off, or a T5-like target; choose "
-                "another arm"
-            )
+        require_layers(self.name, isinstance(target, ExitBackend))
+        assert isinstance(target, ExitBackend)
         head = self._trained(target) if self.layer is None else _plain(self.layer, target)
         with self._named():
             return EarlyExitDrafter(target, head)

@@ -30,6 +30,11 @@ class HorizontalRecipe(DraftingRecipe):
                 raise ValueError(f"parts.{number}: list the parts of that cascade here instead")
             if part.length.kind != "fixed":
                 raise ValueError(f"parts.{number}.length: give {{kind: fixed, k: ...}}")
+        if self.length.min_confidence and not self.doubts:
+            raise ValueError(
+                "length.min_confidence: not all of the parts stop at an unsure token; set it on "
+                "those that do"
+            )
         if sum(part.on_target for part in self.parts) > 1:
             raise ValueError("parts: only one early exit can run on the target's layers")
         return self
@@ -37,6 +42,14 @@ class HorizontalRecipe(DraftingRecipe):
     @property
     def on_target(self) -> bool:
         return any(part.on_target for part in self.parts)
+
+    @property
+    def copies(self) -> bool:
+        return any(part.copies for part in self.parts)
+
+    @property
+    def doubts(self) -> bool:
+        return all(part.doubts for part in self.parts)
 
     @property
     def by_passes(self) -> bool:

@@ -33,19 +33,16 @@ class MaxGramRecipe(DraftingRecipe):
     def by_passes(self) -> bool:
         return self.by_cost or super().by_passes
 
+    @property
+    def copies(self) -> bool:
+        return True
+
     @model_validator(mode="after")
     def _in_order(self) -> MaxGramRecipe:
         if self.longest < self.shortest:
             raise ValueError("`longest` must not be below `shortest`")
-        return self
-
-    @model_validator(mode="after")
-    def _judged_by_the_target(self) -> MaxGramRecipe:
-        if self.verifier.rule in ("chow", "diff", "opt"):
-            raise ValueError(
-                f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
-                "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
-            )
+        if self.length.min_confidence:
+            raise ValueError("length.min_confidence: a copy has no confidence; give `stop_below`")
         return self
 
     def fit(self, target: Reading) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from .base import DraftingRecipe
+from .mistakes import told
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 def _nested(body: Any) -> Any:
     """A mapping with `kind:`, of any kind that drafts. Its mistakes become one sentence."""
-    from . import recipe
+    from . import fields_of, recipe_of
 
     if isinstance(body, DraftingRecipe):
         return body
@@ -25,12 +26,9 @@ def _nested(body: Any) -> Any:
             "give a mapping with a `kind:`, for instance {kind: neural, drafter: draft-general}"
         )
     try:
-        made = recipe(**body)
+        made = recipe_of(body)
     except ValidationError as error:
-        mistakes = error.errors(include_url=False)
-        paths = [".".join(map(str, mistake["loc"])) for mistake in mistakes]
-        said = [mistake["msg"].removeprefix("Value error, ") for mistake in mistakes]
-        lines = [f"{p}: {s}" if p else s for p, s in zip(paths, said, strict=True)]
+        lines = [f"{p}: {s}" if p else s for p, s in told(error, fields_of(body["kind"]))]
         raise ValueError("; ".join(lines)) from error
     if not isinstance(made, DraftingRecipe):
         raise ValueError(f"kind: {made.kind!r} cannot draft for another model")

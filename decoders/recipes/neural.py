@@ -18,6 +18,10 @@ class DraftModelRecipe(DraftingRecipe):
 
     drafter: str
 
+    @property
+    def doubts(self) -> bool:
+        return True
+
     def fit(self, target: Reading) -> None:
         from .checkpoints import fitting
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -124,9 +125,16 @@ def headline(summary: dict[str, Any]) -> list[str]:
     oracle = summary["oracle"][OVERALL]
     if oracle is not None:
         said.append(f"Oracle: {times(oracle['speedup_vs_ar'])} ({summary['oracle']['note']}).")
-    if summary["errors"]:
-        said.append(f"{len(summary['errors'])} answers failed and are left out; see summary.json.")
-    return said
+    return said + failures(summary)
+
+
+def failures(summary: dict[str, Any]) -> list[str]:
+    """A sentence for each reason why answers are missing."""
+    counts = Counter((error["method"], error["error"]) for error in summary["errors"])
+    return [
+        f"{method}: {count} answers failed and are left out ({reason})."
+        for (method, reason), count in counts.items()
+    ]
 
 
 def times(value: float | None) -> str:

@@ -15,8 +15,8 @@ class Turn:
 
     arm: the arm that wrote it (for `routed`, the one the policy chose). wall_s: a stop-watch
     around encoding to text, prefill and choice included. retokenised: tokens that the official
-    formula counts for this text. draft_calls: None in rows of earlier versions. The other fields
-    are those of decoders' DecodeResult.
+    formula counts for this text. draft_calls, draft_work: None in rows of earlier versions. The
+    other fields are those of decoders' DecodeResult.
     """
 
     arm: str
@@ -39,6 +39,7 @@ class Turn:
     wall_s: float
     retokenised: int
     draft_calls: int | None = None
+    draft_work: int | None = None
 
     @property
     def decode_s(self) -> float:

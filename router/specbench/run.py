@@ -177,8 +177,8 @@ def _turn(routed: RoutedResult, wall_s: float, retokenised: int) -> Turn:
     fields = routed.to_json()
     del fields["tokens_per_s"]
     fields.pop("mean_layers", None)
-    calls = routed.result.draft_calls
-    return Turn(**fields, wall_s=wall_s, retokenised=retokenised, draft_calls=calls)
+    fields |= {"draft_calls": routed.result.draft_calls, "draft_work": routed.result.draft_work}
+    return Turn(**fields, wall_s=wall_s, retokenised=retokenised)
 
 
 def _official_count(router: Router, text: str) -> int:

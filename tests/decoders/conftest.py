@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tes
 from decoder_toys import save_tiny
 from t5_toys import save_tiny_t5
 
-
 THREADS = torch.get_num_threads()
 
 

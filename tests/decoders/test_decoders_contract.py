@@ -157,7 +157,11 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
     assert 1 <= len(result.ids) <= request.max_new_tokens
     assert (result.finish_reason == "length") <= (len(result.ids) == request.max_new_tokens)
     assert sum(result.accepted_per_position) == result.accepted <= result.drafted
-    assert 1 <= result.target_calls <= 1 + result.rounds
+    assert result.target_calls >= 1
+    assert (
+        result.target_calls <= 1 + result.rounds or name == "sampled-beams"
+    )  # has the others' too
+    assert (result.draft_work > 0) <= (result.draft_calls > 0)
     method = engine.method(name)
     if isinstance(method, Method) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
@@ -275,7 +279,12 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
 
 # -- drafts that all stand, and that all fall -----------------------------------------------------
 
-DRAFTED = ("neural", "tree", "vertical", "cs-drafting", "hierarchy")
+CHAINS = ("neural", "neural-adaptive", "neural-scheduled", "vertical", "hierarchy")
+LOSSLESS = (
+    *CHAINS, "tree", "tree-every", "horizontal", "cs-drafting", "cs-drafting-tree", "sampled-beams"
+)  # fmt: skip
+LOSSY = ("lossy", "lossy-star", "chow", "diff", "opt", "bild-star", "bild")
+DRAFTED = LOSSLESS + LOSSY
 
 
 @pytest.fixture(scope="module", params=["native-float32", "hf", "hf-seq2seq"])
@@ -309,15 +318,17 @@ def test_all_and_none_accepted(name: str, pair: tuple[Engine, Engine]) -> None:
     prompt, request = PROMPTS[1], Request(17)
     plain = pair[0].decode("autoregressive", prompt, request).ids
     every, none = (answer(engine, name, prompt, request) for engine in pair)
-    assert every.ids == none.ids == plain
-    assert every.accepted_per_position[0] >= every.rounds - 1  # the last may have no room
+    assert every.ids == plain
+    if name != "neural-adaptive":  # which may leave a round out
+        assert every.accepted_per_position[0] >= every.rounds - 1  # the last may have no room
+    if name in CHAINS + LOSSY:
+        assert every.accepted == every.drafted > 0
     if name == "neural":
         assert (every.accepted, every.drafted, every.rounds) == (12, 12, 4)
-    if name in ("neural", "vertical", "hierarchy"):
-        assert every.accepted == every.drafted
-    if name == "neural":
         assert (none.accepted, none.rounds) == (0, 16)
-    assert none.accepted < every.accepted and none.rounds > every.rounds
+    if name in LOSSLESS:
+        assert none.ids == plain
+        assert none.accepted < every.accepted and none.rounds > every.rounds
 
 
 @pytest.mark.parametrize("name", DRAFTED)

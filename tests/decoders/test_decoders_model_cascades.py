@@ -455,7 +455,7 @@ NEURAL = "drafter: {kind: neural, drafter: x}"
         (f"kind: sequence_cascade, alpha: two, {NEURAL}", "arms.a.alpha"),
         ("kind: token_cascade, alpha: 0.5", "arms.a.drafter: Field required"),
         ("kind: token_cascade, alpha: 0.5, drafter: x", "arms.a.drafter: give a mapping"),
-        ("kind: token_cascade, alpha: 0.5, drafter: {kind: magic}", "'magic' is not one of"),
+        ("kind: token_cascade, alpha: 0.5, drafter: {kind: magic}", "'magic' is not known"),
         ("kind: token_cascade, alpha: 0.5, drafter: {kind: neural}", "arms.a.drafter: drafter: F"),
         ("kind: token_cascade, alpha: 0.5, drafter: {kind: autoregressive}", "cannot draft"),
         (
@@ -467,6 +467,17 @@ NEURAL = "drafter: {kind: neural, drafter: x}"
             "verifier: leave it out",
         ),
         ("kind: sequence_cascade, alpha: 0.5, drafter: {kind: max_gram}", "must be `kind: neural`"),
+        ("kind: token_cascade, alpha: 0.5, drafter: {kind: max_gram}", "confidence in each token"),
+        (
+            "kind: oracle_cascade, alpha: 0.5, drafter: {kind: hierarchy, middle: x, "
+            "small: {kind: max_gram}}",
+            "`kind: hierarchy` does not stop by",
+        ),
+        (
+            "kind: token_cascade, alpha: 0.5, drafter: {kind: horizontal, parts: "
+            "[{kind: neural, drafter: x}, {kind: max_gram}]}",
+            "`kind: horizontal` does not stop by",
+        ),
         ("kind: calm", "arms.a.threshold: Field required"),
         ("kind: calm, threshold: 1.2", "arms.a.threshold: Input should be less than"),
         ("kind: calm, threshold: 0.9, decay: -1", "arms.a.decay: Input should be greater"),

@@ -93,7 +93,7 @@ def test_rows_of_an_earlier_version_have_no_swi(
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     for answer in (answer for row in rows for answer in row["answers"].values()):
         for turn in answer["turns"]:
-            del turn["draft_calls"]
+            del turn["draft_work"]
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     measured = measure(engine, asked, request, tmp_path, quiet=True)
     headings, table = methods.table_of(engine, measured)

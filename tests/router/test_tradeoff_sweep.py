@@ -107,7 +107,7 @@ TEMPLATE = "arm: {kind: max_gram}, field: length.k, values: [2, 4]"
         (
             "sweep: {a: {arm: {kind: max_gram}, field: height, values: [4]}, b: {arm: {},"
             " field: k, values: [1]}}",
-            ["2 mistake(s)", "arms.a@4.height: Extra inputs", "arms.b@1.kind: None"],
+            ["2 mistake(s)", "arms.a@4.height: there is no such", "arms.b@1.kind: is miss"],
         ),
     ],
 )  # fmt: skip

@@ -1,0 +1,56 @@
+"""What pydantic finds wrong with an entry, in the file's words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pydantic import ValidationError
+
+Place = tuple[int | str, ...]
+SAID = {
+    "extra_forbidden": "there is no such field",
+    "model_type": "give a mapping",
+    "model_attributes_type": "give a rule's name, or a mapping with `rule:`",
+    "union_tag_not_found": "give a `rule:`",
+    "invalid_key": "a field's name is a word",
+}
+
+
+def told(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """For each mistake the path of its field, "" for the whole, and what is wrong. fields: those
+    that there are, for who misspells one."""
+    details = error.errors(include_url=False)
+    places: list[Place] = [detail["loc"] for detail in details]
+    for detail, place in zip(details, places, strict=True):
+        if place[-1:] == ("str",):  # of a name or a mapping, the name that it is not
+            continue
+        within = [other for other in places if other != place and other[: len(place)] == place]
+        if detail["type"] == "too_short" and within:  # without the items that are wrong
+            continue
+        words = _words(dict(detail))
+        if detail["type"] == "extra_forbidden" and len(place) == 1 and fields:
+            words += f"; there are {', '.join(sorted(fields))}"
+        yield _path(place), words
+
+
+def _path(place: Place) -> str:
+    """Without what pydantic puts in between for the members of a union."""
+    parts = [
+        str(part)
+        for at, part in enumerate(place)
+        if place[at - 1 : at] != ("verifier",) and "[" not in str(part)
+    ]
+    return ".".join(parts)
+
+
+def _words(detail: dict[str, Any]) -> str:
+    kind, given = detail["type"], detail["input"]
+    if kind == "union_tag_invalid":
+        rules = detail["ctx"]["expected_tags"].replace("'", "")
+        return f"`rule: {detail['ctx']['tag']}` is not one of {rules}"
+    if kind in SAID:
+        return SAID[kind]
+    words = str(detail["msg"]).removeprefix("Value error, ")
+    shown = kind not in ("missing", "value_error") and isinstance(given, str | int | float)
+    return f"{words}, not {given!r}" if shown else words
