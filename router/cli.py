@@ -255,14 +255,21 @@ def report(
 
 
 @app.command()
-def arms(config: Config = None, as_json: AsJson = False) -> None:
+def arms(
+    config: Config = None,
+    kinds: Annotated[
+        bool, typer.Option("--kinds", help="What an arms file may say: kinds, fields, verifiers.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """List the arms: each one's recipe, and whether it is lossless."""
     from .arms_view import arms_json, arms_table
+    from .kinds_view import kinds_json, kinds_table
 
     if as_json:
-        _print_json(arms_json(config))
+        _print_json(kinds_json() if kinds else arms_json(config))
     else:
-        _print_tables(arms_table(config))
+        _print_tables(kinds_table() if kinds else arms_table(config))
 
 
 @app.command()

@@ -41,8 +41,6 @@ class CascadeRecipe(ArmRecipe):
 
 
 class EachTokenRecipe(CascadeRecipe):
-    """That chooses anew for every token."""
-
     @field_validator("drafter")
     @classmethod
     def _with_confidence(cls, drafter: DraftingRecipe) -> DraftingRecipe:

@@ -171,6 +171,17 @@ def test_exits_that_cannot_be_are_named(
         align(config_for(kind, tmp_path / "out", target, written, **more), RECIPE, silent)
 
 
+@pytest.mark.parametrize("wrong", [["--kind", "exits"], ["--kind", "exit", "--exit-layer", "9"]])
+def test_mistakes_are_told_before_the_target_writes(
+    tmp_path: Path, target: Path, written: tuple[Path, Path], wrong: list[str]
+) -> None:
+    out = tmp_path / "out"
+    arguments = ["align", "--out", str(out), "--queries", str(written[0]), "--target", str(target)]
+    with pytest.raises(DraftpickError, match=r"unknown kind|1 to 2 for this target, not 9"):
+        CliRunner().invoke(app, [*arguments, *wrong], catch_exceptions=False)
+    assert not out.exists()
+
+
 def test_a_bigram_table_predicts_a_counting_answer(
     tmp_path: Path, target: Path, written: tuple[Path, Path]
 ) -> None:

@@ -9,6 +9,8 @@ import pytest
 from decoders.arms import choose, load_arms
 from decoders.errors import DraftpickError, NoSuchName
 
+SMALL = "kind: neural, drafter: x"
+
 
 def write(folder: Path, text: str) -> Path:
     path = folder / "arms.yaml"
@@ -74,13 +76,53 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
             "arms: {a: {kind: early_exit}}",
             "arms.a: give either `drafter`, a trained exit, or `layer`",
         ),
-        ("arms: {a: {kind: max_gram, length: {min_confidence: 1.5}}}", "min_confidence"),
+        ("arms: {a: {kind: max_gram, length: {min_confidence: 1.5}}}", "a.length.min_confidence"),
         ("arms: {a: null}", "arms.a.kind"),
         ("arms: {a: 5}", "arms.a.kind"),
         ("arms: 5", "arms"),
         ("arms: [a, b]", "arms"),
         ("tools: {}", "tools"),
         ("{arms: {}, more: 1}", "more"),
+        ("arms: {a: [1, 2]}", "arms.a.kind: [1, 2] is not known"),
+        ("arms: {a: {kind: [neural]}}", "arms.a.kind: ['neural'] is not known"),
+        ("arms: {a: {kind: max_gram, 3: 4}}", "arms.a.3: a field's name is a word"),
+        ("arms: {a: {kind: max_gram, lenght: 4}}", "arms.a.lenght: there is no such field; there"),
+        ("arms: {a: {kind: max_gram, name: b}}", "arms.a.name: leave it out"),
+        ("arms: {a: {kind: max_gram}, a: {kind: calm}}", "line 1 gives 'a' a second time"),
+        ("arms: {autoregressive: {kind: max_gram}}", "arms.autoregressive: by this name"),
+        ("arms: {a: {kind: beam, beams: 2, length_penalty: .inf}}", "a finite number, not inf"),
+        ("arms: {a: {kind: max_gram, length: {min_confidence: 0.2}}}", "give `stop_below`"),
+        ("arms: {a: {kind: max_gram, length: 5}}", "arms.a.length: give a mapping"),
+        (f"arms: {{a: {{{SMALL}, verifier: chaw}}}}", "arms.a.verifier: `rule: chaw` is not one"),
+        (f"arms: {{a: {{{SMALL}, verifier: {{alpha: 1}}}}}}", "arms.a.verifier: give a `rule:`"),
+        (
+            f"arms: {{a: {{{SMALL}, verifier: {{rule: lossy, alpha: 3}}}}}}",
+            "1 mistake(s): arms.a.verifier.alpha: Input should be less than 1, not 3",
+        ),
+        (
+            "arms: {a: {kind: tree, drafter: x, branch: [-1]}}",
+            "1 mistake(s): arms.a.branch.0: Input should be greater than or equal to 1, not -1",
+        ),
+        (
+            "arms: {a: {kind: cs_drafting, models: [x, {kind: max_gram, shortest: 0}], "
+            "K: [[1, 1], [0, 1]]}}",
+            "1 mistake(s): arms.a.models.1.shortest: Input should be greater",
+        ),
+        (
+            "arms: {a: {kind: cs_drafting, models: [x, {kind: max_gram, length: {k: 3}}], "
+            "K: [[1, 1], [0, 1]]}}",
+            "arms.a.models: leave out `length` of the Max-Gram",
+        ),
+        (
+            f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: max_gram}}], "
+            "verifier: {rule: chow, alpha: 0.1}}}",
+            "compares confidences, and a copy has none",
+        ),
+        (
+            f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: max_gram}}], "
+            "length: {min_confidence: 0.1}}}",
+            "not all of the parts stop at an unsure token",
+        ),
     ],
 )
 def test_one_mistake(tmp_path: Path, text: str, word: str) -> None:

@@ -408,6 +408,25 @@ def test_exits_and_tables_too(body: str, says: str, tiny: Tiny, tmp_path: Path) 
         Engine.load(str(target), file, only=["a"], dtype="float32", device="cpu")
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "kind: early_exit, layer: 1",
+        "kind: calm, threshold: 0.9",
+        f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 1}}]",
+        "kind: sampled_beams, beams: 2, drafter: {kind: early_exit, layer: 1}",
+    ],
+)
+@pytest.mark.usefixtures("nothing_loads")
+def test_leaving_early_through_transformers(body: str, tiny: Tiny, tmp_path: Path) -> None:
+    target, file = tmp_path / "target", tmp_path / "arms.yaml"
+    target.mkdir()
+    with_tokenizer(tiny(), target, WORDS)
+    file.write_text(f"arms: {{a: {{{body}}}}}")
+    with pytest.raises(DraftpickError, match=r"^arm 'a': leaving early needs the native backend"):
+        Engine.load(str(target), file, only=["a"], device="cpu", backend="hf")
+
+
 def test_an_exit_in_a_row_is_opened_before_the_first_prompt(tiny: Tiny, file: Path) -> None:
     target = native(tiny())
     engine = Engine(target, load_arms(file))

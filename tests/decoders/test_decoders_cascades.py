@@ -578,12 +578,14 @@ class Counted(ToyBackend):
 def test_every_pass_is_counted_once(pattern: list[int]) -> None:
     """The prompt's own included, a model's that sat out, and one that drafts in two places."""
     models = [Counted(toy(seed, V).table) for seed in (1, 2)]
+    models[0].parameters, models[1].parameters = 1000, 10
     copier = max_gram(shortest=1)
     drafter = cs_drafter(models, copier, [[2, 2, 3], [0, 1, 2], [0, 0, 3]], 1.5, 64)
     result = run(toy(3, V), method(drafter, ListedLengths(pattern)), [1, 2], Request(40))
     passes = sum(model.passes for model in models)
     assert result.draft_calls == passes + copier.calls and copier.calls > 0
-    assert drafter.parameters == 2 * V**3
+    assert result.draft_work == sum(model.passes * model.parameters for model in models)
+    assert drafter.parameters == 1010
 
 
 def test_a_cascade_that_sat_out_catches_up_in_commit() -> None:

@@ -30,7 +30,7 @@ from test_decoders_exact_law import PROMPT, SAMPLINGS, check, toy_logits
 
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
-from decoders.drafters import Drafter, NeuralDrafter, WidenedDrafter
+from decoders.drafters import Drafter, NeuralDrafter, WidenedDrafter, work
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.records import Proposal, Request, Sampling
@@ -75,6 +75,7 @@ def test_every_nest_writes_the_target_s_own_ids(
     assert result.target_calls == 1 + result.rounds <= alone.target_calls
     assert [token for chunk in chunks for token in chunk] == result.ids
     assert result.draft_calls == how.drafter.calls
+    assert result.draft_work == work(how.drafter.inner)
     assert sum(result.accepted_per_position) == result.accepted <= result.drafted
     cut = 1 + result.accepted + result.rounds - len(result.ids)
     assert cut in ((0, 1) if result.finish_reason == "eos" else (0,))

@@ -238,6 +238,20 @@ def test_arms_and_models_as_tables_and_json(
     assert models_view.acceptance({"qa": 0.3, "rag": 0.5}) == "40% (30% to 50%)"
 
 
+def test_what_an_arm_may_be(capsys: pytest.CaptureFixture[str]) -> None:
+    from decoders.recipes import KINDS
+
+    assert cli.main(["arms", "--kinds", "--json"]) == 0
+    told = {entry["entry"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert {f"kind: {kind}" for kind in KINDS} < told.keys()
+    assert told["kind: neural"]["fields"]["drafter"] == {}
+    assert told["kind: vertical"]["fields"]["lenience"] == {"default": 1.0}
+    assert all(entry["what"] for entry in told.values())
+    assert cli.main(["arms", "--kinds"]) == 0
+    shown = capsys.readouterr().out
+    assert "verifier: {rule: chow | diff | opt}" in shown and "each model after models[i]" in shown
+
+
 def test_help_teaches_and_loads_nothing_heavy() -> None:
     code = (
         "import sys; from router.cli import main; assert main(['--help']) == 0; "

@@ -163,6 +163,8 @@ def test_a_failing_question_is_an_error_row(question_file: Path, tmp_path: Path)
         ("402", method) for method in ("autoregressive", "small", "wide", "routed")
     }
     assert "told to fail" in summary["errors"][0]["error"]
+    page = (tmp_path / "bench" / "summary.md").read_text()
+    assert "small: 1 answers failed and are left out (" in page and "told to fail" in page
     assert summary["arms"]["wide"]["math"]["questions"] == 1
     answers = (tmp_path / "bench" / "answers" / "fake-target-wide.jsonl").read_text()
     assert "402" not in [str(json.loads(line)["question_id"]) for line in answers.splitlines()]

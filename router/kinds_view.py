@@ -1,0 +1,73 @@
+"""`draftpick arms --kinds`: what an arm's entry in a YAML file may say."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any, get_args
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+    from rich.table import Table
+
+
+def kinds_json() -> list[dict[str, Any]]:
+    """One object for each kind, for `length`, and for each rule of `verifier`: entry, what it is,
+    and its fields with their defaults; a field without one has to be given."""
+    from decoders.recipes import KINDS, LengthRecipe
+    from decoders.recipes.base import ArmRecipe, DraftingRecipe
+    from decoders.recipes.strict import Strict
+    from decoders.recipes.verifier import VerifierRecipe
+
+    general = (Strict, ArmRecipe, DraftingRecipe)
+    entries = [_entry(f"kind: {kind}", recipe, general) for kind, recipe in KINDS.items()]
+    entries.append(_entry("length:", LengthRecipe, general))
+    for rule in get_args(get_args(VerifierRecipe)[0]):
+        names = " | ".join(get_args(rule.model_fields["rule"].annotation))
+        entries.append(_entry(f"verifier: {{rule: {names}}}", rule, general))
+    return entries
+
+
+def kinds_table() -> Table:
+    """The same for the terminal."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title="What an arm may be", show_lines=True)
+    for heading in ("entry", "fields (a default after =)", "what it is"):
+        table.add_column(heading, overflow="fold")
+    for entry in kinds_json():
+        fields = ", ".join(_fields(entry["fields"]))
+        table.add_row(*(escape(words) for words in (entry["entry"], fields, entry["what"])))
+    return table
+
+
+def _entry(entry: str, recipe: type[BaseModel], general: tuple[type, ...]) -> dict[str, Any]:
+    """general: classes whose words say nothing of this entry."""
+    described = [base for base in reversed(recipe.__mro__) if base.__module__ == recipe.__module__]
+    described += [base for base in reversed(recipe.__mro__) if base not in described]
+    own = [base for base in described if issubclass(base, general[0]) and base not in general]
+    words = [inspect.cleandoc(base.__doc__) for base in own if base.__doc__]
+    fields = {
+        name: {} if field.is_required() else {"default": _plain(field.get_default())}
+        for name, field in recipe.model_fields.items()
+        if name not in ("name", "kind", "rule", "note")
+    }
+    return {"entry": entry, "what": " ".join(" ".join(words).split()), "fields": fields}
+
+
+def _fields(fields: dict[str, dict[str, Any]]) -> list[str]:
+    """As words; what `length` and `verifier` may be, entries of their own say."""
+    from .arms_view import describe
+
+    return [
+        f"{name}={describe(how['default']) or '[]'}"
+        if "default" in how and name not in ("length", "verifier")
+        else name
+        for name, how in fields.items()
+    ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
