@@ -1,4 +1,4 @@
-"""Every method of an arms file beside the target alone: the tables of docs/methods.md.
+"""Every method of an arms file beside the target alone: the tables of docs/methods_measured.md.
 
     python benchmarks/methods.py --config arms.yaml --limit 3 --work runs/methods --out methods.md
 

@@ -7,6 +7,9 @@
 greedy answers to the training inputs, a drafter for each task trained on those answers, held-out
 BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each stage leaves a file in
 --out and is skipped where that exists; training goes on from its last checkpoint.
+
+For other commands it leaves query files there: `en-de.jsonl` and `sum.jsonl`, the test inputs, and
+`train.jsonl` with `answers.jsonl`, what the target wrote for them (`draftpick align --outputs`).
 """
 
 from __future__ import annotations
@@ -32,6 +35,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 TASKS = ("en-de", "sum")
+CALLED = {"en-de": "translation", "sum": "summarization"}  # in query files
 PAD, EOS, UNK = "<pad>", "</s>", "<unk>"  # ids 0, 1, 2, as in T5
 WHAT = {
     "target": "T5 for English-German translation and summaries.",
@@ -272,6 +276,40 @@ def written_by_target(model: Any, task: str, pairs: Sequence[Pair], out: Path) -
     return [(inputs, answer) for (inputs, _), answer in zip(pairs, kept, strict=True)]
 
 
+def write_queries(data: Path, out: Path) -> None:
+    """Test and training inputs as query files, and the target's answers to the latter."""
+    train, answered = [], []
+    for task in TASKS:
+        write_lines(out / f"{task}.jsonl", queries(data, task, "test"))
+        asked = queries(data, task, "train")[:ANSWERED]
+        kept = json.loads((out / f"{task}.answers.json").read_text())
+        train += asked
+        answered += [
+            {"id": query["id"], "ids": ids, "ended": ids[-1:] == [1]}
+            for query, ids in zip(asked, kept, strict=True)
+        ]
+    write_lines(out / "train.jsonl", train)
+    write_lines(out / "answers.jsonl", answered)
+
+
+def queries(data: Path, task: str, split: str) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"{task}-{split}-{number}",
+            "task": CALLED[task],
+            "turns": [row["input"]],
+            "reference": row["target"],
+        }
+        for number, row in enumerate(read(data, task, split))
+    ]
+
+
+def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.with_suffix(".tmp").write_text(text, encoding="utf-8")
+    os.replace(path.with_suffix(".tmp"), path)
+
+
 def scores(trained: dict[str, Any], tokenizer: Any, data: Path, out: Path) -> dict[str, Any]:
     """Held-out quality of each model on its tasks, and the arms' figures, kept in results.json."""
     path = out / "results.json"
@@ -295,11 +333,15 @@ def scores(trained: dict[str, Any], tokenizer: Any, data: Path, out: Path) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--data", type=Path, required=True, help="folder of TASK.train.jsonl and TASK.test.jsonl"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for models, answers and query files"
+    )
     parser.add_argument("--minutes", type=float, default=48, help="of training, three models")
-    parser.add_argument("--vocab", type=int, default=6000)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--vocab", type=int, default=6000, help="subwords of the tokenizer")
+    parser.add_argument("--seed", type=int, default=0, help="of weights and order")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
 
@@ -319,6 +361,7 @@ def main() -> None:
         trained[name] = T5ForConditionalGeneration.from_pretrained(given.out / name).eval()
         tokenizer.save_pretrained(given.out / name)
 
+    write_queries(given.data, given.out)
     found = scores(trained, tokenizer, given.data, given.out)
     for name in trained:
         read_by = TASKS if name == "target" else (name,)

@@ -17,7 +17,7 @@ import torch
 from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Generator
-from .drafters import Drafter, EarlyExitDrafter
+from .drafters import Drafter, EarlyExitDrafter, WidenedDrafter
 from .pass_costs import CONTEXT, REPEATS, PassCosts, known, seconds_of
 from .pass_costs import measure as measure_passes
 from .records import Sampling
@@ -56,6 +56,8 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
+    if isinstance(drafter, WidenedDrafter):  # siblings cost it nothing
+        drafter = drafter.inner
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)

@@ -47,6 +47,7 @@ def test_a_family_is_made_scored_and_left_alone(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from decoders import Engine, Request
+    from decoders.queries import read_queries
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
     import train_t5_family
@@ -64,6 +65,10 @@ def test_a_family_is_made_scored_and_left_alone(
 
     card = json.loads((out / "en-de" / "card.json").read_text())
     assert (card["kind"], card["data"], card["seed"]) == ("drafter", {"hand": 16}, 0)
+    assert len(read_queries([out / "en-de.jsonl", out / "sum.jsonl"])) == 8
+    asked = read_queries([out / "train.jsonl"])
+    answers = [json.loads(line) for line in (out / "answers.jsonl").read_text().splitlines()]
+    assert [answer["id"] for answer in answers] == [query.id for query in asked]
     engine = Engine.load(str(out / "target"), out / "arms.yaml", dtype="float32", device="cpu")
     ids = engine.encode_chat([{"role": "user", "content": "summarize: We saw a boat."}])
     assert engine.decode("draft-sum", ids, Request(5)).ids  # the card's hashes hold

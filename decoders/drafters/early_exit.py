@@ -54,7 +54,8 @@ class EarlyExitDrafter:
         return proposal
 
     def commit(self, context: list[int]) -> None:
-        self._read = min(self._read, self.target.length)
+        # what the adapter read of a draft may have given way to a sibling in the same place
+        self._read = min(self._read, self.target.length, len(context) - 1)
         if self.target.length - self._read > 1:  # sat out; one position is read with the next step
             self._catch_up(self.target.length)
             self.calls += 1

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..errors import DraftpickError
+from ..tree_shape import TreeShape
 from .base import DraftingRecipe
+from .tree import Branch, require_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,11 +25,13 @@ if TYPE_CHECKING:
 
 class EarlyExitRecipe(DraftingRecipe):
     """drafter: an exit adapter, a shipped name or a local folder. Or layer: how many of the
-    target's layers draft, read by its own norm and head, untrained."""
+    target's layers draft, read by its own norm and head, untrained. branch: children at the leading
+    drafted positions, for the target to review as a tree; those beside the draft have none."""
 
     kind: Literal["early_exit"] = "early_exit"
     drafter: str | None = None
     layer: Annotated[int, Field(ge=1)] | None = None
+    branch: Branch = ()
 
     @model_validator(mode="after")
     def _one(self) -> EarlyExitRecipe:
@@ -36,6 +40,8 @@ class EarlyExitRecipe(DraftingRecipe):
                 "give either `drafter`, a trained exit, or `layer`, to draft with the target's own "
                 "norm and head after so many layers"
             )
+        if self.branch:
+            require_tree(self, TreeShape(self.branch))
         return self
 
     @property
@@ -68,14 +74,19 @@ class EarlyExitRecipe(DraftingRecipe):
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.base import ExitBackend
-        from ..drafters import EarlyExitDrafter
+        from ..backends.tree import require_trees
+        from ..drafters import EarlyExitDrafter, WidenedDrafter
         from .checkpoints import require_layers
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
         head = self._trained(target) if self.layer is None else _plain(self.layer, target)
         with self._named():
-            return EarlyExitDrafter(target, head)
+            drafter = EarlyExitDrafter(target, head)
+        if not self.branch:
+            return drafter
+        require_trees(self.name, target, "a target")
+        return WidenedDrafter(drafter, self.branch, target.context)
 
     def _layer(self) -> int:
         """That it leaves after."""

@@ -34,6 +34,8 @@ def _nested(body: Any) -> Any:
         raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
     if made.kind == "tree":
         raise ValueError("kind: 'tree' is for the target's review alone; give `neural`")
+    if getattr(made, "branch", ()):
+        raise ValueError("branch: leave it out; only the target reviews a tree")
     if "verifier" in made.model_fields_set:
         raise ValueError("verifier: leave it out; only the target's review has one to choose")
     return made

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from ..tree_shape import TreeShape
+from .base import DraftingRecipe
 from .neural import DraftModelRecipe
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
         )
 
 
+def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
+    """Of an arm that drafts it. Raises ValueError."""
+    if arm.verifier.rule != "lossless":
+        raise ValueError("a tree is verified losslessly; leave `verifier` out")
+    require_bounds(shape, arm.length.longest)
+
+
 class TreeRecipe(DraftModelRecipe):
     """drafter: as for `neural`. branch: children at the leading depths, one after them; `length` is
     the depth. every: all nodes of a depth have children, else only the likeliest one."""
@@ -40,9 +48,7 @@ class TreeRecipe(DraftModelRecipe):
 
     @model_validator(mode="after")
     def _in_bounds(self) -> TreeRecipe:
-        if self.verifier.rule != "lossless":
-            raise ValueError("a tree is verified losslessly; leave `verifier` out")
-        require_bounds(self.shape, self.length.longest)
+        require_tree(self, self.shape)
         return self
 
     @property

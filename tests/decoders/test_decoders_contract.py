@@ -41,6 +41,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "max-gram": {"length": {"k": 4}, **COPY},
     "max-gram-unsure": {"length": {"k": 6}, "stop_below": 0.4, **COPY},
     "early-exit": {"kind": "early_exit", "drafter": "exit", "length": {"k": 3}},
+    "early-exit-tree": {
+        "kind": "early_exit", "drafter": "exit", "length": {"k": 3}, "branch": [3, 2]
+    },
     "lossy": {"verifier": {"rule": "lossy", "alpha": 0.3}, **SMALL},
     "lossy-star": {"verifier": {"rule": "lossy_star", "kl_budget": 0.1}, **SMALL},
     "chow": {"verifier": {"rule": "chow", "alpha": 0.6}, **SMALL},
@@ -87,7 +90,11 @@ BACKENDS = (
     "hf",
     "hf-seq2seq",
 )
-ON_ITS_LAYERS = ("early-exit", "calm")  # which transformers' decoders do not let run
+ON_ITS_LAYERS = (
+    "early-exit",
+    "early-exit-tree",
+    "calm",
+)  # which transformers' decoders do not let run
 SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
 PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
 LONG = 16

@@ -4,9 +4,11 @@ costs the drafter nothing more, and a drafter that does not remember what a sibl
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cascade_toys import part_of_vocabulary, vertical
 from decoder_toys import (
     CPU,
@@ -19,6 +21,7 @@ from decoder_toys import (
     method,
     native,
     neural,
+    random_exit,
     reference_law,
     run,
     transformers_model,
@@ -26,7 +29,7 @@ from decoder_toys import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_decoders_cascades import V, cascades, toy
-from test_decoders_exact_law import PROMPT, SAMPLINGS, check, toy_logits
+from test_decoders_exact_law import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
@@ -195,6 +198,44 @@ def test_the_law_is_the_target_s(name: str, sampling: str, branch: tuple[int, ..
     target, request = toy(3), Request(4, SAMPLINGS[sampling])
     law = loop_law(target, method(widened(NESTS[name](), *branch), 2), PROMPT, request)
     check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("pattern", [[2], [0, 0, 2]])
+def test_an_exit_with_siblings_keeps_the_law(
+    tiny: Callable[..., Path], sampling: str, pattern: list[int]
+) -> None:
+    """Its adapter reads what stood, whichever sibling it was."""
+    target, fresh = small_llama(tiny), small_llama(tiny)
+    request = Request(4, SAMPLINGS[sampling])
+    exit_ = widened(random_exit(target, 1, seed=2), 2, 2)
+    law = loop_law(target, method(exit_, ListedLengths(pattern)), PROMPT, request)
+    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
+    tiny: Callable[..., Path], seed: int
+) -> None:
+    """After every round, whatever stood, its next draft is that of a fresh one."""
+    target, fresh = (native(tiny(), torch.float64) for _ in range(2))
+    exits = [widened(random_exit(model, 1, seed, noise=0.1), 3, 3) for model in (target, fresh)]
+    drafted, propose = list[tuple[list[int], list[int]]](), exits[0].inner.propose
+
+    def watched(context: list[int], *arguments: Any) -> Proposal:
+        made = propose(context, *arguments)
+        drafted.append((list(context), made.ids.tolist()))
+        return made
+
+    exits[0].inner.propose = watched  # type: ignore[method-assign]
+    how = method(exits[0], ListedLengths([3, 0, 2]))
+    result = run(target, how, [3, 1, 4], Request(24))
+    assert result.accepted > 0 and len(drafted) > 4
+    for context, ids in drafted:
+        fresh.prefill(context[:-1])
+        exits[1].inner.reset(context[:-1])
+        again = exits[1].inner.propose(context, len(ids), Sampling(), Generator(CPU, 0), 0.0, True)
+        assert again.ids.tolist() == ids
 
 
 @pytest.mark.parametrize("name", ["neural", "vertical"])
