@@ -228,6 +228,15 @@ def test_the_router_has_what_the_readme_calls() -> None:
     assert set(re.findall(r"\banswer\.(\w+)", page("README.md"))) <= members
 
 
+def test_the_table_at_a_glance_is_the_measured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    from glance import glance
+
+    table = "\n".join(glance(page("docs/methods_measured.md")))
+    assert f"<!-- glance -->\n{table}\n<!-- /glance -->" in page("docs/methods.md")
+    assert table.count("x |") > 100
+
+
 @cache
 def contributed() -> dict[str, Any]:
     """The classes and functions of CONTRIBUTING.md, run where their first line says they go."""
