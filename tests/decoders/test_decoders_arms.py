@@ -114,6 +114,16 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
             "arms.a.models: leave out `length` of the Max-Gram",
         ),
         (
+            f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: early_exit, layer: 2, "
+            "branch: [3]}]}}",
+            "branch: leave it out; only the target reviews a tree",
+        ),
+        (
+            "arms: {a: {kind: early_exit, layer: 2, branch: [3], verifier: {rule: chow, "
+            "alpha: 0.1}}}",
+            "a tree is verified losslessly",
+        ),
+        (
             f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: max_gram}}], "
             "verifier: {rule: chow, alpha: 0.1}}}",
             "compares confidences, and a copy has none",

@@ -119,7 +119,7 @@ RECIPES = [
     recipe(name="small-sure", kind="neural", drafter="x", length=SURE),
     recipe(name="few-words", kind="neural", drafter="x", length=K),
     recipe(name="exit", kind="max_gram", length=K),  # kind is checked when the exit is opened
-    recipe(name="exit-few-words", kind="max_gram", length=SURE),
+    recipe(name="exit-few-words", kind="neural", drafter="x", length=SURE),  # likewise
     recipe(name="copy", kind="max_gram", length=K),
 ]
 WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words"]

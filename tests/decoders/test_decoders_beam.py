@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from t5_toys import generate_t5, seq2seq, seq2seq_model
 from transformers import PreTrainedModel
 
+from decoders import Engine
 from decoders import beam as beam_module
 from decoders.arms import load_arms
 from decoders.backends.base import TreeBackend
@@ -395,6 +396,11 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
         expected = theirs(model, PROMPTS[1], 3, 10, length_penalty=0.5)
         same(search(how, target, PROMPTS[1], Request(10)), expected)
     assert how.draft.width == 4 and how.parameters == how.draft.parameters > 0
+    engine = Engine(target, load_arms(file))
+    assert engine.arm_parameters("beams") == target.parameters > how.parameters
+    assert engine.arm_parameters("ahead") == how.parameters
+    result = engine.decode("ahead", PROMPTS[1], Request(10))
+    assert result.draft_work == result.draft_calls * how.parameters > 0
     assert recipe(kind="beam", beams=1).lossless
 
 

@@ -392,6 +392,11 @@ def test_a_model_that_does_not_fit_is_refused_before_any_is_loaded(
         ("kind: early_exit, drafter: nowhere/exit", "nowhere/exit"),
         ("kind: early_exit, drafter: EXIT", "made for a target vocabulary of 99"),
         ("kind: max_gram, drafter: nowhere/table", "nowhere/table"),
+        (
+            "kind: cs_drafting, models: [TARGET, {kind: max_gram, drafter: nowhere/table}], "
+            "K: [[1, 1], [0, 1]]",
+            "nowhere/table",
+        ),
         (f"{PARTS}: [{MAX_GRAM}, {{kind: early_exit, layer: 7}}]", "after layer 1 to 2, not 7"),
         ("kind: token_cascade, alpha: 0.1, drafter: {kind: early_exit, layer: 7}", "2, not 7"),
     ],
@@ -403,7 +408,8 @@ def test_exits_and_tables_too(body: str, says: str, tiny: Tiny, tmp_path: Path) 
     target, file = tmp_path / "target", tmp_path / "arms.yaml"
     target.mkdir()
     with_tokenizer(tiny(), target, WORDS)
-    file.write_text(f"arms: {{a: {{{body}}}}}".replace("EXIT", str(tmp_path / "exit")))
+    body = body.replace("EXIT", str(tmp_path / "exit")).replace("TARGET", str(target))
+    file.write_text(f"arms: {{a: {{{body}}}}}")
     with pytest.raises(DraftpickError, match=f"^arm 'a': .*{says}"):
         Engine.load(str(target), file, only=["a"], dtype="float32", device="cpu")
 

@@ -516,10 +516,12 @@ def test_the_arms_run_in_an_engine(tiny: Tiny) -> None:
         }.items()
     }
     engine = Engine(native(tiny()), arms)
+    small = native(tiny(seed=5, num_hidden_layers=2)).parameters
     for name in arms:
         result = engine.decode(name, [3, 1, 4], Request(12))
         assert (result.arm, len(result.ids)) == (name, 12)
-    small = native(tiny(seed=5, num_hidden_layers=2)).parameters
+        assert result.draft_work == result.draft_calls * small
+        assert (result.draft_calls > 0) == ("cascade" in name)
     assert engine.arm_parameters("token_cascade") == small
     with pytest.raises(DraftpickError, match="another tokenizer"):
         other = {"kind": "neural", "drafter": str(tiny(vocab_size=9))}

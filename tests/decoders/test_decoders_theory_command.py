@@ -148,7 +148,19 @@ MISTAKES = [
     (["--measure", "max-gram", "--queries", "nowhere.jsonl"], "no such query file"),
     (["--acceptance", "", "--cost", "0.1"], "takes numbers such as"),
     (["--measure", "huge", "--acceptance", "0.5"], "unknown arm 'huge'"),
-    (["--measure", "autoregressive", "--acceptance", "0.5"], "does not draft"),
+    (["--measure", "autoregressive", "--acceptance", "0.5"], "does not draft one token after"),
+    (
+        ["--measure", "tree", "--config", "a.yaml", "--acceptance", "0.5"],
+        "'tree' does not",
+    ),
+    (
+        ["--measure", "exit", "--config", "a.yaml", "--acceptance", "0.5"],
+        "'exit' does not",
+    ),
+    (
+        ["--measure", "both", "--config", "a.yaml", "--acceptance", "0.5"],
+        "'both' does not",
+    ),
     (["--measure", "max-gram", "--acceptance", "0.5,0.4"], "one arm has one"),
     (["--acceptance", "0.5", "--cost", "0.1", "--out", "a.pdf"], "ends in .png"),
     (["--table1", "--cost", "0.1"], "takes no figures"),
@@ -160,6 +172,11 @@ def test_mistakes(
     arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("a.yaml").write_text(
+        "arms: {tree: {kind: tree, drafter: x, branch: [2]}, exit: {kind: early_exit, layer: 1, "
+        "branch: [2]}, both: {kind: cs_drafting, models: [x, {kind: max_gram}], K: [[1, 1], "
+        "[0, 1]]}}"
+    )
     with pytest.raises(DraftpickError, match=words):
         run(*arguments)
 

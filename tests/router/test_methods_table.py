@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -61,6 +62,13 @@ def test_a_row_for_each_arm(
     saved = sum(len(t.ids) for t in turns) / sum(t.target_calls for t in turns)
     assert copying["SWI"] == f"{saved:.2f}x" != "1.00x"
     assert (broken["speed-up"], broken["failed"]) == ("-", "3 of 3")
+
+
+def test_swi_charges_what_the_drafter_read(methods: Any, engine: ToyEngine) -> None:
+    spent = 2 * engine.target.parameters
+    turn = SimpleNamespace(ids=[1] * 8, target_calls=4, draft_work=spent)
+    row = SimpleNamespace(answers={"copying": SimpleNamespace(turns=[turn])})
+    assert methods.swi_of(engine, [row], "copying") == pytest.approx(8 / (4 + 2))
 
 
 def test_the_whole_page_and_going_on(

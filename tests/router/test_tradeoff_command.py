@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from toy_engine import ToyEngine
 
+from decoders import targets
 from decoders.errors import DraftpickError
 from decoders.records import Request, Sampling
 from policies.errors import PolicyError
@@ -121,6 +122,19 @@ def test_what_is_not_reached_says_so() -> None:
     _, rows = markdown.panel_table(panel)
     assert rows == [["a", "not reached", "0.750", "49.5%", "1.000"]]
     assert markdown.panel_title(panel) == "qa, ROUGE-L; the target alone: 50.0%"
+
+
+def test_a_sweep_that_cannot_be_is_told_before_a_model_is_loaded(
+    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.setattr(targets, "load_backend", lambda *_, **__: pytest.fail("it was loaded"))
+    path = tmp_path / "sweep.yaml"
+    path.write_text("sweep: {a: {arm: {kind: beam}, field: beams, values: [2, 3]}}")
+    arguments = ["tradeoff", str(path), "--out", str(tmp_path / "out"), "--limit", "1"]
+    arguments += ["--questions", str(question_file), "--temperature", "1", "--target", "x"]
+    assert cli.main(arguments) == 2
+    assert "'a@2' is a beam search, which draws nothing" in capsys.readouterr().err
 
 
 @pytest.fixture
