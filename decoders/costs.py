@@ -56,8 +56,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
-    if isinstance(drafter, WidenedDrafter):  # siblings cost it nothing
-        drafter = drafter.inner
+    model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)
@@ -68,9 +67,9 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
         started = time.perf_counter()
         proposal = drafter.propose(context, DRAFTED, sampling, chance)
         synchronize(target.device)
-        spent.append((time.perf_counter() - started) / max(1, proposal.depth))
-        if isinstance(drafter, EarlyExitDrafter):
-            drafted = torch.cat([newest, proposal.ids])
+        spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
+        if isinstance(model, EarlyExitDrafter):
+            drafted = torch.cat([newest, proposal.ids[: proposal.depth]])  # without siblings
             prepared = seconds_of(target, drafted)
             target.truncate(len(context) - 1)
             spared.append((seconds_of(target, drafted) - prepared) / len(proposal.ids))

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, method, run
+from decoder_toys import CPU, method, native, random_exit, run
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders import Engine
 from decoders.arms import load_arms
+from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
+from decoders.costs import DRAFTED
 from decoders.costs import measure as measure_costs
-from decoders.drafters import MaxGramDrafter
+from decoders.drafters import MaxGramDrafter, WidenedDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength
 from decoders.loop import Method
@@ -327,3 +329,20 @@ def test_loading_an_engine_learns_them_once(
     again = load(plain, copy)
     assert known(again.target) == costs
     assert again.cost_table.verify_s == list(costs.verify_s)
+
+
+def test_what_an_exit_spares_is_taken_off_its_tree_too(
+    tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the draft itself: siblings are not prepared."""
+    target, widths = native(tiny(max_position_embeddings=512)), list[int]()
+
+    def seconds(target: LlamaBackend, ids: torch.Tensor) -> float:
+        widths.append(len(ids))
+        target.extend(ids)
+        return 0.0
+
+    monkeypatch.setattr("decoders.costs.seconds_of", seconds)
+    tree = WidenedDrafter(random_exit(target, 2, seed=1), (4, 4), 512)
+    assert measure_costs(target, {"tree": tree}).draft_s["tree"] > 0
+    assert set(widths) == {1 + DRAFTED}
