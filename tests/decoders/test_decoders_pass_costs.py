@@ -335,7 +335,7 @@ def test_what_an_exit_spares_is_taken_off_its_tree_too(
     tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the draft itself: siblings are not prepared."""
-    target, widths = native(tiny(max_position_embeddings=512)), list[int]()
+    target, widths = native(tiny(max_position_embeddings=512, vocab_size=100)), list[int]()
 
     def seconds(target: LlamaBackend, ids: torch.Tensor) -> float:
         widths.append(len(ids))
