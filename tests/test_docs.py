@@ -342,16 +342,23 @@ def test_arms_files_are_valid(snippet: Snippet, tmp_path: Path) -> None:
     if snippet.text.startswith("sweep:"):
         assert len(load_sweep(path).arms) > 1
         return
-    declared = load_arms(path)
-    assert len(declared) > 1
+    assert len(load_arms(path)) > 1
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_arms_of_commands_are_declared(page: Path) -> None:
+    import yaml
+
+    texts = [snippet.text for snippet in snippets("yaml") if snippet.page == page]
+    declared = {name for text in texts for name in yaml.safe_load(text).get("arms", {})}
     used = {
         values["arm"]
         for where, arguments in OURS
-        if where.startswith(snippet.page.name)
+        if where.startswith(page.name)
         for values in [parsed(arguments)[1]]
         if values.get("arm") and values["config"] is not None
     }
-    assert used <= set(declared)
+    assert used <= declared
 
 
 @pytest.mark.parametrize("snippet", snippets("json"), ids=named)
