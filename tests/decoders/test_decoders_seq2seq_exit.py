@@ -496,5 +496,7 @@ def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
         place.mkdir()
         plain_lens(target, layer).save(place)
         arms[str(layer)] = recipe(name=str(layer), **named(ARMS["exit"], place))
-    with pytest.raises(DraftpickError, match=r"after layer 1.*a target each"):
-        Engine(target, arms)
+    engine = Engine(target, arms)
+    assert engine.decode("1", [3, 1, 4], Request(3)).ids
+    with pytest.raises(DraftpickError, match=r"^arm '2'.* after layer 1.*a target each"):
+        engine.decode("2", [3, 1, 4], Request(3))
