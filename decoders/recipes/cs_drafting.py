@@ -35,7 +35,7 @@ class CSDraftingRecipe(ArmRecipe):
     kind: Literal["cs_drafting"] = "cs_drafting"
     models: list[str | MaxGramRecipe]
     K: list[list[int]]
-    lenience: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    lenience: Annotated[float, Field(ge=1)] = 1.0
     branch: Branch = ()
 
     @field_validator("models", mode="before")

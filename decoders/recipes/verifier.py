@@ -12,7 +12,7 @@ from .strict import Strict
 if TYPE_CHECKING:
     from ..verify import Verifier
 
-Nats = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Nats = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -40,7 +40,7 @@ class LossyRule(Strict):
 
     rule: Literal["lossy"]
     alpha: Share
-    beta: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    beta: Annotated[float, Field(gt=0)] = 1.0
 
     @model_validator(mode="after")
     def _in_order(self) -> LossyRule:

@@ -24,7 +24,7 @@ class VerticalRecipe(DraftingRecipe):
     kind: Literal["vertical"] = "vertical"
     review: str
     inner: Nested
-    lenience: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    lenience: Annotated[float, Field(ge=1)] = 1.0
 
     @model_validator(mode="after")
     def _possible(self) -> VerticalRecipe:
