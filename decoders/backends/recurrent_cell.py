@@ -1,0 +1,84 @@
+"""One step of a recurrent drafter over the target's final states (D23): gated blocks, no attention,
+no cache. Zhang et al., "Recurrent Drafter for Fast Speculative Decoding" (2403.09919); Ankner et
+al., "Hydra" (2402.05109); Li et al., "EAGLE" (2401.15077).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+CELL = "recurrent.safetensors"
+
+
+@dataclass(frozen=True)
+class CellConfig:
+    """hidden: the target's state size d. width: of each gated block. blocks: at least 1; the first
+    reads the state beside the token's embedding, the others the state alone. eps: of the norms."""
+
+    hidden: int
+    width: int
+    blocks: int = 2
+    eps: float = 1e-5
+
+
+class RecurrentCell(nn.Module):
+    """s, e(x) -> the next s; shapes [..., d]. s_0 is the target's final state (after its last norm)
+    at the newest position it has read; e(x) the target's embedding of the token that follows."""
+
+    def __init__(self, config: CellConfig) -> None:
+        super().__init__()
+        self.config = config
+        d, w = config.hidden, config.width
+        self.embed_norm = nn.Parameter(torch.ones(d))
+        self.norm = nn.Parameter(torch.ones(d))  # in front of the head
+        self.norms = nn.ParameterList(nn.Parameter(torch.ones(d)) for _ in range(config.blocks))
+        self.gate_up = nn.ParameterList()  # [2 w, 2 d], then [2 w, d]
+        self.down = nn.ParameterList()  # [d, w]
+        for block in range(config.blocks):
+            inputs = d if block else 2 * d
+            self.gate_up.append(nn.Parameter(torch.randn(2 * w, inputs) * inputs**-0.5))
+            self.down.append(nn.Parameter(torch.randn(d, w) * 0.1 * w**-0.5))
+
+    def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
+        """The next state [..., d], of a state and the embedding of the token that follows it."""
+        d, eps = self.config.hidden, self.config.eps
+        for block, (norm, gate_up, down) in enumerate(
+            zip(self.norms, self.gate_up, self.down, strict=True)
+        ):
+            x = F.rms_norm(state, (d,), norm, eps)
+            if block == 0:
+                x = torch.cat([x, F.rms_norm(embedded, (d,), self.embed_norm, eps)], -1)
+            gate, up = F.linear(x, gate_up).chunk(2, -1)
+            state = state + F.linear(F.silu(gate) * up, down)
+        return state
+
+    def read(self, state: Tensor) -> Tensor:
+        """What the head's rows are multiplied by; [..., d]."""
+        return F.rms_norm(state, (self.config.hidden,), self.norm, self.config.eps)
+
+    def save(self, folder: Path) -> None:
+        """In bfloat16, with `config.json` beside it."""
+        from safetensors.torch import save_file
+
+        state = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in self.named_parameters()}
+        save_file(state, folder / CELL, metadata={"format": "pt"})
+        record = {"kind": "recurrent", **asdict(self.config)}
+        (folder / "config.json").write_text(json.dumps(record, indent=1))
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> RecurrentCell:
+        from safetensors.torch import load_file
+
+        record = json.loads((folder / "config.json").read_text())
+        config = CellConfig(**{k: v for k, v in record.items() if k != "kind"})
+        with torch.device("meta"):
+            cell = cls(config)
+        state = {k: v.to(dtype) for k, v in load_file(folder / CELL, device=str(device)).items()}
+        cell.load_state_dict(state, assign=True)
+        return cell.requires_grad_(False)
