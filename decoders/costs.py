@@ -17,7 +17,7 @@ import torch
 from .backends.base import Backend, opening
 from .backends.sync import synchronize
 from .chance import Generator
-from .drafters import Drafter, EarlyExitDrafter, WidenedDrafter
+from .drafters import Drafter, EarlyExitDrafter, HybridDrafter, WidenedDrafter
 from .pass_costs import CONTEXT, REPEATS, PassCosts, known, seconds_of
 from .pass_costs import measure as measure_passes
 from .records import Sampling
@@ -47,7 +47,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
     measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
-    the round's time.
+    the round's time. A hybrid's drafted token is charged as one of its model, copied or not.
     """
     passes = known(target) or measure_passes(target)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
@@ -56,6 +56,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
+    drafter = drafter.model if isinstance(drafter, HybridDrafter) else drafter
     model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]

@@ -3,6 +3,7 @@ layers."""
 
 from .base import Drafter, begin, work
 from .early_exit import EarlyExitDrafter
+from .hybrid import HybridDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
@@ -12,6 +13,7 @@ from .widened import WidenedDrafter
 __all__ = [
     "Drafter",
     "EarlyExitDrafter",
+    "HybridDrafter",
     "MaxGramDrafter",
     "NeuralDrafter",
     "NullDrafter",

@@ -9,7 +9,8 @@ nothing matches, a table made from the target's own outputs answers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 
 import torch
 
@@ -18,12 +19,20 @@ from ..errors import DraftpickError
 from ..pass_costs import PassCosts
 from ..records import Proposal, Sampling
 from .catch_up import agreeing
+from .copy_chances import copied_stands
 from .next_token_table import NextTokenTable
 
-# How often what followed an earlier match of n tokens follows again, for n = 1, 2, ...: measured on
-# the default target's answers to 144 held-out queries of six tasks.
-COPIED_STANDS = (0.26, 0.57, 0.66, 0.72, 0.76, 0.80, 0.82, 0.82, 0.86, 0.86, 0.90, 0.97)
 HOPELESS = 0.02  # a draft that is cut by cost is followed while it stands this often
+
+
+@dataclass
+class Copy:
+    """A draft that was copied. chances: that all of it stands up to each token. matched: how many
+    tokens each one's match had, 0 for a token from the table."""
+
+    ids: list[int] = field(default_factory=list)
+    chances: list[float] = field(default_factory=list)
+    matched: list[int] = field(default_factory=list)
 
 
 class MaxGramDrafter:
@@ -34,7 +43,7 @@ class MaxGramDrafter:
     below this; 0 never ends it early. source_apart: the context is an encoder-decoder's, a start
     token and the answer; matches are looked for in the source and the answer, one after the other.
     passes: what the target's passes cost; instead of stop_below they say, with the same chances,
-    where the draft ends.
+    where the draft ends. stands: the chance that a copied token stands, by the length of its match.
     """
 
     parameters = 0
@@ -50,15 +59,16 @@ class MaxGramDrafter:
         stop_below: float = 0.0,
         source_apart: bool = False,
         passes: PassCosts | None = None,
+        stands: Callable[[int], float] = copied_stands,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
                 f"Max-Gram needs 1 <= shortest <= longest, not {shortest} and {longest}"
             )
-        self._device, self._table = device, table
+        self.device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below if passes is None else HOPELESS
-        self._passes = passes
+        self._passes, self._stands = passes, stands
         self._source_apart = source_apart
         self.calls = 0
         self.reset([])
@@ -107,33 +117,40 @@ class MaxGramDrafter:
         return None
 
     def guess(self, context: list[int], k: int) -> list[int]:
-        """At most k tokens; a copy that reaches the end goes on into what it has just copied."""
+        """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
+        just copied."""
+        made = self.copy(context, k)
+        return made.ids if self._passes is None else made.ids[: self._passes.best_cut(made.chances)]
+
+    def copy(self, context: list[int], k: int) -> Copy:
+        """At most k tokens, whatever passes cost."""
         context = self._text(context)
         line = context[-self._longest :]
-        made: list[int] = []
-        chances: list[float] = []  # that the draft stands up to each token
+        made = Copy()
         copying = self.match(line)
         chance = 1.0
-        while len(made) < k:
+        while len(made.ids) < k:
+            matched = 0
             if copying is not None:
-                source, n = copying
+                source, matched = copying
                 at = source - len(context)
-                token = context[source] if at < 0 else made[at]
-                share = COPIED_STANDS[min(n, len(COPIED_STANDS)) - 1]
-                copying = source + 1, n + 1
+                token = context[source] if at < 0 else made.ids[at]
+                share = self._stands(matched)
+                copying = source + 1, matched + 1
             else:
-                found = self._table.next(line + made) if self._table is not None else None
+                found = self._table.next(line + made.ids) if self._table is not None else None
                 if found is None:
                     break
                 token, share = found
             chance *= share
             if chance < self._stop_below:
                 break
-            made.append(token)
-            chances.append(chance)
+            made.ids.append(token)
+            made.chances.append(chance)
+            made.matched.append(matched)
             if copying is None:  # the table's token may complete a known n-gram
-                copying = self.match((line + made)[-self._longest :])
-        return made if self._passes is None else made[: self._passes.best_cut(chances)]
+                copying = self.match((line + made.ids)[-self._longest :])
+        return made
 
     def propose(
         self,
@@ -146,5 +163,5 @@ class MaxGramDrafter:
     ) -> Proposal:
         self.calls += 1
         self._index(self._text(context))  # the first round's token comes without a commit
-        ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self._device)
+        ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self.device)
         return Proposal(ids)

@@ -17,6 +17,7 @@ from .cs_drafting import CSDraftingRecipe
 from .early_exit import EarlyExitRecipe
 from .hierarchy import HierarchyRecipe
 from .horizontal import HorizontalRecipe
+from .hybrid import HybridRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
 from .sampled_beams import SampledBeamsRecipe
@@ -28,6 +29,7 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
     "max_gram": MaxGramRecipe,
+    "hybrid": HybridRecipe,
     "vertical": VerticalRecipe,
     "horizontal": HorizontalRecipe,
     "cs_drafting": CSDraftingRecipe,

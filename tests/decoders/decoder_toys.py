@@ -39,15 +39,18 @@ from decoders.draft_vocab import DraftVocab
 from decoders.drafters import (
     Drafter,
     EarlyExitDrafter,
+    HybridDrafter,
     MaxGramDrafter,
     NeuralDrafter,
     NullDrafter,
     TreeDrafter,
     WidenedDrafter,
 )
+from decoders.drafters.copy_chances import CopyChances
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import DraftLength, FixedLength
 from decoders.loop import Method
+from decoders.pass_costs import PassCosts
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
 from decoders.strategy import Strategy
@@ -232,6 +235,15 @@ def max_gram(table: list[int] | None = None, **options: Any) -> MaxGramDrafter:
         return MaxGramDrafter(CPU, None, **options)
     after = {token: (next_, 0.5) for token, next_ in enumerate(table) if next_ >= 0}
     return MaxGramDrafter(CPU, NextTokenTable(after), **options)
+
+
+def hybrid(
+    model: Drafter, draft_cost: float = 0.06, passes: PassCosts | None = None
+) -> HybridDrafter:
+    """Copies after single tokens too; a pass costs the same at every width unless told."""
+    chances, passes = CopyChances(), passes or PassCosts((1.0,) * 32)
+    copying = MaxGramDrafter(CPU, shortest=1, passes=passes, stands=chances)
+    return HybridDrafter(copying, chances, model, passes, draft_cost)
 
 
 # -- every outcome of chance ----------------------------------------------------------------------

@@ -58,6 +58,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "vertical": {
         "kind": "vertical", "review": "small", "lenience": 2, "inner": COPY, "length": {"k": 5},
     },
+    "hybrid": {"kind": "hybrid", "model": SMALL, "shortest": 1, "length": {"k": 4}},
     "horizontal": {
         "kind": "horizontal", "parts": [{"length": {"k": 2}, **SMALL}, {"length": {"k": 3}, **COPY}]
     },

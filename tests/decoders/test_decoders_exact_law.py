@@ -12,6 +12,7 @@ from decoder_toys import (
     Law,
     ListedLengths,
     distance,
+    hybrid,
     loop_law,
     max_gram,
     method,
@@ -58,6 +59,8 @@ DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "reduced": lambda: reduced([0, 2], 3, seed=8),
     "max-gram": lambda: max_gram(shortest=1),
     "bigram": lambda: max_gram([1, 2, -1], shortest=2),
+    "hybrid": lambda: hybrid(neural(3, seed=7)),
+    "hybrid-dear": lambda: hybrid(neural(3, seed=7), draft_cost=5.0),
 }
 PROMPT = [0, 1, 0]
 

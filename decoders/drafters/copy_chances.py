@@ -1,0 +1,47 @@
+"""The chance that a copied token stands, by the length of the match that it follows: measured once
+for all answers, and learnt anew within each, since answers differ far more than tasks do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+# How often what followed an earlier match of n tokens follows again, for n = 1, 2, ...: measured on
+# the default target's greedy answers to 144 held-out queries of six tasks.
+COPIED_STANDS = (0.26, 0.57, 0.66, 0.72, 0.76, 0.80, 0.82, 0.82, 0.86, 0.86, 0.90, 0.97)
+BANDS = (1, 2, 3, 5, 8, 12)  # matches from each of these lengths on are counted together
+
+
+def copied_stands(matched: int) -> float:
+    """Over all answers."""
+    return COPIED_STANDS[min(matched, len(COPIED_STANDS)) - 1]
+
+
+class CopyChances:
+    """Within one answer. weight: of how many tokens' evidence what holds over all answers is."""
+
+    def __init__(self, weight: float = 4.0) -> None:
+        self._weight = weight
+        self.reset()
+
+    def reset(self) -> None:
+        self._tried = [0] * len(BANDS)
+        self._stood = [0] * len(BANDS)
+
+    def __call__(self, matched: int) -> float:
+        band = _band(matched)
+        prior = self._weight * copied_stands(matched)
+        return (prior + self._stood[band]) / (self._weight + self._tried[band])
+
+    def observe(self, matched: Sequence[int], stood: int, known: int) -> None:
+        """A copy of len(matched) tokens, of which the first `known` can be told to stand or not,
+        and the first `stood` do. What follows the first that fell was never tried."""
+        for at in range(min(stood + 1, known, len(matched))):
+            if matched[at]:
+                band = _band(matched[at])
+                self._tried[band] += 1
+                self._stood[band] += at < stood
+
+
+def _band(matched: int) -> int:
+    return max(i for i, least in enumerate(BANDS) if matched >= least)

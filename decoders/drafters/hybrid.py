@@ -1,0 +1,115 @@
+"""Copying or a model's draft, chosen anew in every round (D24): whichever promises more tokens a
+second by the chances at hand.
+
+A copy's chances are those of its match lengths, a model's those of its drafts so far; both are
+learnt within the answer. Only what already stands is looked at, never what the target will draw,
+so that the review stays as lossless as it is for either alone.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import torch
+
+from ..chance import Chance
+from ..pass_costs import PassCosts
+from ..records import Proposal, Sampling
+from .base import Drafter, work
+from .catch_up import agreeing
+from .copy_chances import CopyChances
+from .max_gram import Copy, MaxGramDrafter
+
+HELD = 0.9  # of the model's record, what each round leaves; without a draft it nears the prior
+PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
+
+
+class HybridDrafter:
+    """copying: a MaxGramDrafter that asks `chances`. model: any drafter of a chain. passes: what
+    the target's passes cost. draft_cost: of a token that the model drafts, in passes over one.
+    """
+
+    def __init__(
+        self,
+        copying: MaxGramDrafter,
+        chances: CopyChances,
+        model: Drafter,
+        passes: PassCosts,
+        draft_cost: float = 0.06,
+    ) -> None:
+        self.copying, self.model = copying, model
+        self._chances, self._draft_cost = chances, draft_cost
+        self._passes = passes
+        self.parameters = model.parameters
+        self.context = model.context
+        self._forget()
+
+    @property
+    def calls(self) -> int:
+        return self.model.calls
+
+    @property
+    def work(self) -> int:
+        return work(self.model)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.copying.reset(prompt_ids)
+        self.model.reset(prompt_ids)
+        self._chances.reset()
+        self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._forget()
+
+    def _forget(self) -> None:
+        self._at = 0  # where the last round's drafts begin; 0 for none
+        self._copied, self._drafted = Copy(), list[int]()
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        self._forget()
+        self._at = len(context)
+        self.copying.commit(context)  # the first round's token comes without one
+        self._copied = copy = self.copying.copy(context, k)
+        cut = self._passes.best_cut(copy.chances)
+        share = self._right / self._tried
+        standing = list(accumulate([share] * k, lambda one, other: one * other))
+        speeds = [self._speed(standing[:n], self._draft_cost) for n in range(1, k + 1)]
+        if self._speed(copy.chances[:cut], 0.0) >= max(speeds):  # it may be that of no draft
+            return Proposal(
+                torch.tensor(copy.ids[:cut], dtype=torch.int64, device=self.copying.device)
+            )
+        most = speeds.index(max(speeds)) + 1
+        made = self.model.propose(context, most, sampling, chance, min_confidence, needs_raw)
+        self._drafted = made.ids.tolist()
+        return made
+
+    def commit(self, context: list[int]) -> None:
+        self._learn(context)
+        self.copying.commit(context)
+        self.model.commit(context)
+
+    def _speed(self, chances: list[float], cost: float) -> float:
+        """Tokens that a round may be expected to give, in the time of a pass over one token."""
+        passes = self._passes
+        spent = passes(len(chances) + 1) / passes(1) + cost * len(chances)
+        return (1 + sum(chances)) / spent
+
+    def _learn(self, context: list[int]) -> None:
+        """From what stands since the last draft, once a round."""
+        written = context[self._at :] if self._at else []
+        if not written:
+            return
+        copied = self._copied
+        self._chances.observe(copied.matched, agreeing(copied.ids, written), len(written))
+        right, tried = (1 - HELD) * PRIOR * PRIOR_WEIGHT, (1 - HELD) * PRIOR_WEIGHT
+        if self._drafted:
+            right = agreeing(self._drafted, written)
+            tried = min(right + 1, len(written), len(self._drafted))
+        self._right, self._tried = HELD * self._right + right, HELD * self._tried + tried
+        self._forget()

@@ -1,0 +1,177 @@
+"""A hybrid takes, round by round, what promises more; its law is walked in
+test_decoders_exact_law.py, its promises as an arm in test_decoders_contract.py."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from decoder_toys import CPU, hybrid, neural
+
+from decoders.chance import Generator
+from decoders.drafters import HybridDrafter
+from decoders.drafters.copy_chances import BANDS, CopyChances, copied_stands
+from decoders.errors import DraftpickError
+from decoders.pass_costs import PassCosts
+from decoders.recipes import recipe
+from decoders.records import Proposal, Sampling
+
+
+class Scripted:
+    """Drafts the same tokens whatever came before."""
+
+    parameters, context, calls = 10, 1000, 0
+
+    def __init__(self, ids: list[int]) -> None:
+        self.ids, self.asked, self.committed = ids, 0, list[list[int]]()
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        pass
+
+    def propose(self, context: list[int], k: int, *args: object, **more: object) -> Proposal:
+        self.asked += 1
+        return Proposal(torch.tensor(self.ids[:k]))
+
+    def commit(self, context: list[int]) -> None:
+        self.committed.append(context)
+
+
+def draft(drafter: HybridDrafter, context: list[int], k: int = 4) -> list[int]:
+    made = drafter.propose(context, k, Sampling(), Generator(CPU, 0))
+    return made.ids.tolist()
+
+
+LONG_MATCH = [1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6]
+
+
+def test_a_long_match_is_copied() -> None:
+    model = Scripted([0, 0, 0, 0])
+    drafter = hybrid(model)
+    drafter.reset(LONG_MATCH)
+    assert draft(drafter, LONG_MATCH, 3) == [7, 8, 9]
+    assert model.asked == 0
+
+
+def test_where_nothing_matches_the_model_drafts() -> None:
+    model = Scripted([5, 5, 5, 5])
+    drafter = hybrid(model)
+    drafter.reset([1, 2, 3])
+    made = draft(drafter, [1, 2, 3])
+    assert made and set(made) == {5}
+    assert model.asked == 1
+
+
+def test_copies_that_fall_lose_to_the_model_and_win_again_when_they_stand() -> None:
+    model = Scripted([])
+    drafter = hybrid(model)
+    context = list(LONG_MATCH)
+    drafter.reset(context)
+    for turn in range(30):  # what follows is always new, and the model knows it
+        model.ids = [100 + turn] * 4
+        draft(drafter, context)
+        context = [*context, *model.ids, 0]
+        drafter.commit(context)
+        context = [*context, *LONG_MATCH[:6]]
+    asked = model.asked
+    assert asked > 15
+    draft(drafter, context)
+    assert model.asked == asked + 1
+    model.ids = [99] * 4
+    for _ in range(30):  # what follows is always the same, and the model is wrong
+        draft(drafter, context)
+        context = [*context, 7, 8, 9, 9, 9]
+        drafter.commit(context)
+        context = [*context, *LONG_MATCH[:6]]
+    asked = model.asked
+    assert draft(drafter, context, 3) == [7, 8, 9]
+    assert model.asked == asked
+
+
+def test_nothing_is_drafted_where_nothing_pays_until_it_may_have_changed() -> None:
+    model = Scripted([5])
+    drafter = hybrid(model, draft_cost=0.5)
+    context = [1, 2, 3]
+    drafter.reset(context)
+    lengths = []
+    for turn in range(40):
+        lengths.append(len(draft(drafter, context)))
+        context = [*context, 100 + turn]  # the model is always wrong
+        drafter.commit(context)
+    assert lengths[0] == 1
+    assert 0 in lengths
+    assert 1 in lengths[lengths.index(0) :]
+
+
+def test_a_dear_model_drafts_less() -> None:
+    lengths = []
+    for cost in (0.0, 0.1, 0.3):
+        drafter = hybrid(Scripted([5] * 16), draft_cost=cost)
+        drafter.reset([1, 2, 3])
+        lengths.append(len(draft(drafter, [1, 2, 3], 16)))
+    assert lengths[0] > lengths[1] > lengths[2] == 1
+
+
+def test_wide_passes_end_a_copy() -> None:
+    dear_from_three = PassCosts((1.0, 1.0, 3.0, 3.0, 3.0))
+    drafter = hybrid(Scripted([0]), passes=dear_from_three)
+    drafter.reset(LONG_MATCH)
+    assert draft(drafter, LONG_MATCH, 4) == [7]
+
+
+def test_the_model_is_told_of_every_round() -> None:
+    model = Scripted([0])
+    drafter = hybrid(model)
+    drafter.reset(LONG_MATCH)
+    draft(drafter, LONG_MATCH)
+    drafter.commit([*LONG_MATCH, 7, 3])
+    assert model.committed == [[*LONG_MATCH, 7, 3]]
+    assert (drafter.parameters, drafter.context) == (10, 1000)
+
+
+def test_chances_start_at_those_of_all_answers_and_follow_this_one() -> None:
+    chances = CopyChances(weight=4)
+    for matched in range(1, 20):
+        assert chances(matched) == pytest.approx(copied_stands(matched))
+    chances.observe([2, 3, 4], stood=1, known=3)  # the third was never tried
+    assert chances(2) == pytest.approx((4 * copied_stands(2) + 1) / 5)
+    assert chances(3) == pytest.approx(4 * copied_stands(3) / 5)
+    assert chances(8) == pytest.approx(copied_stands(8))
+    chances.reset()
+    assert chances(2) == pytest.approx(copied_stands(2))
+
+
+def test_what_the_answer_has_not_reached_is_not_learnt() -> None:
+    chances = CopyChances()
+    chances.observe([12, 12, 12, 12], stood=2, known=2)
+    assert chances(12) == pytest.approx((4 * copied_stands(12) + 2) / 6)
+    chances.observe([0, 0], stood=0, known=2)  # from a table, not copied
+    assert chances(BANDS[0]) == pytest.approx(copied_stands(1))
+
+
+@pytest.mark.parametrize(
+    ("fields", "says"),
+    [
+        ({"model": {"kind": "max_gram"}}, "a drafter that does not copy"),
+        ({"model": {"kind": "autoregressive"}}, "cannot draft"),
+        (
+            {"model": {"kind": "neural", "drafter": "a"}, "shortest": 5, "longest": 3},
+            "must not be below",
+        ),
+        (
+            {
+                "model": {"kind": "neural", "drafter": "a"},
+                "length": {"k": 3, "min_confidence": 0.5},
+            },
+            "has no confidence",
+        ),
+    ],
+)
+def test_mistakes_are_told(fields: dict[str, object], says: str) -> None:
+    with pytest.raises((ValueError, DraftpickError), match=says):
+        recipe(kind="hybrid", name="h", **fields)
+
+
+def test_it_drafts_as_far_as_asked() -> None:
+    drafter = hybrid(neural(3, seed=1))
+    drafter.reset([0, 1, 0, 1, 0, 1])
+    for k in (1, 2, 5):
+        assert 1 <= len(draft(drafter, [0, 1, 0, 1, 0, 1], k)) <= k
