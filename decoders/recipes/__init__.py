@@ -19,6 +19,7 @@ from .hierarchy import HierarchyRecipe
 from .horizontal import HorizontalRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .recurrent import RecurrentRecipe
 from .sampled_beams import SampledBeamsRecipe
 from .tree import TreeRecipe
 from .vertical import VerticalRecipe
@@ -27,6 +28,7 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "autoregressive": AutoregressiveRecipe,
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
+    "recurrent": RecurrentRecipe,
     "max_gram": MaxGramRecipe,
     "vertical": VerticalRecipe,
     "horizontal": HorizontalRecipe,
