@@ -161,15 +161,23 @@ def random_exit(
     return EarlyExitDrafter(target, AdapterHead(target, adapter, vocab))
 
 
-def random_cell(size: int, seed: int, dtype: torch.dtype = torch.float64) -> RecurrentCell:
+def random_cell(
+    size: int, seed: int, dtype: torch.dtype = torch.float64, width: int = 32
+) -> RecurrentCell:
     """Untrained, and loud enough that tokens matter."""
     torch.manual_seed(seed)
-    cell = RecurrentCell(CellConfig(size, width=16)).to(dtype).requires_grad_(False)
+    cell = RecurrentCell(CellConfig(size, width)).to(dtype).requires_grad_(False)
     for down in cell.down:
         down.mul_(20.0)
     for norm in (cell.embed_norm, cell.norm, *cell.norms):
         norm.uniform_(0.5, 1.5)
     return cell
+
+
+def save_cell(folder: Path, cell: RecurrentCell, vocab: DraftVocab) -> None:
+    """As a recipe names it."""
+    cell.save(folder)
+    vocab.save(folder)
 
 
 def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) -> RecurrentDrafter:
