@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,12 +15,19 @@ from .alone import Alone
 from .arms import AUTOREGRESSIVE
 from .backends.base import opening
 from .backends.llama import LlamaBackend
-from .drafters import MaxGramDrafter, NullDrafter, TreeDrafter, WidenedDrafter
+from .drafters import (
+    MaxGramDrafter,
+    NullDrafter,
+    RecurrentDrafter,
+    TreeDrafter,
+    WidenedDrafter,
+)
 from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
 from .replay import Replay, replay
-from .stack import Guess, Stack, score, write
+from .stack import Guess, Stack, score, states_before, write
+from .unrolled import Unrolled
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -92,13 +100,20 @@ class Batch:
         pairs = list(zip(prompts, target_ids, strict=True))
         if isinstance(method.drafter, MaxGramDrafter):
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
+        if isinstance(method.drafter, RecurrentDrafter) and self._target is not None:
+            states = states_before(self._target, prompts, target_ids)
+            unrolled = Unrolled(method.drafter.head, states, target_ids)
+            return [
+                self._forced(name, answer, partial(unrolled, row))
+                for row, answer in enumerate(target_ids)
+            ]
         stack = Stack.of_drafter(method.drafter)
         if stack is None:
             return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
-        guesses = score(stack, prompts, target_ids)
+        scored = score(stack, prompts, target_ids)
         return [
-            self._forced(name, answer, guess)
-            for answer, guess in zip(target_ids, guesses, strict=True)
+            self._forced(name, answer, partial(_run, own))
+            for answer, own in zip(target_ids, scored, strict=True)
         ]
 
     def _lossless(self, name: str) -> Method | None:
@@ -115,20 +130,23 @@ class Batch:
         assert method is not None
         return method
 
-    def _forced(self, name: str, answer: Sequence[int], guesses: list[Guess]) -> Replay:
-        """Guesses are made on the true prefix, which is what a draft stands on as long as it is
-        accepted; after its first wrong token the rest only counts as drafted. How much that is, the
-        live loop may answer otherwise where `min_confidence` stops a draft."""
+    def _forced(
+        self, name: str, answer: Sequence[int], guesses: Callable[[int, int], list[Guess]]
+    ) -> Replay:
+        """guesses(at, k): the k that would follow answer[:at]. Most are made on the true prefix,
+        which is what a draft stands on as long as it is accepted; after its first wrong token the
+        rest only counts as drafted. How much that is, the live loop may answer otherwise where
+        `min_confidence` stops a draft."""
         length, costs = self._drafting(name).length, self._engine.cost_table
 
         def draft(at: int, k: int) -> list[int]:
-            run = guesses[at : at + k]
+            run = guesses(at, k)
             for count, guess in enumerate(run):
                 if guess.confidence < length.min_confidence:
                     return [g.token for g in run[:count]]
             return [g.token for g in run]
 
-        agree = [i == 0 or guesses[i].token == token for i, token in enumerate(answer)]
+        agree = [i == 0 or guesses(i, 1)[0].token == token for i, token in enumerate(answer)]
         return replay(answer, draft, length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_copy(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
@@ -230,3 +248,7 @@ class Batch:
             prefill_s += prefilled.prefill_s
             decode_s += result.decode_s
         return BatchOutput(ids, np.stack(embeddings), prefill_s, decode_s)
+
+
+def _run(guesses: list[Guess], at: int, k: int) -> list[Guess]:
+    return guesses[at : at + k]

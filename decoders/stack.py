@@ -172,14 +172,19 @@ def _until_end(ids: list[int], eos_ids: tuple[int, ...]) -> list[int]:
 
 
 @torch.inference_mode()
-def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[list[Guess]]:
-    """Per answer, per position: what the stack would draft there, given everything before it."""
+def states_before(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[Tensor]:
+    """Per answer of n tokens [n, d]: the state in front of each, as the head reads it."""
     rows = _Sequences(stack, [p + a for p, a in zip(prompts, answers, strict=True)], 0)
     states = rows.forward(rows.ids)
+    return [states[row, -len(answer) - 1 : -1] for row, answer in enumerate(answers)]
+
+
+@torch.inference_mode()
+def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[list[Guess]]:
+    """Per answer, per position: what the stack would draft there, given everything before it."""
     made = []
-    for row, answer in enumerate(answers):
-        n = len(answer)
-        logits = linear(states[row, -n - 1 : -1], stack.head).float()  # [n, N]
+    for states in states_before(stack, prompts, answers):
+        logits = linear(states, stack.head).float()  # [n, N]
         best = logits.max(-1)
         sure = (best.values - logits.logsumexp(-1)).exp().tolist()
         tokens = stack.to_target(best.indices).tolist()

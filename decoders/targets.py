@@ -200,6 +200,14 @@ def layers_of(folder: Path) -> int | None:
     return next((int(layers) for layers in found if layers), None)
 
 
+def state_size_of(folder: Path) -> int | None:
+    """How wide a model's hidden states are; None where its config does not say."""
+    config = _config(folder)
+    config = config.get("text_config", config)
+    found = (config.get(name) for name in ("hidden_size", "d_model", "n_embd"))
+    return next((int(size) for size in found if size), None)
+
+
 def runs_layers(folder: Path, backend: str) -> bool:
     """Whether `load_backend` will give one that runs a model's layers apart, for exits and CALM."""
     if is_encoder_decoder(folder):

@@ -133,3 +133,32 @@ class ExitBackend(Backend, Protocol):
     def lower(self, ids: Tensor) -> Tensor:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; their [T, d]."""
         ...
+
+
+@runtime_checkable
+class StateBackend(Backend, Protocol):
+    """A backend that hands on its final states, so that a drafter can go on from them.
+
+    A final state [d] is what the head reads, after the last norm: `final_states(...) @
+    head_rows(ids).T` are the logits of `ids`, but for a bias or scale that a model gives its
+    logits. Of a token that left early, it is what `read_out` made of the state it left with.
+    """
+
+    state_size: int  # d
+
+    def keep_states(self) -> None:
+        """From the next prompt on, keep final states. Where they are kept already, nothing changes;
+        else what the backend holds is forgotten."""
+        ...
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """[end - start, d] of positions that were read, in a sequence that ends in no branches."""
+        ...
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d], as the first layer is given them."""
+        ...
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """The head's rows [n, d] of `ids` [n], as an ordinary tensor."""
+        ...

@@ -81,6 +81,13 @@ def keep_nodes(
         layer.keep(first, source)
 
 
+def move_states(states: Tensor | None, base: int, nodes: Sequence[int]) -> None:
+    """Likewise states [context, d] by slot, where they are kept."""
+    first, slots = moves(base, nodes)
+    if states is not None and slots:
+        states[first : first + len(slots)] = states[slots]
+
+
 class HFBackend:
     """A transformers causal model, one sequence. context: positions, at most the model's."""
 
@@ -103,6 +110,8 @@ class HFBackend:
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
         self._tree: Tree | None = None
+        self.state_size: int = config.hidden_size
+        self._final: Tensor | None = None  # [context, d] states after the final norm
 
     @classmethod
     def load(
@@ -136,7 +145,10 @@ class HFBackend:
         out = self.model(
             ids, past_key_values=self._cache, output_hidden_states=True, logits_to_keep=1
         )
-        embedding = out.hidden_states[-1][0, -1].float()  # the last entry is after the final norm
+        states = out.hidden_states[-1][0]  # the last entry is after the final norm
+        if self._final is not None:
+            self._final[: len(states)] = states
+        embedding = states[-1].float()
         synchronize(self.device)
         return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
 
@@ -150,7 +162,12 @@ class HFBackend:
         else:
             require_chain(self._tree)
             self._tree = None
-        out = self.model(ids.unsqueeze(0), past_key_values=self._cache, **place)
+        start, kept = self.length, self._final is not None
+        out = self.model(
+            ids.unsqueeze(0), past_key_values=self._cache, output_hidden_states=kept, **place
+        )
+        if self._final is not None:
+            self._final[start : start + len(ids)] = out.hidden_states[-1][0]
         logits: Tensor = out.logits[0]
         return logits
 
@@ -177,3 +194,30 @@ class HFBackend:
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
         keep_nodes(self._tree, self._layers, nodes, self.device)
+        move_states(self._final, self._tree.base, nodes)
+
+    # -- final states -------------------------------------------------------------------------
+
+    def keep_states(self) -> None:
+        """As in StateBackend."""
+        if self._final is None:
+            self.truncate(0)
+            size = (self.context, self.state_size)
+            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+    @torch.inference_mode()
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        embedded: Tensor = self.model.get_input_embeddings()(ids)
+        return embedded
+
+    @torch.inference_mode()
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """As in StateBackend."""
+        rows: Tensor = self.model.get_output_embeddings().weight[ids]
+        return rows

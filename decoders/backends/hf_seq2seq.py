@@ -31,9 +31,9 @@ from transformers import (
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .exit_head import check_exit
-from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes
+from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes, move_states
 from .sync import synchronize
-from .tree import Tree, moves, require_chain
+from .tree import Tree, require_chain
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
@@ -69,6 +69,8 @@ class HFSeq2SeqBackend:
         self._tree: Tree | None = None
         self._exit_layer = 0
         self._exit_hidden: Tensor | None = None
+        self.state_size: int = config.d_model
+        self._final: Tensor | None = None  # [context, d] states after the decoder's final norm
 
     @classmethod
     def load(
@@ -123,7 +125,10 @@ class HFSeq2SeqBackend:
             at_exit = self._exit_hidden[start:end].unsqueeze(0)
             h = self._run(at_exit, self._exit_layer, masks[self._exit_layer :])
             self._hold_only(end)
-        return self.read_out(h[0])
+        states = self._normed(h[0])
+        if self._final is not None:
+            self._final[start:end] = states
+        return self._logits(states)
 
     @torch.inference_mode()
     def extend_until(
@@ -131,7 +136,8 @@ class HFSeq2SeqBackend:
     ) -> tuple[Tensor, int]:
         """As in LayeredBackend; a layer is one of the decoder's."""
         self._hold_only(self.length)
-        masks, left, depth = self._masks(self.length, 1, None, len(self._blocks)), False, 0
+        start = self.length
+        masks, left, depth = self._masks(start, 1, None, len(self._blocks)), False, 0
         h = self._embed(torch.tensor([token], device=self.device))
         for block, layer, mask in zip(self._blocks, self._layers, masks, strict=True):
             if left:
@@ -140,14 +146,14 @@ class HFSeq2SeqBackend:
             below, h = h, self._through(block, h, mask)
             depth += 1
             left = depth < len(self._blocks) and leaves(h[0, 0], below[0, 0], depth)
+        if self._final is not None:
+            self._final[start] = self._normed(h[0, 0])
         return h[0, 0], depth
 
     @torch.inference_mode()
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
-        h = self.model.decoder.final_layer_norm(hidden)
-        logits: Tensor = self.model.lm_head(h * self.head_scale)
-        return logits
+        return self._logits(self._normed(hidden))
 
     def truncate(self, length: int) -> None:
         most = self.length if self._tree is None else self._tree.rollback_limit
@@ -160,9 +166,33 @@ class HFSeq2SeqBackend:
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
         keep_nodes(self._tree, self._layers, nodes, self.device)
-        if self._exit_hidden is not None:
-            first, slots = moves(self._tree.base, nodes)
-            self._exit_hidden[first : first + len(slots)] = self._exit_hidden[slots]
+        for states in (self._exit_hidden, self._final):
+            move_states(states, self._tree.base, nodes)
+
+    # -- final states -------------------------------------------------------------------------
+
+    def keep_states(self) -> None:
+        """As in StateBackend; the states are the decoder's."""
+        if self._final is None:
+            self.truncate(0)
+            size = (self.context, self.state_size)
+            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+    @torch.inference_mode()
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        return self._embed(ids)[0]
+
+    @torch.inference_mode()
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """As in StateBackend, with the scale that the head wants of its input."""
+        rows: Tensor = self.model.lm_head.weight[ids] * self.head_scale
+        return rows
 
     # -- early exit ---------------------------------------------------------------------------
 
@@ -185,6 +215,16 @@ class HFSeq2SeqBackend:
         return self._lower(ids, self._masks(self.ahead, len(ids), None, self._exit_layer))
 
     # -- passes -------------------------------------------------------------------------------
+
+    def _normed(self, hidden: Tensor) -> Tensor:
+        """The decoder's final norm of states [..., d]."""
+        states: Tensor = self.model.decoder.final_layer_norm(hidden)
+        return states
+
+    def _logits(self, states: Tensor) -> Tensor:
+        """[..., V] of final states [..., d]."""
+        logits: Tensor = self.model.lm_head(states * self.head_scale)
+        return logits
 
     def _lower(self, ids: Tensor, masks: list[Tensor]) -> Tensor:
         assert self._exit_hidden is not None

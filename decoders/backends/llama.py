@@ -37,7 +37,7 @@ from .llama_model import (
     through,
 )
 from .llama_weights import load
-from .packed import Rounding, linear
+from .packed import Rounding, dense, linear
 from .recorded import WIDEST, RecordedPasses, Recorder
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
@@ -64,6 +64,8 @@ class LlamaBackend:
         self._exit_layer = 0
         self._ahead = 0  # positions that the layers below the exit have seen
         self._exit_hidden: Tensor | None = None
+        self.state_size = shape.hidden
+        self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
         self.compiled: CompiledLayers | None = None
 
@@ -136,6 +138,8 @@ class LlamaBackend:
         ids = torch.tensor(prompt_ids[held:], device=self.device)
         for chunk in torch.split(ids, PREFILL_CHUNK):
             hidden = self._hidden(chunk)
+            if self._final is not None:
+                self._finished(hidden)
         last = self.final_norm(hidden[-1])
         logits = linear(last, self.weights.head)
         embedding = last.float()
@@ -144,7 +148,7 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        return self.read_out(self._hidden(ids, parents))
+        return linear(self._finished(self._hidden(ids, parents)), self.weights.head)
 
     def read_out(self, hidden: Tensor) -> Tensor:
         """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
@@ -154,7 +158,7 @@ class LlamaBackend:
     def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
         """Append `ids` [U], then the greedy answer's first k - 1 tokens; all k of them [k], found
         among the first `known` ids. As `extend` token by token, but one recorded pass."""
-        assert self.recorded is not None and self._exit_hidden is None
+        assert self.recorded is not None and self._exit_hidden is None and self._final is None
         start, more = self._length, len(ids) + k - 1
         if start + more > self.context:
             raise ContextTooLong(start, more, self.context)
@@ -179,9 +183,39 @@ class LlamaBackend:
         if slots:
             source = torch.tensor(slots, device=self.device)
             self._cache.move(slice(first, end), source)
-            if self._exit_hidden is not None:
-                self._exit_hidden[first:end] = self._exit_hidden[source]
+            for states in (self._exit_hidden, self._final):
+                if states is not None:
+                    states[first:end] = states[source]
         self._length = self._ahead = end
+
+    # -- final states -------------------------------------------------------------------------
+
+    def keep_states(self) -> None:
+        """As in StateBackend."""
+        if self._final is None:
+            self.truncate(0)
+            self._final = self._zeros(self.context, self.shape.hidden)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        return F.embedding(ids, self.weights.embedding)
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """As in StateBackend; of a rounded head that is tied, as they were before."""
+        w = self.weights
+        return (w.embedding if w.tied else dense(w.head))[ids]
+
+    def _finished(self, hidden: Tensor) -> Tensor:
+        """What the last pass gave, [T, d], after the final norm; kept where states are."""
+        states = self.final_norm(hidden)
+        if self._final is not None:
+            self._final[self._length - len(states) : self._length] = states
+        return states
 
     # -- early exit ---------------------------------------------------------------------------
 
@@ -202,7 +236,7 @@ class LlamaBackend:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]. place:
         as `positions` gives it, where they do not simply follow each other."""
         assert self._exit_hidden is not None
-        hidden = self._run(self._embed(ids), 0, self._exit_layer, self._ahead, place)
+        hidden = self._run(self.embed(ids), 0, self._exit_layer, self._ahead, place)
         self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
         self._ahead += len(ids)
         return hidden
@@ -225,7 +259,7 @@ class LlamaBackend:
         if start == self.context:
             raise ContextTooLong(start, 1, self.context)
         rope, mask = self.positions(start, 1)
-        h, depth = self._embed(torch.tensor([token], device=self.device)), 0
+        h, depth = self.embed(torch.tensor([token], device=self.device)), 0
         slots = self._slots(start, 1, mask, 0, layers)
         left = False
         while depth < layers and not left:
@@ -236,6 +270,8 @@ class LlamaBackend:
         for above in range(depth, layers):
             skip_layer(h, self.weights.layers[above], self.shape, rope, slots[above])
         self._length = self._ahead = start + 1
+        if self._final is not None:
+            self._finished(h)
         return h[0], depth
 
     # -- passes -------------------------------------------------------------------------------
@@ -254,7 +290,7 @@ class LlamaBackend:
             require_chain(self._tree)
             self._tree, place = None, None
         if self._exit_hidden is None:
-            hidden = self._run(self._embed(ids), 0, self.shape.layers, start, place)
+            hidden = self._run(self.embed(ids), 0, self.shape.layers, start, place)
         else:
             done = self._ahead - start  # run already, as a chain: a tree's first nodes are one then
             if done < len(ids):
@@ -287,9 +323,6 @@ class LlamaBackend:
         """As `positions`, for nodes of a tree."""
         rope = all_heads((self._rope[0][depths], self._rope[1][depths]), self.shape)
         return rope, attention_mask(seen, self.shape, self.dtype)
-
-    def _embed(self, ids: Tensor) -> Tensor:
-        return F.embedding(ids, self.weights.embedding)
 
     def final_norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)

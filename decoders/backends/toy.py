@@ -16,14 +16,15 @@ class ToyBackend:
     """Next-token logits looked up by the last two tokens: a second-order Markov chain.
 
     table: [V, V, V], logits after (previous, last); a prompt's first token counts as its own
-    predecessor. The embedding is the last row's softmax.
+    predecessor. The embedding is the last row's softmax. A final state is a row of logits itself,
+    the head the identity, so that any drafter over states can be tried on it.
     """
 
     no_trees: str | None = None
 
     def __init__(self, table: Tensor, context: int = 512) -> None:
         self.table, self.context = table, context
-        self.vocab_size = table.shape[-1]
+        self.vocab_size = self.state_size = table.shape[-1]
         self.parameters = table.numel()
         self.device, self.dtype = table.device, table.dtype
         self._ids: list[int] = []
@@ -78,3 +79,16 @@ class ToyBackend:
             raise ValueError(f"cannot truncate {most} positions to {length}")
         del self._ids[length:]
         self._tree = None
+
+    def keep_states(self) -> None:
+        pass  # they are looked up
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        before = [self._ids[max(at - 1, 0)] for at in range(start, end)]
+        return self.table[before, self._ids[start:end]]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        return torch.eye(self.vocab_size, dtype=self.dtype)[ids]
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        return torch.eye(self.vocab_size, dtype=self.dtype)[ids]

@@ -1,5 +1,5 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
-layers."""
+layers, or a recurrence over its final states."""
 
 from .base import Drafter, begin, work
 from .early_exit import EarlyExitDrafter
@@ -7,6 +7,7 @@ from .hybrid import HybridDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
+from .recurrent import RecurrentDrafter
 from .tree import TreeDrafter
 from .widened import WidenedDrafter
 
@@ -17,6 +18,7 @@ __all__ = [
     "MaxGramDrafter",
     "NeuralDrafter",
     "NullDrafter",
+    "RecurrentDrafter",
     "TreeDrafter",
     "WidenedDrafter",
     "begin",

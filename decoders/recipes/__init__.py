@@ -20,6 +20,7 @@ from .horizontal import HorizontalRecipe
 from .hybrid import HybridRecipe
 from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
+from .recurrent import RecurrentRecipe
 from .sampled_beams import SampledBeamsRecipe
 from .tree import TreeRecipe
 from .vertical import VerticalRecipe
@@ -28,6 +29,7 @@ KINDS: dict[str, type[ArmRecipe]] = {
     "autoregressive": AutoregressiveRecipe,
     "neural": NeuralRecipe,
     "early_exit": EarlyExitRecipe,
+    "recurrent": RecurrentRecipe,
     "max_gram": MaxGramRecipe,
     "hybrid": HybridRecipe,
     "vertical": VerticalRecipe,

@@ -19,39 +19,42 @@ from ..errors import DraftpickError
 from ..zoo.catalogue import shipped_folders, verify_files
 
 
-def folder_of(arm: str, drafter: str, needed: str) -> Path:
-    """A shipped name, a local folder that holds the file `needed`, or a hub id."""
-    shipped = shipped_folders()
+def folder_of(arm: str, drafter: str, *needed: str) -> Path:
+    """A shipped name, a local folder or a hub id, whose folder holds the files `needed`."""
+    shipped, local = shipped_folders(), Path(drafter).expanduser()
     if drafter in shipped:
-        verify_files(shipped[drafter])
-        return shipped[drafter]
-    local = Path(drafter).expanduser()
-    if local.is_dir():
-        if not (local / needed).is_file():
+        folder = shipped[drafter]
+        verify_files(folder)
+    elif local.is_dir():
+        folder = local
+    else:
+        try:
+            folder = targets.resolve(drafter)
+        except DraftpickError as error:
+            raise DraftpickError(f"arm {arm!r}: {error}") from error
+    for name in needed:
+        if not (folder / name).is_file():
             raise DraftpickError(
-                f"arm {arm!r}: {local} holds no {needed}; it wants the model/ folder that "
+                f"arm {arm!r}: {folder} holds no {name}; it wants the model/ folder that "
                 "`draftpick align` wrote for an arm of this kind"
             )
-        if (local / "card.json").is_file():
-            verify_files(local)
-        return local
-    try:
-        return targets.resolve(drafter)
-    except DraftpickError as error:
-        raise DraftpickError(f"arm {arm!r}: {error}") from error
+    if folder == local and (local / "card.json").is_file():
+        verify_files(local)
+    return folder
 
 
 @dataclass(frozen=True)
 class Reading:
     """What a drafter must have in common with its target, loaded or not. tokenizer: the target's,
     None where it is not known. layers: the target's, or its decoder's; None likewise. in_layers:
-    whether it runs them apart."""
+    whether it runs them apart. state_size: of its final states; None where it is not known."""
 
     vocab_size: int
     encoder_decoder: bool
     tokenizer: Any
     layers: int | None = None
     in_layers: bool = True
+    state_size: int | None = None
 
     @classmethod
     def of(cls, target: Backend, tokenizer: Any) -> Reading:
@@ -66,6 +69,7 @@ class Reading:
             tokenizer,
             targets.layers_of(target),
             targets.runs_layers(target, backend),
+            targets.state_size_of(target),
         )
 
 

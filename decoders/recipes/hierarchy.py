@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, fit, make, refuse_by_cost, words
+from .nested import Nested, fit, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -50,6 +50,9 @@ class HierarchyRecipe(DraftingRecipe):
 
         fitting(self.name, self.middle, target)
         fit(self.small, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.small, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter

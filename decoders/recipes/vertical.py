@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, fit, make, refuse_by_cost, words
+from .nested import Nested, fit, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..backends.base import Backend
@@ -50,6 +50,9 @@ class VerticalRecipe(DraftingRecipe):
 
         fitting(self.name, self.review, target)
         fit(self.inner, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.inner, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters.vertical import VerticalDrafter

@@ -26,13 +26,15 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from decoders.backends.base import Backend
+from decoders.backends.base import Backend, StateBackend
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.recorded import Run
+from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.draft_vocab import DraftVocab
@@ -43,6 +45,7 @@ from decoders.drafters import (
     MaxGramDrafter,
     NeuralDrafter,
     NullDrafter,
+    RecurrentDrafter,
     TreeDrafter,
     WidenedDrafter,
 )
@@ -159,6 +162,32 @@ def random_exit(
     push = torch.randn(adapter.lens.shape, generator=generator, dtype=torch.float64)
     adapter.lens += noise * push.to(target.dtype)
     return EarlyExitDrafter(target, AdapterHead(target, adapter, vocab))
+
+
+def random_cell(
+    size: int, seed: int, dtype: torch.dtype = torch.float64, width: int = 32
+) -> RecurrentCell:
+    """Untrained, and loud enough that tokens matter."""
+    torch.manual_seed(seed)
+    cell = RecurrentCell(CellConfig(size, width)).to(dtype).requires_grad_(False)
+    for down in cell.down:
+        down.mul_(20.0)
+    for norm in (cell.embed_norm, cell.norm, *cell.norms):
+        norm.uniform_(0.5, 1.5)
+    return cell
+
+
+def save_cell(folder: Path, cell: RecurrentCell, vocab: DraftVocab) -> None:
+    """As a recipe names it."""
+    cell.save(folder)
+    vocab.save(folder)
+
+
+def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) -> RecurrentDrafter:
+    """vocab: None for all of the target's."""
+    every = DraftVocab(list(range(target.vocab_size)), target.vocab_size)
+    cell = random_cell(target.state_size, seed, target.dtype)
+    return RecurrentDrafter(target, RecurrentHead(target, cell, vocab or every))
 
 
 # -- running the shipped loop ---------------------------------------------------------------------

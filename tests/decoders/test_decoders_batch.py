@@ -18,6 +18,7 @@ from decoder_toys import (
     native,
     neural,
     random_exit,
+    recurrent,
     reduced,
     run,
 )
@@ -29,6 +30,7 @@ from decoders.backends.base import Backend
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.cascades import Calm, SequenceCascade, TokenCascade
+from decoders.chance import Generator
 from decoders.costs import Costs
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
@@ -37,7 +39,7 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import Method
 from decoders.recipes import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
-from decoders.records import Proposal, Request, Verdict
+from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.replay import replay
 from decoders.stack import Stack
 from decoders.tree_shape import TreeShape
@@ -66,9 +68,6 @@ TOYS: dict[str, Callable[[], Drafter]] = {
 def test_a_replay_equals_the_loop(
     name: str, seed: int, prompt: list[int], k: int, most: int, eos: tuple[int, ...]
 ) -> None:
-    from decoders.chance import Generator
-    from decoders.records import Sampling
-
     target, drafter = ToyBackend.random(4, seed), TOYS[name]()
     result = run(target, method(drafter, k), prompt, Request(most), eos_ids=eos)
 
@@ -121,8 +120,11 @@ RECIPES = [
     recipe(name="exit", kind="max_gram", length=K),  # kind is checked when the exit is opened
     recipe(name="exit-few-words", kind="neural", drafter="x", length=SURE),  # likewise
     recipe(name="copy", kind="max_gram", length=K),
+    recipe(name="recurrent", kind="max_gram", length=K),
+    recipe(name="recurrent-few-words", kind="neural", drafter="x", length=SURE),
 ]
-WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words"]
+RECURRENT = ["recurrent", "recurrent-few-words"]
+WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words", *RECURRENT]
 
 
 def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
@@ -142,6 +144,8 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "exit": lambda: random_exit(target, 2, seed=1, noise=0.05),
             "exit-few-words": lambda: random_exit(target, 2, seed=2, vocab=few, noise=0.05),
             "copy": lambda: max_gram([*range(1, 16), -1], shortest=1),
+            "recurrent": lambda: recurrent(target, seed=1),
+            "recurrent-few-words": lambda: recurrent(target, seed=2, vocab=few),
         }
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
@@ -211,12 +215,9 @@ def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
         engine.batch.target([[1] * 90], 10)
 
 
-@pytest.mark.parametrize("name", WRITERS)
+@pytest.mark.parametrize("name", [name for name in WRITERS if name not in RECURRENT])
 def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine) -> None:
     """A batch of the drafter's answers equals drafting one token at a time, each accepted."""
-    from decoders.chance import Generator
-    from decoders.records import Sampling
-
     drafter = engine.method(name).drafter
     for prompt, ids in zip(PROMPTS, engine.batch.arm(name, PROMPTS, 8).ids, strict=True):
         context = list(prompt)
@@ -230,6 +231,19 @@ def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine)
                 drafter.reset(context[:-1]) if len(context) > 1 else setattr(drafter, "_read", 0)
             context += drafter.propose(context, 1, Sampling(), Generator(CPU, 0)).ids.tolist()
         assert ids == context[len(prompt) :]
+        assert len(ids) == 8 or ids[-1] in EOS
+
+
+def test_a_recurrent_drafter_alone_writes_draft_after_draft(engine: Engine) -> None:
+    """Each of as many tokens as the arm's, from the target's state in front of the newest."""
+    drafter = engine.method("recurrent").drafter
+    for prompt, ids in zip(PROMPTS, engine.batch.arm("recurrent", PROMPTS, 8).ids, strict=True):
+        context = list(prompt)
+        while len(context) < len(prompt) + len(ids):
+            engine.target.prefill(context)
+            engine.target.truncate(len(context) - 1)
+            context += drafter.propose(context, 3, Sampling(), Generator(CPU, 0)).ids.tolist()
+        assert ids == context[len(prompt) :][: len(ids)]
         assert len(ids) == 8 or ids[-1] in EOS
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import ListedLengths, native, run, transformers_model
+from decoder_toys import ListedLengths, native, random_cell, run, save_cell, transformers_model
 from t5_toys import seq2seq, seq2seq_model
 from test_decoders_backends import make
 
@@ -22,6 +22,7 @@ from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.seq2seq_exit import plain_lens
 from decoders.chance import Generator
+from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.loop import Method
 from decoders.recipes import KINDS, recipe
@@ -32,6 +33,7 @@ Tiny = Callable[..., Path]
 
 SMALL = {"kind": "neural", "drafter": "small"}
 COPY = {"kind": "max_gram", "shortest": 1}
+CELL = {"kind": "recurrent", "drafter": "cell"}
 METHODS: dict[str, dict[str, Any]] = {
     "autoregressive": {},
     "neural": {"length": {"k": 3}, **SMALL},
@@ -43,6 +45,15 @@ METHODS: dict[str, dict[str, Any]] = {
     "early-exit": {"kind": "early_exit", "drafter": "exit", "length": {"k": 3}},
     "early-exit-tree": {
         "kind": "early_exit", "drafter": "exit", "length": {"k": 3}, "branch": [3, 2]
+    },
+    "recurrent": {"length": {"k": 3}, **CELL},
+    "recurrent-tree": {"length": {"k": 3}, "branch": [3, 2], **CELL},
+    "recurrent-unsure": {"length": {"k": 5, "min_confidence": 0.4}, **CELL},
+    "recurrent-reviewed": {
+        "kind": "vertical", "review": "small", "inner": CELL, "length": {"k": 5},
+    },
+    "recurrent-after-copy": {
+        "kind": "horizontal", "parts": [{"length": {"k": 2}, **COPY}, {"length": {"k": 3}, **CELL}]
     },
     "lossy": {"verifier": {"rule": "lossy", "alpha": 0.3}, **SMALL},
     "lossy-star": {"verifier": {"rule": "lossy_star", "kl_budget": 0.1}, **SMALL},
@@ -117,7 +128,8 @@ def engines(
     @cache
     def engine(backend: str) -> Engine:
         target = make(backend, tiny, tiny_t5)
-        exit_folder = tmp_path_factory.mktemp("exit")
+        exit_folder, cell_folder = (tmp_path_factory.mktemp(kind) for kind in ("exit", "cell"))
+        save_cell(cell_folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
         if isinstance(target, EncoderDecoder):
             small = tiny_t5(seed=5)
             plain_lens(seq2seq(tiny_t5()), 1).save(exit_folder)
@@ -125,7 +137,7 @@ def engines(
             small = tiny(seed=5, num_hidden_layers=2)
             if isinstance(target, LlamaBackend):
                 Adapter.begin(target, AdapterConfig(1)).save(exit_folder)
-        places = {"small": str(small), "exit": str(exit_folder)}
+        places = {"small": str(small), "exit": str(exit_folder), "cell": str(cell_folder)}
         known = {name: placed({"kind": name, **body}, places) for name, body in METHODS.items()}
         if backend == "hf":
             known = {name: body for name, body in known.items() if name not in ON_ITS_LAYERS}

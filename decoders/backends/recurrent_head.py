@@ -1,0 +1,100 @@
+"""A recurrent drafter's cell at work: its matrices laid out or rounded as the target's are, and the
+target's own head over the draft tokens (D23). `recurrent_cell.py` is what training sees of it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..draft_vocab import DraftVocab
+from .base import StateBackend
+from .int4 import misfit
+from .llama_model import rms_norm
+from .llama_weights import HOW, packed_head
+from .packed import Matrix, Rounding, linear
+from .recurrent_cell import RecurrentCell
+
+
+@dataclass(frozen=True)
+class GatedBlock:
+    """norm: [d]. gate_up: [2 w, d], of the first block [2 w, 2 d]. down: [d, w]."""
+
+    norm: Tensor
+    gate_up: Matrix
+    down: Matrix
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """What is added to the state: x [..., d or 2 d], normed -> [..., d]."""
+        gate, up = linear(x, self.gate_up).chunk(2, -1)
+        return linear(F.silu(gate) * up, self.down)
+
+
+class RecurrentHead:
+    """Steps of `cell` in the target's precision, for any number of sequences at once.
+
+    parameters: what a drafted token reads, the head's rows included. vocab: the draft tokens.
+    """
+
+    def __init__(self, target: StateBackend, cell: RecurrentCell, vocab: DraftVocab) -> None:
+        self.vocab, self.config = vocab, cell.config
+        self.device, self.dtype = target.device, target.dtype
+        self._embed = target.embed
+        rounding = _rounding(target, cell)
+        how = HOW[rounding]
+        self.blocks = [
+            GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
+            for norm, gate_up, down in zip(cell.norms, cell.gate_up, cell.down, strict=True)
+        ]
+        self.embed_norm, self.norm = cell.embed_norm.detach(), cell.norm.detach()
+        self.head = packed_head(target.head_rows(vocab.to_target), rounding)
+        self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
+
+    @classmethod
+    def load(cls, folder: Path, target: StateBackend, vocab: DraftVocab) -> RecurrentHead:
+        """Raises ValueError where it was trained for states of another size."""
+        require_size(folder, target.state_size)
+        cell = RecurrentCell.load(folder, target.device, target.dtype)
+        return cls(target, cell, vocab)
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """state: [n, d]. token: [n] target ids, each the one that follows its state. The next
+        states [n, d], and logits [n, N] over draft tokens ("other" left out) for what follows."""
+        state = self.advance(state, token)
+        return state, self.score(state)
+
+    def advance(self, state: Tensor, token: Tensor) -> Tensor:
+        """The next states alone."""
+        eps, (first, *rest) = self.config.eps, self.blocks
+        embedded = rms_norm(self._embed(token), self.embed_norm, eps)
+        state = state + first(torch.cat([rms_norm(state, first.norm, eps), embedded], -1))
+        for block in rest:
+            state = state + block(rms_norm(state, block.norm, eps))
+        return state
+
+    def score(self, state: Tensor) -> Tensor:
+        return linear(rms_norm(state, self.norm, self.config.eps), self.head)
+
+
+def require_size(folder: Path, state_size: int) -> None:
+    """Raises ValueError where the cell in `folder` goes on from states of another size."""
+    trained = int(json.loads((folder / "config.json").read_text())["hidden"])
+    if trained != state_size:
+        raise ValueError(
+            f"{folder.name} was trained for final states of {trained}, this target's have "
+            f"{state_size}; train one with `draftpick align`"
+        )
+
+
+def _rounding(target: StateBackend, cell: RecurrentCell) -> Rounding | None:
+    """The target's; int8 where the cell's sizes do not fit int4."""
+    precision = getattr(target, "precision", None)
+    sizes = {"state": cell.config.hidden, "width": cell.config.width}
+    if precision == "int4" and misfit(sizes) is None:
+        return "int4"
+    return "int8" if precision in ("int8", "int4") else None

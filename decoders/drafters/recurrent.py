@@ -1,0 +1,79 @@
+"""A trained recurrence over the target's final states, as drafter (D23; Zhang et al., "Recurrent
+Drafter", 2403.09919).
+
+It goes on from the target's state at the newest position that was read, so that after a round there
+is nothing to roll back and nothing to catch up with.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..backends.base import StateBackend
+from ..backends.recorded import WIDEST
+from ..backends.recurrent_head import RecurrentHead
+from ..backends.recurrent_recorded import RecordedSteps
+from ..chance import Chance
+from ..records import Proposal, Sampling
+from .chain import draft_chain
+
+
+class RecurrentDrafter:
+    """Shares the target's states, embedding and head; owns a cell and no cache.
+
+    The target must keep its states before it reads a prompt. What follows the newest position that
+    it has read is one token, more inside a cascade; the cell runs over each. Where the target has
+    read nothing, the state is zero. calls: steps of the cell. parameters: what a step reads, so
+    with the head's rows for the draft tokens, which are copied.
+    """
+
+    def __init__(self, target: StateBackend, head: RecurrentHead) -> None:
+        self.target, self.head = target, head
+        target.keep_states()
+        self.context, self.parameters = target.context, head.parameters
+        self.calls = 0
+        self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
+        passes = getattr(target, "recorded", None)
+        self._recorded = None if passes is None else RecordedSteps(head, passes.record)
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+
+    @torch.inference_mode()
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        read = self.target.length
+        state = self.target.final_states(read - 1, read) if read else self._nothing  # [1, d]
+        unread = torch.tensor(context[read:], device=self.target.device)
+        self.calls += len(unread)
+        plain = sampling.greedy and sampling.repetition_penalty == 1
+        plain = plain and min_confidence == 0 and not needs_raw
+        if self._recorded is not None and plain and len(unread) <= WIDEST:
+            self.calls += k - 1
+            return Proposal(self._recorded.draft(state, unread, k))
+        for token in unread[:-1].unsqueeze(1):
+            state = self.head.advance(state, token)
+        one = (self._recorded or self.head).step
+
+        def step(token: Tensor) -> Tensor:
+            nonlocal state
+            state, logits = one(state, token)  # [1, d], [1, N]
+            return logits[0]
+
+        first, vocab = step(unread[-1:]), self.head.vocab
+        proposal, steps = draft_chain(
+            first, step, k, context, vocab, sampling, chance, min_confidence, needs_raw
+        )
+        self.calls += steps
+        return proposal
+
+    def commit(self, context: list[int]) -> None:
+        """The target's states are all there is."""

@@ -1,0 +1,575 @@
+"""The recurrent drafter (D23): steps beside the trained cell's, rounds beside those from scratch,
+laws, recordings, verifiers, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import (
+    CPU,
+    FITS_INT4,
+    ListedLengths,
+    autoregressive,
+    distance,
+    loop_law,
+    method,
+    native,
+    neural,
+    random_cell,
+    recurrent,
+    reference_law,
+    run,
+    save_cell,
+    traced,
+)
+from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
+from test_decoders_backends import make
+from test_decoders_exact_law import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
+from torch import Tensor
+
+from decoders import Engine
+from decoders.alone import Alone
+from decoders.backends.base import StateBackend
+from decoders.backends.int4 import Int4Weight
+from decoders.backends.int8 import Int8Weight
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.mapped import MappedBackend
+from decoders.backends.recorded import Run, cuda_graphs
+from decoders.backends.recurrent_cell import RecurrentCell
+from decoders.backends.recurrent_head import RecurrentHead
+from decoders.backends.toy import ToyBackend
+from decoders.chance import Chance, Generator
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import RecurrentDrafter, WidenedDrafter
+from decoders.drafters.horizontal import HorizontalDrafter, Part
+from decoders.drafters.vertical import VerticalDrafter
+from decoders.errors import DraftpickError
+from decoders.lengths import FixedLength
+from decoders.recipes import recipe
+from decoders.records import Proposal, Request, Sampling
+
+Tiny = Callable[..., Path]
+LONGER = [3, 1, 4, 1, 5, 9, 2, 6]
+PLAIN = Sampling()
+
+
+def close(one: Tensor, other: Tensor, near: float = 1e-9) -> None:
+    torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=near)
+
+
+def chance() -> Chance:
+    return Generator(CPU, 0)
+
+
+# -- the cell's steps -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vocab", [[1, 4, 9], [*range(16)]])
+def test_steps_are_the_trained_cell_s(vocab: list[int], tiny: Tiny) -> None:
+    """On packed matrices, of several sequences at once and of one."""
+    target, drafted = native(tiny()), DraftVocab(vocab, 16)
+    cell = random_cell(32, 1, torch.float32)
+    head = RecurrentHead(target, cell, drafted)
+    state, tokens = torch.randn(5, 32), torch.tensor([3, 0, 7, 7, 15])
+    expected = cell(state, target.embed(tokens))
+    after, logits = head.step(state, tokens)
+    close(after, expected, 1e-4)
+    close(logits, cell.read(expected) @ target.weights.embedding[drafted.to_target].T, 1e-4)
+    for row in range(5):
+        one = head.step(state[row : row + 1], tokens[row : row + 1])
+        close(one[0], after[row : row + 1], 1e-5)
+        close(one[1], logits[row : row + 1], 1e-5)
+    assert head.parameters == sum(p.numel() for p in cell.parameters()) + len(vocab) * 32
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("int8", Int8Weight), ("int4", Int4Weight)])
+def test_weights_are_rounded_as_the_target_s(precision: Any, kind: type, tiny: Tiny) -> None:
+    """The head to int8 at most; and a width that int4 cannot have is rounded to int8."""
+    folder = tiny(**FITS_INT4)
+    target = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=precision)
+    cell, vocab = random_cell(32, 1, torch.bfloat16), DraftVocab([*range(16)], 16)
+    head = RecurrentHead(target, cell, vocab)
+    for block in head.blocks:
+        assert isinstance(block.gate_up, kind) and isinstance(block.down, kind)
+    assert isinstance(head.head, Int8Weight)
+    state, tokens = torch.randn(1, 32, dtype=torch.bfloat16), torch.tensor([3])
+    after, logits = head.step(state, tokens)
+    expected = cell(state, target.embed(tokens))
+    assert (after - expected).norm() < (0.03 if precision == "int8" else 0.3) * expected.norm()
+    rows = target.weights.embedding[vocab.to_target]
+    assert logits.shape == (1, 16) and rows.shape == (16, 32)
+    narrow = random_cell(32, 1, torch.bfloat16, width=24)
+    assert isinstance(RecurrentHead(target, narrow, vocab).blocks[0].down, Int8Weight)
+
+
+def test_a_saved_cell_is_the_cell_at_work(tiny: Tiny, tmp_path: Path) -> None:
+    target, vocab = native(tiny()), DraftVocab([2, 3, 5], 16)
+    save_cell(tmp_path, random_cell(32, 4), vocab)
+    head = RecurrentHead.load(tmp_path, target, vocab)
+    cell = RecurrentCell.load(tmp_path, CPU, torch.float32)
+    state, token = torch.randn(1, 32), torch.tensor([9])
+    close(head.step(state, token)[0], cell(state, target.embed(token)), 1e-4)
+
+
+# -- rounds beside those from scratch -------------------------------------------------------------
+
+BACKENDS = (
+    "toy",
+    "native-float64",
+    "native-with-exit",
+    "native-recorded",
+    "native-recorded-with-exit",
+    "native-int4-compiled",
+    "hf",
+    "hf-seq2seq",
+    "hf-seq2seq-with-exit",
+)
+
+
+class Beside:
+    """A recurrent drafter that drafts again from scratch each time, on a target that reads all of
+    the sequence anew, and finds the same."""
+
+    def __init__(self, inner: RecurrentDrafter, fresh: StateBackend, near: float) -> None:
+        self.inner, self.near = inner, near
+        self.again = RecurrentDrafter(fresh, inner.head)
+        self.parameters, self.context = inner.parameters, inner.context
+        self.drafts = 0
+
+    @property
+    def calls(self) -> int:
+        return self.inner.calls
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.inner.reset(prompt_ids)
+        self.again.target.prefill(prompt_ids)
+        self._start = self.again.target.length
+
+    def propose(
+        self, context: list[int], k: int, sampling: Sampling, chance: Chance, *more: Any
+    ) -> Proposal:
+        made = self.inner.propose(context, k, sampling, chance, *more)
+        fresh, read = self.again.target, self.inner.target.length
+        fresh.truncate(self._start)
+        for ids in torch.tensor(context[self._start : read]).unsqueeze(1):
+            fresh.extend(ids)
+        close(self.inner.target.final_states(0, read), fresh.final_states(0, read), self.near)
+        other = self.again.propose(context, k, sampling, chance, *more)
+        assert other.ids.tolist() == made.ids.tolist()
+        self.drafts += 1
+        return made
+
+    def commit(self, context: list[int]) -> None:
+        self.inner.commit(context)
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("kind", BACKENDS)
+def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tiny_t5: Tiny) -> None:
+    """After rounds that stood, fell and were sat out, after trees whose side branches stood, and at
+    every length: so do the states of all that stands."""
+    target, fresh = make(kind, tiny, tiny_t5), make(kind, tiny, tiny_t5)
+    assert isinstance(target, StateBackend) and isinstance(fresh, StateBackend)
+    near = 0.1 if target.dtype == torch.bfloat16 else 1e-4
+    beside = Beside(recurrent(target, 3), fresh, near)
+    drafter: Any = WidenedDrafter(beside, (5, 3), target.context) if tree else beside
+    how = method(drafter, ListedLengths([3, 0, 1, 4]))
+    made = run(target, how, LONGER, Request(40))
+    plain = run(fresh, autoregressive(), LONGER, Request(40))
+    assert made.ids == plain.ids and beside.drafts > 5
+    assert made.accepted < made.drafted
+    if tree:
+        assert made.accepted > 0  # of a random cell's, mostly siblings
+
+
+@pytest.mark.parametrize("kind", ["toy", "native-float64", "hf", "hf-seq2seq"])
+def test_where_nothing_was_read_the_state_is_zero(kind: str, tiny: Tiny, tiny_t5: Tiny) -> None:
+    target = make(kind, tiny, tiny_t5)
+    assert isinstance(target, StateBackend)
+    drafter = recurrent(target, 3)
+    target.prefill([5])
+    target.truncate(0)
+    proposal = drafter.propose([5], 2, PLAIN, chance())
+    zero = torch.zeros(1, target.state_size, dtype=target.dtype)
+    state, logits = drafter.head.step(zero, torch.tensor([5]))
+    second = drafter.head.step(state, logits.argmax(-1))[1].argmax(-1)
+    assert proposal.ids.tolist() == [int(logits.argmax()), int(second)]
+    assert drafter.calls == 2
+
+
+def test_more_than_one_unread_token(tiny: Tiny) -> None:
+    """As inside cascades: each takes a step, and the draft goes on from the last."""
+    target = native(tiny(), torch.float64)
+    drafter = recurrent(target, 3)
+    target.prefill(LONGER)
+    drafter.reset(LONGER)
+    unread = [7, 0, 11]
+    made = drafter.propose([*LONGER, *unread], 3, PLAIN, chance())
+    assert drafter.calls == 5
+    state, logits = target.final_states(7, 8), torch.empty(0)
+    for token in unread:
+        state, logits = drafter.head.step(state, torch.tensor([token]))
+    drafted: list[int] = []
+    while len(drafted) < 3:
+        drafted.append(int(logits.argmax()))
+        state, logits = drafter.head.step(state, torch.tensor(drafted[-1:]))
+    assert made.ids.tolist() == drafted
+
+
+# -- laws -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize("vocab", [None, [0, 2]])
+def test_the_law_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:
+    target = ToyBackend.random(3, seed=3, sharpness=1.0)
+    request = Request(MOST, SAMPLINGS[sampling])
+    drafter = recurrent(target, 2, None if vocab is None else DraftVocab(vocab, 3))
+    law = loop_law(target, method(drafter, 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("length", ["confident", "sits-out"])
+def test_the_draft_s_length_does_not_change_the_law(length: str) -> None:
+    target = ToyBackend.random(3, seed=4, sharpness=1.0)
+    request = Request(MOST, SAMPLINGS["all"])
+    law = loop_law(target, method(recurrent(target, 5), LENGTHS[length]()), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+def test_a_tree_keeps_the_law() -> None:
+    target = ToyBackend.random(3, seed=4, sharpness=1.0)
+    request = Request(MOST, Sampling(1.0))
+    drafter = WidenedDrafter(recurrent(target, 5), (2,), target.context)
+    law = loop_law(target, method(drafter, 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("cascade", ["reviewed", "after another", "before another"])
+def test_a_cascade_keeps_the_law(cascade: str) -> None:
+    target = ToyBackend.random(3, seed=4, sharpness=1.0)
+    request = Request(MOST, Sampling(1.0))
+    drafter, other = recurrent(target, 5), neural(3, seed=7)
+    made: Any = {
+        "reviewed": lambda: VerticalDrafter(other.backend, drafter, FixedLength(1)),
+        "after another": lambda: HorizontalDrafter([Part(other, 1), Part(drafter, 1)]),
+        "before another": lambda: HorizontalDrafter([Part(drafter, 1), Part(other, 1)]),
+    }[cascade]()
+    law = loop_law(target, method(made, 2), PROMPT, request)
+    check(law, reference_law(toy_logits(target), PROMPT, request))
+
+
+@pytest.mark.parametrize("sampling", ["plain", "all"])
+def test_the_law_of_a_llama(sampling: str, tiny: Tiny) -> None:
+    folder = tiny("llama", seed=1, vocab_size=3, num_hidden_layers=2, initializer_range=0.15)
+    target, fresh = native(folder, torch.float64), native(folder, torch.float64)
+    request = Request(MOST, SAMPLINGS[sampling])
+    law = loop_law(target, method(recurrent(target, 2), 2), PROMPT, request)
+    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+
+
+def test_the_law_of_a_t5(tiny_t5: Tiny) -> None:
+    folder = tiny_t5(seed=1, **EXIT_T5)
+    target, source = seq2seq(folder, torch.float64), [1, 2, 0]
+    logits = from_scratch(seq2seq_model(folder, torch.float64), source)
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(recurrent(target, 2), 2), source, request)
+    check(law, reference_law(logits, [target.start_id], request))
+
+
+def test_a_draft_that_lies_about_its_law_is_caught() -> None:
+    target = ToyBackend.random(3, seed=3, sharpness=1.0)
+    drafter = recurrent(target, 2)
+    propose = drafter.propose
+
+    def flattered(*args: Any, **kwargs: Any) -> Proposal:
+        honest = propose(*args, **kwargs)
+        assert honest.probs is not None
+        return Proposal(honest.ids, honest.probs.sqrt() / honest.probs.sqrt().sum(-1, True))
+
+    drafter.propose = flattered  # type: ignore[method-assign]
+    request = Request(MOST, Sampling(1.0))
+    law = loop_law(target, method(drafter, 2), PROMPT, request)
+    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+
+
+# -- recorded -------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """Traces, and counts."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+
+    def __call__(self, run: Run) -> Run:
+        self.recorded += 1
+        return traced(run)
+
+
+def recorded(folder: Path) -> tuple[LlamaBackend, Recorder]:
+    backend, recorder = native(folder, torch.float64), Recorder()
+    backend.record_passes(recorder)
+    return backend, recorder
+
+
+SEVERAL: dict[str, tuple[Sampling, float]] = {
+    "greedy": (PLAIN, 0.0),
+    "sampled": (Sampling(0.8, top_k=9), 0.0),
+    "penalty": (Sampling(repetition_penalty=1.3), 0.0),
+    "confident": (PLAIN, 0.4),
+}
+
+
+@pytest.mark.parametrize("tree", [False, True])
+@pytest.mark.parametrize("case", SEVERAL)
+def test_recorded_answers_and_counts_are_the_ordinary_ones(
+    case: str, tree: bool, tiny: Tiny
+) -> None:
+    sampling, bar = SEVERAL[case]
+    results = []
+    for target in (recorded(tiny())[0], native(tiny(), torch.float64)):
+        drafter: Any = recurrent(target, 3, DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16))
+        if tree:
+            drafter = WidenedDrafter(drafter, (4, 2), target.context)
+        lengths = ListedLengths([3, 0, 1])
+        lengths.min_confidence = bar
+        results.append(run(target, method(drafter, lengths), LONGER, Request(24, sampling, seed=3)))
+    one, other = results
+    for field in ("ids", "rounds", "drafted", "accepted_per_position", "draft_calls"):
+        assert getattr(one, field) == getattr(other, field), field
+
+
+@pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
+def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
+    """Wherever the sequence stands; and it outlives the next one."""
+    target, recorder = recorded(tiny())
+    plain = native(tiny(), torch.float64)
+    one, other = recurrent(target, 3), recurrent(plain, 3)
+    made, expected = [], []
+    ours = 0
+    for prompt in (LONGER, LONGER[:3], LONGER * 3):
+        for model in (target, plain):
+            model.prefill(prompt)
+        before = recorder.recorded
+        made.append(one.propose([*prompt, *unread], 4, PLAIN, chance()).ids)
+        ours += recorder.recorded - before
+        expected.append(other.propose([*prompt, *unread], 4, PLAIN, chance()).ids.tolist())
+    assert [ids.tolist() for ids in made] == expected
+    assert len({*map(tuple, expected)}) > 1
+    assert ours == 1 and one.calls == other.calls
+
+
+def test_more_unread_than_a_recording_reads(tiny: Tiny) -> None:
+    """As after a long cascade of copies: the steps are replayed one by one."""
+    target, plain = recorded(tiny())[0], native(tiny(), torch.float64)
+    drafts = []
+    for model in (target, plain):
+        model.prefill(LONGER)
+        context = [*LONGER, *[i % 16 for i in range(20)]]
+        drafts.append(recurrent(model, 3))
+        model.prefill(LONGER)
+        drafts[-1] = drafts[-1].propose(context, 3, PLAIN, chance()).ids.tolist()
+    assert drafts[0] == drafts[1]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8", "int4"])
+def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Tiny) -> None:
+    cuda, dtypes = torch.device("cuda"), {"float32": torch.float32}
+    rounding: Any = precision if precision.startswith("int") else None
+    folder, dtype = tiny(**FITS_INT4), dtypes.get(precision, torch.bfloat16)
+    cell = random_cell(32, 3, dtype).to(cuda)
+    drafts: dict[bool, list[Any]] = {}
+    for graphs in (False, True):
+        target = LlamaBackend.load(folder, cuda, dtype, rounding=rounding)
+        if graphs:
+            target.record_passes(cuda_graphs())
+        vocab = DraftVocab([*range(14)], 16).to(cuda)
+        drafter = RecurrentDrafter(target, RecurrentHead(target, cell, vocab))
+        made = drafts[graphs] = []
+        for prompt in (LONGER, LONGER[:3]):
+            target.prefill(prompt)
+            for unread in ([5], [5, 2]):
+                context = [*prompt, *unread]
+                greedy = drafter.propose(context, 3, PLAIN, Generator(cuda, 1))
+                made.append(greedy.ids.tolist())
+                drawn = drafter.propose(context, 3, Sampling(0.9), Generator(cuda, 1))
+                assert drawn.probs is not None
+                made.append(drawn.probs[0])
+    for one, other in zip(drafts[True], drafts[False], strict=True):
+        if isinstance(one, list):
+            assert one == other
+        else:
+            torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+
+
+# -- every verifier -------------------------------------------------------------------------------
+
+RULES: list[dict[str, Any]] = [
+    {"rule": "lossless"},
+    {"rule": "lossy", "alpha": 0.3},
+    {"rule": "lossy_star", "kl_budget": 0.1},
+    {"rule": "chow", "alpha": 0.6},
+    {"rule": "diff", "alpha": 0.2},
+    {"rule": "opt", "alpha": 0.2},
+    {"rule": "bild_star", "alpha": 2},
+    {"rule": "bild", "rollback": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def cell(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cell")
+    save_cell(folder, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    return folder
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["rule"])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_verifier(rule: dict[str, Any], temperature: float, tiny: Tiny, cell: Path) -> None:
+    arms = {
+        "a": recipe(kind="recurrent", name="a", drafter=str(cell), verifier=rule),
+        "autoregressive": recipe(kind="autoregressive", name="autoregressive"),
+    }
+    engine = Engine(native(tiny()), arms)
+    request = Request(30, Sampling(temperature), seed=2)
+    made = engine.decode("a", LONGER, request)
+    assert made.accepted + made.rounds + 1 == len(made.ids) == 30
+    plain = engine.decode("autoregressive", LONGER, request)
+    if temperature == 0 and rule["rule"] in ("lossless", "lossy", "lossy_star"):
+        assert made.ids == plain.ids
+    if rule["rule"] in ("chow", "diff", "opt", "bild", "bild_star"):
+        assert made.ids != plain.ids  # a random cell is not the target
+
+
+# -- recipes and engines --------------------------------------------------------------------------
+
+
+def built(target: Any, folder: Path | str, **body: Any) -> Any:
+    made = recipe(kind="recurrent", name="a", drafter=str(folder), **body)
+    return made.make_drafter(target, None)
+
+
+def test_the_target_is_told_before_it_reads_a_prompt(tiny: Tiny, cell: Path) -> None:
+    """Also where the drafter is inside a cascade; a prompt's reading may be shared by arms."""
+    inner = {"kind": "recurrent", "drafter": str(cell)}
+    copy = {"kind": "max_gram"}
+    bodies: dict[str, dict[str, Any]] = {
+        "alone": inner,
+        "row": {"kind": "horizontal", "parts": [copy, inner]},
+        "reviewed": {"kind": "vertical", "review": str(tiny(seed=5)), "inner": inner},
+        "three": {"kind": "hierarchy", "middle": str(tiny(seed=5)), "small": inner},
+        "token": {"kind": "token_cascade", "alpha": 0.5, "drafter": inner},
+        "beams": {"kind": "sampled_beams", "beams": 2, "drafter": inner},
+    }
+    for name, body in bodies.items():
+        plain = {"kind": "autoregressive"}
+        arms = {n: recipe(name=n, **b) for n, b in ((name, body), ("autoregressive", plain))}
+        engine = Engine(native(tiny()), arms)
+        read = engine.prefill(LONGER)
+        made = engine.decode(name, LONGER, Request(20), read)
+        if arms[name].lossless:
+            again = engine.decode("autoregressive", LONGER, Request(20), engine.prefill(LONGER))
+            assert made.ids == again.ids
+        assert made.drafted > 0
+
+
+def test_a_conversation_s_next_turn_reads_only_what_is_new(tiny: Tiny, cell: Path) -> None:
+    arm = recipe(kind="recurrent", name="a", drafter=str(cell), length={"k": 3})
+    engine, fresh = (Engine(native(tiny(), torch.float64), {"a": arm}) for _ in range(2))
+    first = engine.decode("a", LONGER, Request(12))
+    turn = [*LONGER, *first.ids, 4, 4]
+    again = engine.decode("a", turn, Request(12), engine.prefill(turn, reuse=True))
+    whole = fresh.decode("a", turn, Request(12))
+    assert (again.ids, again.accepted_per_position, again.drafted) == (
+        whole.ids, whole.accepted_per_position, whole.drafted
+    )  # fmt: skip
+
+
+def test_a_drafter_of_another_target_is_refused(tiny: Tiny, cell: Path, tmp_path: Path) -> None:
+    wide = native(tiny(hidden_size=48, num_attention_heads=6))
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .*states of 32, this target's have 48"):
+        built(wide, cell)
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .*vocabulary of 16, this target has 20"):
+        built(native(tiny(vocab_size=20)), cell)
+    small = MappedBackend(native(tiny()), DraftVocab([*range(16)], 16))
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .* MappedBackend does not hand on"):
+        built(small, cell)
+
+
+@pytest.mark.parametrize("missing", ["recurrent.safetensors", "config.json", "draft_vocab.json"])
+def test_a_folder_without_a_file_is_refused(missing: str, tiny: Tiny, tmp_path: Path) -> None:
+    save_cell(tmp_path, random_cell(32, 1), DraftVocab([1, 2], 16))
+    assert built(native(tiny()), tmp_path).parameters > 0
+    (tmp_path / missing).unlink()
+    with pytest.raises(DraftpickError, match=rf"^arm 'a': .* holds no {missing}"):
+        built(native(tiny()), tmp_path)
+
+
+def test_a_shipped_model_of_another_kind_is_refused(tiny: Tiny) -> None:
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .*exit-2 holds no recurrent\.safetensors"):
+        built(native(tiny()), "exit-2")
+
+
+def test_what_does_not_fit_is_told_before_anything_is_loaded(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from decoders import targets
+
+    save_cell(tmp_path, random_cell(24, 1), DraftVocab([1, 2], 16))
+    arms = {"a": recipe(kind="recurrent", name="a", drafter=str(tmp_path))}
+    monkeypatch.setattr(targets, "load_backend", None)
+    monkeypatch.setattr(targets, "load_tokenizer", lambda folder: None)
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .*states of 24, this target's have 32"):
+        Engine.load(str(tiny()), arms, only=["a"], dtype="float32", device="cpu")
+
+
+def test_siblings_need_a_lossless_review(cell: Path) -> None:
+    for more, says in (
+        ({"verifier": {"rule": "lossy", "alpha": 0.1}}, "verified losslessly"),
+        ({"length": {"k": 1}}, "a draft ends after 1"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            recipe(kind="recurrent", name="a", drafter=str(cell), branch=[2, 2], **more)
+
+
+# -- collection -----------------------------------------------------------------------------------
+
+
+def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny) -> None:
+    """One query at a time, on targets that are not batched too."""
+    for target in (make("hf", tiny, tiny_t5), make("hf-seq2seq", tiny, tiny_t5)):
+        assert isinstance(target, StateBackend)
+        seen: dict[int, list[int]] = {}
+        drafter = recurrent(target, 3)
+        propose = drafter.propose
+
+        def noted(context: list[int], *more: Any, **named: Any) -> Proposal:
+            made = propose(context, *more, **named)  # noqa: B023
+            seen[len(context)] = made.ids.tolist()  # noqa: B023
+            return made
+
+        drafter.propose = noted  # type: ignore[method-assign]
+        live = run(target, method(drafter, 3), LONGER, Request(20))
+        drafted = dict(seen)
+        alone = Alone(drafter, target)
+        alone.start(LONGER)
+        context = [*([0] if target.length == 1 else LONGER), *live.ids]
+        for at, ids in drafted.items():
+            assert alone.draft(context[:at], len(ids)) == ids
+        assert len(drafted) > 5
+
+
+def test_the_card_says_what_a_step_reads(tiny: Tiny, cell: Path) -> None:
+    """The engine's count of an arm is the cell's and the head's rows."""
+    arm = recipe(kind="recurrent", name="a", drafter=str(cell))
+    engine = Engine(native(tiny()), {"a": arm})
+    config = json.loads((cell / "config.json").read_text())
+    d, w = config["hidden"], config["width"]
+    assert engine.arm_parameters("a") == 2 * w * 2 * d + 2 * w * d + 2 * d * w + 4 * d + 14 * d
