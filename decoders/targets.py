@@ -14,7 +14,7 @@ from typing import Any, get_args
 import torch
 
 from . import memory
-from .backends import llama_model
+from .backends import fused, llama_model
 from .backends.base import Backend
 from .backends.compiled import load_programs
 from .backends.int4 import CUDA_CAPABILITY
@@ -32,7 +32,8 @@ DTYPES = {
     "float16": torch.float16,
     **dict.fromkeys(ROUNDINGS, torch.bfloat16),
 }
-BACKENDS = ("auto", "native", "hf", "graphs", "compiled")
+BACKENDS = ("auto", "native", "hf", "fused", "graphs", "compiled")
+RECORDED = ("fused", "graphs")  # native, its passes recorded on CUDA
 
 
 def resolve(name: str) -> Path:
@@ -90,13 +91,14 @@ def load_backend(
     context: int | None = None,
 ) -> Backend:
     """native where the architecture fits, else hf; `backend` may force either, or native with its
-    passes recorded as CUDA graphs (graphs) or, on a CPU where the weights are rounded, with its
-    layers compiled (compiled). An encoder-decoder runs on hf. rounding: of the weights, which only
-    the native backend has, on a CPU and on CUDA. context: positions to make room for, at most the
-    model's own; None for those. Raises OutOfMemory where the model does not fit."""
+    passes recorded as CUDA graphs, of fused kernels (fused) or of PyTorch's (graphs), or, on a CPU
+    where the weights are rounded, with its layers compiled (compiled). On CUDA auto is fused where
+    the model fits that, else graphs. An encoder-decoder runs on hf. rounding: of the weights, which
+    only the native backend has, on a CPU and on CUDA. context: positions to make room for, at most
+    the model's own; None for those. Raises OutOfMemory where the model does not fit."""
     if backend not in BACKENDS:
         raise DraftpickError(f"unknown backend {backend!r}; use {', '.join(BACKENDS)}")
-    if backend == "graphs" and device.type != "cuda":
+    if backend in RECORDED and device.type != "cuda":
         raise DraftpickError(f"graphs are recorded on CUDA, not on {device.type}; use native")
     if backend == "compiled" and (device.type != "cpu" or rounding is None):
         raise DraftpickError(
@@ -107,7 +109,10 @@ def load_backend(
         reason = llama_model.unsupported(_config(folder))
         if reason is not None:
             print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
-        backend = "native" if reason is None else "hf"
+        if reason is not None:
+            backend = "hf"
+        elif device.type != "cuda":
+            backend = "native"
     if rounding is not None:
         _check_rounding(rounding, folder, device, backend)
     if backend != "hf":
@@ -141,12 +146,25 @@ def _native(
     context: int | None,
 ) -> Backend:
     native = LlamaBackend.load(folder, device, dtype, context, rounding)
-    if backend == "graphs":
-        native.record_passes(cuda_graphs())
+    if device.type == "cuda" and backend in ("auto", *RECORDED):
+        _record(native, backend, folder.name)
     if backend == "compiled":
         say = partial(print, file=sys.stderr)
         native.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
     return native
+
+
+def _record(native: LlamaBackend, backend: str, name: str) -> None:
+    """Passes as CUDA graphs, of fused kernels where `backend` asks for them or leaves it open and
+    they can run."""
+    reason = None
+    if backend != "graphs":
+        reason = fused.misfit(native.shape, native.weights) or fused.broken(native.device)
+    if backend == "fused" and reason is not None:
+        raise DraftpickError(f"{name} cannot run by fused kernels: {reason}; use --backend graphs")
+    if reason is not None and native.dtype == torch.bfloat16:
+        print(f"recording PyTorch's kernels for {name}: {reason}", file=sys.stderr)
+    native.record_passes(cuda_graphs(), fuse=backend != "graphs" and reason is None)
 
 
 def _check_native(folder: Path, rounding: Rounding | None) -> None:

@@ -88,7 +88,7 @@ def theory(
     dtype: Annotated[str, typer.Option(help="With --measure.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="With --measure: auto, cpu or cuda.")] = "auto",
     backend: Annotated[
-        str, typer.Option(help="With --measure: auto, native, hf, graphs or compiled.")
+        str, typer.Option(help="With --measure: auto, native, hf, fused, graphs or compiled.")
     ] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")

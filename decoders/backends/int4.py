@@ -42,6 +42,13 @@ class Int4Weight:
         units = torch.eye(inputs, dtype=self.grid.dtype, device=self.grid.device)
         return self.times(units, None).T.contiguous()
 
+    def steps(self) -> Tensor:
+        """q, int32 [out, in] from 0 to 15, out of the kernel's own order: where each step is 1 and
+        each zero 0, products with unit vectors are q - 8, which bfloat16 holds exactly."""
+        grid = torch.zeros_like(self.grid)
+        grid[..., 0] = 1
+        return Int4Weight(self.values, grid, None).dequantised().to(torch.int32) + 8
+
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
         rows = x.reshape(-1, x.shape[-1]).contiguous()  # or PyTorch's CUDA kernel refuses

@@ -20,6 +20,7 @@ from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .compiled import CompiledLayers, Example, Programs
 from .exit_head import check_exit
+from .fused import FusedLayers
 from .int8 import WIDE
 from .kv import KVCache, SliceSlot
 from .llama_model import (
@@ -38,7 +39,7 @@ from .llama_model import (
 )
 from .llama_weights import load
 from .packed import Rounding, dense, linear
-from .recorded import WIDEST, RecordedPasses, Recorder
+from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 
@@ -81,9 +82,12 @@ class LlamaBackend:
         """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16."""
         return cls(*load(folder, device, dtype, rounding), context)
 
-    def record_passes(self, record: Recorder) -> None:
-        """From now on replay the passes of drafts and reviews (recorded.py)."""
-        self.recorded = RecordedPasses(self.shape, self.weights, self._rope, self._cache, record)
+    def record_passes(self, record: Recorder, fuse: bool = False) -> None:
+        """From now on replay the passes of drafts and reviews (recorded.py). fuse: by the kernels
+        of fused.py, which the model must fit."""
+        parts = (self.shape, self.weights, self._rope, self._cache)
+        fused = FusedLayers(*parts, WIDEST) if fuse else None
+        self.recorded = RecordedPasses(*parts, record, fused)
 
     def compile_layers(self, make: Callable[[Example], Programs]) -> None:
         """From now on run passes over a few tokens by compiled programs (compiled.py)."""
@@ -93,10 +97,12 @@ class LlamaBackend:
 
     @property
     def passes(self) -> str:
-        """How a pass over a few tokens is run: eager, recorded or compiled."""
+        """How a pass over a few tokens is run: eager, recorded, fused or compiled."""
         if self.compiled is not None:
             return "compiled"
-        return "eager" if self.recorded is None else "recorded"
+        if self.recorded is None:
+            return "eager"
+        return "recorded" if self.recorded.fused is None else "fused"
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -148,6 +154,8 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        if parents is None and self.recorded is not None and len(ids) <= WIDEST:
+            return self._replayed(self.recorded, ids).logits
         return linear(self._finished(self._hidden(ids, parents)), self.weights.head)
 
     def read_out(self, hidden: Tensor) -> Tensor:
@@ -301,6 +309,26 @@ class LlamaBackend:
         self._length = end
         self._ahead = end
         return hidden
+
+    def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Read:
+        """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; two where
+        the layers below an exit have not seen it all."""
+        start, end = self._length, self._length + len(ids)
+        if end > self.context:
+            raise ContextTooLong(start, len(ids), self.context)
+        require_chain(self._tree)
+        self._tree = None
+        if self._exit_hidden is None:
+            read = recorded.extend(ids, start)
+        else:
+            done = self._ahead - start
+            if done < len(ids):
+                self.lower(ids[done:])
+            read = recorded.finish(self._exit_hidden[start:end], self._exit_layer, start)
+        self._length = self._ahead = end
+        if self._final is not None:
+            self._final[start:end] = read.states
+        return read
 
     def positions(self, start: int, t: int) -> Place:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""

@@ -1,10 +1,11 @@
-"""Passes recorded once and replayed: CUDA graphs, behind `--backend graphs`.
+"""Passes recorded once and replayed: CUDA graphs, behind `--backend graphs` and `fused`.
 
 A pass over a few tokens launches some nine hundred kernels, and at batch 1 the host takes longer to
 launch them than the GPU to run them. A graph launches them at once, but always with the same shapes
 and addresses. So here nothing depends on where the sequence stands but the contents of two small
 tensors, the tokens (or states) and `start`: rotary rows are gathered, keys and values scattered,
-and attention reads a whole number of blocks of the cache behind a mask.
+and attention reads a whole number of blocks of the cache behind a mask. Fused kernels (fused.py)
+do the same with a tenth of the launches.
 
 Recording is a function's: `cuda_graphs` gives the one that the switch turns on. Tests trace the
 same passes on a CPU instead and replay the trace, which fails wherever a pass would read a tensor
@@ -14,11 +15,14 @@ on the host or keep a position from the time of recording.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .fused import FusedLayers
 from .kv import KVCache
 from .llama_model import (
     Rope,
@@ -63,21 +67,109 @@ def cuda_graphs() -> Recorder:
     return record
 
 
+class Layers(Protocol):
+    """How the layers are run inside a recording: `TorchLayers`, or fused (fused.py)."""
+
+    def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
+        """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
+        start: int64 [1] on the device. h stays as it is."""
+        ...
+
+    def normed(self, h: Tensor, out: Tensor) -> Tensor:
+        """out [T, d], the final norm of states [T, d]."""
+        ...
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[T, V] of states [T, d] that `normed` gave."""
+        ...
+
+
+class TorchLayers:
+    """By PyTorch's operators, as an ordinary pass; reads the first `read` positions."""
+
+    def __init__(
+        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, read: int
+    ) -> None:
+        self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
+        self._read = read
+
+    def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
+        positions = start + torch.arange(behind, behind + len(h), device=h.device)
+        rope = all_heads((self._rope[0][positions], self._rope[1][positions]), self._shape)
+        seen = torch.arange(self._read, device=h.device) <= positions.unsqueeze(1)
+        mask = attention_mask(seen, self._shape, h.dtype)
+        slots = self._cache.scattered(positions, self._read, first, last)
+        for w, slot in zip(self._weights.layers[first:last], slots, strict=True):
+            h = layer(h, w, self._shape, rope, mask, slot)
+        return h
+
+    def normed(self, h: Tensor, out: Tensor) -> Tensor:
+        return out.copy_(rms_norm(h, self._weights.norm, self._shape.norm_eps))
+
+    def logits(self, normed: Tensor) -> Tensor:
+        return linear(normed, self._weights.head)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a whole pass gives. logits: [T, V]. states: [T, d], final ones as the head reads them,
+    in memory that the next whole pass of this model writes to."""
+
+    logits: Tensor
+    states: Tensor
+
+
 class RecordedPasses:
     """One model's passes, each recorded when it is first asked for; by what it runs, how many
     tokens and how many positions it reads. Passes are repeatable: recording may run them more than
-    once."""
+    once. fused: layers that read as many positions as there are, so that one recording serves all.
+    """
 
     def __init__(
-        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, record: Recorder
+        self,
+        shape: Shape,
+        weights: Weights,
+        rope: Rope,
+        cache: KVCache,
+        record: Recorder,
+        fused: FusedLayers | None = None,
     ) -> None:
         self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
-        self.record = record
+        self.record, self.fused = record, fused
         embedding = weights.embedding
         self._start = torch.zeros(1, dtype=torch.int64, device=embedding.device)
         self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=embedding.device)
         self._states = embedding.new_zeros(WIDEST, shape.hidden)
+        self._final = embedding.new_zeros(WIDEST, shape.hidden)
         self._replays: dict[tuple[object, ...], Run] = {}
+
+    def extend(self, ids: Tensor, start: int) -> Read:
+        """`ids` [T] at positions start.., through the whole model. T <= WIDEST."""
+        t = len(ids)
+        read = self._read(start + t)
+        self._ids[:t].copy_(ids)
+
+        def run() -> Tensor:
+            layers = self._layers(read)
+            h = F.embedding(self._ids[:t], self._weights.embedding)
+            return self._read_out(layers, layers.through(h, 0, self._shape.layers, self._start, 0))
+
+        logits = self._replay(("extend", t, read), run, start)
+        return Read(logits, self._final[:t])
+
+    def finish(self, h: Tensor, first: int, start: int) -> Read:
+        """As `extend`, from the states h [T, d] below layer `first` on."""
+        t = len(h)
+        read = self._read(start + t)
+        self._states[:t].copy_(h)
+
+        def run() -> Tensor:
+            layers, h = self._layers(read), self._states[:t]
+            h = layers.through(h, first, self._shape.layers, self._start, 0)
+            return self._read_out(layers, h)
+
+        logits = self._replay(("finish", first, t, read), run, start)
+        return Read(logits, self._final[:t])
 
     def layers(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
         """h [T, d] through the layers first..last-1, at positions start..; [T, d]. T <= WIDEST."""
@@ -86,7 +178,7 @@ class RecordedPasses:
         self._states[:t].copy_(h)
 
         def run() -> Tensor:
-            return self._through(self._states[:t], first, last, 0, read)
+            return self._layers(read).through(self._states[:t], first, last, self._start, 0)
 
         return self._replay(("layers", first, last, t, read), run, start)
 
@@ -98,21 +190,31 @@ class RecordedPasses:
         self._ids[:u].copy_(ids)
 
         def run() -> Tensor:
+            layers = self._layers(read)
             unread, at = self._ids[:u], 0
             drafted: list[Tensor] = []
             while len(drafted) < k:
                 h = F.embedding(unread, self._weights.embedding)
-                h = self._through(h, 0, self._shape.layers, at, read)[-1:]
-                normed = rms_norm(h, self._weights.norm, self._shape.norm_eps)
-                drafted.append(linear(normed, self._weights.head)[:, :known].argmax(-1))
+                h = layers.through(h, 0, self._shape.layers, self._start, at)[-1:]
+                drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
                 at += len(unread)
                 unread = drafted[-1]
             return torch.cat(drafted)
 
         return self._replay(("draft", u, k, known, read), run, start)
 
+    def _layers(self, read: int) -> Layers:
+        if self.fused is not None:
+            return self.fused
+        return TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
+
+    def _read_out(self, layers: Layers, h: Tensor) -> Tensor:
+        return layers.logits(layers.normed(h, self._final[: len(h)]))
+
     def _read(self, end: int) -> int:
-        """Positions that a pass up to `end` reads."""
+        """Positions that a pass up to `end` reads; 0 for all there are."""
+        if self.fused is not None:
+            return 0
         read = LEAST_READ
         while read < end:
             read *= 2
@@ -123,14 +225,3 @@ class RecordedPasses:
         if key not in self._replays:
             self._replays[key] = self.record(run)
         return self._replays[key]().clone()
-
-    def _through(self, h: Tensor, first: int, last: int, behind: int, read: int) -> Tensor:
-        """h [T, d] through some layers, `behind` positions after the start."""
-        positions = self._start + torch.arange(behind, behind + len(h), device=h.device)
-        rope = all_heads((self._rope[0][positions], self._rope[1][positions]), self._shape)
-        seen = torch.arange(read, device=h.device) <= positions.unsqueeze(1)
-        mask = attention_mask(seen, self._shape, h.dtype)
-        slots = self._cache.scattered(positions, read, first, last)
-        for w, slot in zip(self._weights.layers[first:last], slots, strict=True):
-            h = layer(h, w, self._shape, rope, mask, slot)
-        return h

@@ -9,6 +9,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from .. import targets
+from ..backends import fused
 from ..backends.base import Backend, EncoderDecoder
 from ..backends.hf import HFBackend
 from ..backends.hf_seq2seq import HFSeq2SeqBackend
@@ -130,7 +131,8 @@ class Checkpoint:
         backend = _load(self.folder, self.target)
         passes = getattr(self.target, "recorded", None)
         if passes is not None and isinstance(backend, LlamaBackend):
-            backend.record_passes(passes.record)
+            fits = fused.misfit(backend.shape, backend.weights) is None
+            backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
         return backend, self.vocab or common_vocab(backend, self.target)
 
     def load_reviewer(self) -> Backend:

@@ -1,0 +1,61 @@
+"""Triton's interpreter, so that kernels run on a CPU; to be imported before any kernel.
+
+Three of its ways are mended here (Triton 3.6, NumPy 2.4): it multiplies bfloat16 as the integers
+that it keeps them in, rounds to bfloat16 towards zero, and takes loop bounds from arrays of one
+element by a conversion that NumPy has given up.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+
+os.environ["TRITON_INTERPRET"] = "1"
+
+import triton.language as tl
+from triton.runtime import interpreter
+
+_patch_tensor = interpreter._patch_lang_tensor
+_dot = interpreter.InterpreterBuilder.create_dot
+_cast = interpreter.InterpreterBuilder.cast_impl
+
+
+def _wide(handle: Any) -> Any:
+    if handle.dtype.scalar != tl.bfloat16:
+        return handle
+    wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
+    return interpreter.TensorHandle(wide, tl.float32)
+
+
+def _with_index(tensor: Any, scope: Any) -> None:
+    _patch_tensor(tensor, scope)
+    scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+
+def _dot_of_wide(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+    return _dot(self, _wide(a), _wide(b), d, *options)
+
+
+def _cast_to_nearest(self: Any, source: Any, dtype: Any) -> Any:
+    if source.dtype.scalar == tl.bfloat16:
+        source = _wide(source)
+    if dtype.scalar != tl.bfloat16:
+        return source if source.dtype.scalar == dtype.scalar else _cast(self, source, dtype)
+    if source.dtype.scalar != tl.float32:
+        source = _cast(self, source, tl.float32)
+    bits = np.ascontiguousarray(source.data).view(np.uint32).astype(np.uint64)
+    even = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    nan = np.isnan(source.data)
+    return interpreter.TensorHandle(np.where(nan, np.uint16(0x7FC0), even), tl.bfloat16)
+
+
+def _to_nearest(self: Any, source: Any, dtype: Any, rounding: Any) -> Any:
+    return _cast_to_nearest(self, source, dtype)
+
+
+interpreter._patch_lang_tensor = _with_index
+interpreter.InterpreterBuilder.create_dot = _dot_of_wide
+interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
+interpreter.InterpreterBuilder.create_fp_to_fp = _to_nearest
