@@ -19,7 +19,8 @@ from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
 from .replay import Replay, replay
-from .stack import Guess, Stack, score, write
+from .stack import Guess, Stack, score
+from .writer import write
 
 if TYPE_CHECKING:
     from .engine import Engine
