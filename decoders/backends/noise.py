@@ -10,6 +10,7 @@ the probabilities having been computed. The hash is MurmurHash3's last step (App
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import torch
 from torch import Tensor
@@ -20,13 +21,11 @@ ALMOST_ONE = 1 - 2**-24
 SMALL = 2**-6  # below it a series has more of the logarithm's bits than the logarithm
 
 
-def key_of(seed: int, index: int) -> tuple[int, int]:
-    """Two numbers of 32 bits, signed, for the sequence `index` of a run."""
-    digest = hashlib.blake2b(f"{seed} {index}".encode(), digest_size=8).digest()
-    first, second = digest[:4], digest[4:]
-    return int.from_bytes(first, "little", signed=True), int.from_bytes(
-        second, "little", signed=True
-    )
+def key_of(seed: int, name: int | str) -> tuple[int, int]:
+    """Two numbers of 32 bits, signed, for one sequence of a run."""
+    digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
+    first, second = struct.unpack("<ii", digest)
+    return first, second
 
 
 def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:

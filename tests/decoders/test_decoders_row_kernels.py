@@ -16,7 +16,15 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_kernels_compute_what_pytorch_does() -> None:
     ran = {"TRITON_INTERPRET": "0" if torch.cuda.is_available() else "1"}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "tests/decoders/row_kernels_check.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:xdist",
+        "tests/decoders/row_kernels_check.py",
+    ]
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | ran, capture_output=True, text=True, check=False
     )
