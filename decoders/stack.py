@@ -8,11 +8,14 @@ write; here it reads. Native models only; others are decoded one by one (`batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .backends.early_exit import AdapterHead
 from .backends.kv import PromptSlot
@@ -78,9 +81,19 @@ class Stack:
         ids = torch.tensor([p + [0] * (width - len(p)) for p in prompts])
         h = self.embed(ids.to(self.embedding.device))
         turned = all_heads((rope[0][:width], rope[1][:width]), self.shape)
-        for w, slot in zip(self.layers, slots, strict=True):
-            h = layer(h, w, self.shape, turned, None, slot)
+        with _plain_attention(h.device):
+            for w, slot in zip(self.layers, slots, strict=True):
+                h = layer(h, w, self.shape, turned, None, slot)
         return h
+
+
+def _plain_attention(device: torch.device) -> AbstractContextManager[None]:
+    """On CUDA without cuDNN's attention, which makes a plan for every new size: here each has a
+    size of its own."""
+    if device.type != "cuda":
+        return nullcontext()
+    kinds = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+    return cast("AbstractContextManager[None]", sdpa_kernel(list(kinds)))
 
 
 @torch.inference_mode()

@@ -270,7 +270,8 @@ class Writer:
                 ask = self._at_work[row].ask
                 facts.append((row, which, len(prompt), len(prompt) + ask.most - 1, *ask.key))
                 temperatures.append(ask.temperature)
-        into, of, lengths, last, *keys = torch.tensor(facts).to(self._device).unbind(1)  # [m]
+        columns = torch.tensor(list(zip(*facts, strict=True))).to(self._device)
+        into, of, lengths, last, *keys = columns.unbind(0)  # each [m]
         h = self._stack.through([list(p) for p in prompts], self._rope, self._cache.begun(into, of))
         ends = torch.tensor([len(p) - 1 for p in prompts], device=self._device)
         states = self._stack.read(h[torch.arange(len(prompts), device=self._device), ends])
@@ -304,7 +305,7 @@ class Writer:
         """The next token of the first n rows; those that have ended stay as they are. read: no row
         at work has more positions. Returns which go on."""
         token, position, alive = self._token[:n], self._position[:n], self._alive[:n]
-        lengths = torch.where(alive, position + 1, 1)
+        lengths = position * alive + 1  # of a row that has ended, next to nothing
         h = self._passes.through(self._stack.embed(token), position, lengths, read)
         logits = linear(self._stack.read(h), self._stack.head)  # [n, N]
         chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position)
