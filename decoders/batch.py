@@ -26,8 +26,9 @@ from .errors import DraftpickError
 from .loop import Method
 from .records import Request, Sampling
 from .replay import Replay, replay
-from .stack import Guess, Stack, score, states_before, write
+from .stack import Guess, Stack, score, states_before
 from .unrolled import Unrolled
+from .writer import write
 
 if TYPE_CHECKING:
     from .engine import Engine

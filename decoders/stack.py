@@ -1,34 +1,27 @@
 """A model as a stack of layers, run over many padded sequences at once: for collection.
 
 The target, a drafter of its own and an early exit with its adapter are each an embedding, some
-layers and a head; batched here, they cost a fraction of one sequence at a time. Native models only;
-others are decoded one by one (`batch.py`).
+layers and a head; batched, they cost a fraction of one sequence at a time. `writer.py` lets a stack
+write; here it reads. Native models only; others are decoded one by one (`batch.py`).
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .backends.early_exit import AdapterHead
-from .backends.kv import KVCache
+from .backends.kv import PromptSlot
 from .backends.llama import LlamaBackend
-from .backends.llama_model import (
-    LayerWeights,
-    Shape,
-    all_heads,
-    attention_mask,
-    layer,
-    rope_table,
-    rounded,
-)
+from .backends.llama_model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from .backends.packed import Matrix, dense, linear, pack
-from .backends.sync import synchronize
 from .draft_vocab import DraftVocab
 from .drafters import EarlyExitDrafter, NeuralDrafter
 
@@ -73,110 +66,46 @@ class Stack:
     def to_target(self, ids: Tensor) -> Tensor:
         return ids if self.vocab is None else self.vocab.to_target[ids]
 
+    def rope(self) -> Rope:
+        return rope_table(self.shape, self.embedding.device, self.embedding.dtype)
 
-@dataclass(frozen=True)
-class Written:
-    """Answers to n prompts. ids: new tokens, end-of-sequence included. embeddings: [n, d] float32,
-    each prompt's last state as the head reads it. Seconds are of the whole batch."""
+    def through(
+        self, prompts: Sequence[list[int]], rope: Rope, slots: Sequence[PromptSlot | None]
+    ) -> Tensor:
+        """Read n prompts of up to T tokens from position 0 on; [n, T, d] after the last layer.
 
-    ids: list[list[int]]
-    embeddings: Tensor
-    prefill_s: float
-    decode_s: float
-
-
-class _Sequences:
-    """Left-padded prompts in one cache; every row's newest token stands in the same column."""
-
-    def __init__(self, stack: Stack, prompts: list[list[int]], room: int) -> None:
-        self.stack, device = stack, stack.embedding.device
+        Shorter ones are padded on the right, where nothing looks at the pads but they themselves.
+        rope: what `rope` made. slots: one a layer, None where keys and values need not be kept.
+        """
         width = max(len(p) for p in prompts)
-        self.ids = torch.zeros(len(prompts), width, dtype=torch.int64, device=device)
-        self.pad = torch.tensor([width - len(p) for p in prompts], device=device)  # [B]
-        for row, prompt in enumerate(prompts):
-            self.ids[row, width - len(prompt) :] = torch.tensor(prompt, device=device)
-        shape, dtype = stack.shape, stack.embedding.dtype
-        self.cache = KVCache(
-            len(stack.layers),
-            len(prompts),
-            shape.kv_heads,
-            rounded(width + room),
-            shape.head_dim,
-            dtype,
-            device,
-        )
-        self.rope = rope_table(stack.shape, device, dtype)
-        self.length = 0
-
-    def forward(self, ids: Tensor) -> Tensor:
-        """Append [B, T] columns; [B, T, d] ready for the head."""
-        start, t = self.length, ids.shape[1]
-        columns = torch.arange(start, start + t, device=ids.device)
-        positions = (columns - self.pad[:, None]).clamp(min=0)  # [B, T]
-        rope = all_heads((self.rope[0][positions], self.rope[1][positions]), self.stack.shape)
-        keys = torch.arange(start + t, device=ids.device)
-        mask = (keys <= columns[:, None]) & (keys >= self.pad[:, None, None])  # [B, T, S]
-        mask |= keys == columns[:, None]  # a pad row sees itself, so that it is no NaN
-        h = self.stack.embed(ids)
-        added = attention_mask(mask, self.stack.shape, h.dtype)
-        slots = self.cache.slots(start, t, added.shape[-1])
-        for w, slot in zip(self.stack.layers, slots, strict=True):
-            h = layer(h, w, self.stack.shape, rope, added, slot)
-        self.length += t
-        return self.stack.read(h)
+        ids = torch.tensor([p + [0] * (width - len(p)) for p in prompts])
+        h = self.embed(ids.to(self.embedding.device))
+        turned = all_heads((rope[0][:width], rope[1][:width]), self.shape)
+        with _plain_attention(h.device):
+            for w, slot in zip(self.layers, slots, strict=True):
+                h = layer(h, w, self.shape, turned, None, slot)
+        return h
 
 
-@torch.inference_mode()
-def write(
-    stack: Stack,
-    prompts: list[list[int]],
-    max_new_tokens: int,
-    eos_ids: tuple[int, ...],
-    temperature: float = 0.0,
-    seed: int = 0,
-) -> Written:
-    """Every prompt's answer, greedy or sampled at `temperature` (no filters)."""
-    device = stack.embedding.device
-    started = time.perf_counter()
-    generator = torch.Generator(device).manual_seed(seed)
-    rows = _Sequences(stack, prompts, max_new_tokens)
-    states = rows.forward(rows.ids)[:, -1]  # [B, d]
-    embeddings = states.float().cpu()
-    synchronize(device)
-    prefilled = time.perf_counter()
-    ends = torch.tensor(eos_ids, device=device)
-    columns: list[Tensor] = []
-    over = torch.zeros(len(prompts), dtype=torch.bool, device=device)
-    while len(columns) < max_new_tokens:
-        logits = linear(states, stack.head)  # [B, N]
-        if temperature > 0:
-            probs = (logits.float() / temperature).softmax(-1)
-            race = torch.empty_like(probs).exponential_(1.0, generator=generator)
-            chosen = (probs / race).argmax(-1)
-        else:
-            chosen = logits.argmax(-1)
-        columns.append(stack.to_target(chosen))
-        over |= torch.isin(columns[-1], ends)
-        if bool(over.all()):
-            break
-        states = rows.forward(columns[-1].unsqueeze(1))[:, -1]
-    ids = [_until_end(row, eos_ids) for row in torch.stack(columns, 1).tolist()]
-    return Written(ids, embeddings, prefilled - started, time.perf_counter() - prefilled)
-
-
-def _until_end(ids: list[int], eos_ids: tuple[int, ...]) -> list[int]:
-    for count, token in enumerate(ids, 1):
-        if token in eos_ids:
-            return ids[:count]
-    return ids
+def _plain_attention(device: torch.device) -> AbstractContextManager[None]:
+    """On CUDA without cuDNN's attention, which makes a plan for every new size: here each has a
+    size of its own."""
+    if device.type != "cuda":
+        return nullcontext()
+    kinds = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+    return cast("AbstractContextManager[None]", sdpa_kernel(list(kinds)))
 
 
 @torch.inference_mode()
 def states_before(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[Tensor]:
     """Per answer of n tokens [n, d]: the state in front of each, as the head reads it."""
-    rows = _Sequences(stack, [p + a for p, a in zip(prompts, answers, strict=True)], 0)
-    states = rows.forward(rows.ids)
-    return [states[row, -len(answer) - 1 : -1] for row, answer in enumerate(answers)]
+    texts = [p + a for p, a in zip(prompts, answers, strict=True)]
+    states = stack.read(stack.through(texts, stack.rope(), [None] * len(stack.layers)))
+    ends = [len(text) - 1 for text in texts]
+    return [
+        states[row, end - len(answer) : end]
+        for row, (end, answer) in enumerate(zip(ends, answers, strict=True))
+    ]
 
 
 @torch.inference_mode()

@@ -57,6 +57,38 @@ class ScatterSlot:
         self.room.index_copy_(1, self.positions, kv)
 
 
+@dataclass(frozen=True)
+class RowSlot:
+    """Many sequences', a position each, which may differ. room: [n, 2 * KV, C, D]; rows: 0..n-1;
+    positions: [n]."""
+
+    room: Tensor
+    rows: Tensor
+    positions: Tensor
+    keys: Tensor
+    values: Tensor
+
+    def store(self, kv: Tensor) -> None:
+        self.room[self.rows, :, self.positions] = kv[:, :, 0]
+
+
+class PromptSlot:
+    """Of prompts that begin at position 0, each for one sequence or for several that go on from it.
+
+    room: [B, 2 * KV, C, D]. into: [m], rows of it; of: [m], the prompts that they begin with. Both
+    None where nothing is kept.
+    """
+
+    def __init__(self, room: Tensor | None, into: Tensor | None, of: Tensor | None) -> None:
+        self._room, self._into, self._of = room, into, of
+
+    def store(self, kv: Tensor) -> None:
+        self.keys, self.values = kv.chunk(2, -3)
+        if self._room is not None and self._into is not None and self._of is not None:
+            begun = self._room[:, :, : kv.shape[-2]]
+            begun.index_copy_(0, self._into, kv.index_select(0, self._of))
+
+
 class KVCache:
     """[layers, B, 2 * KV, capacity, D]. Zeros: what is masked is still read, and a NaN stays. On a
     CPU memory is taken only as sequences grow."""
@@ -95,6 +127,23 @@ class KVCache:
             ScatterSlot(room[0], positions, room[:, :kv, :read], room[:, kv:, :read])
             for room in self.all[first:last].unbind(0)
         ]
+
+    def rows(self, positions: Tensor, read: int) -> list[RowSlot]:
+        """As `slots`, for one new position [n] in each of the first n sequences."""
+        kv, n = self._kv_heads, len(positions)
+        rows = torch.arange(n, device=positions.device)
+        return [
+            RowSlot(room, rows, positions, room[:, :kv, :read], room[:, kv:, :read])
+            for room in self.all[:, :n].unbind(0)
+        ]
+
+    def begun(self, into: Tensor, of: Tensor) -> list[PromptSlot]:
+        """Slots of prompts, as PromptSlot has it."""
+        return [PromptSlot(room, into, of) for room in self.all.unbind(0)]
+
+    def copy_row(self, source: int, target: int, length: int) -> None:
+        """The first `length` positions of one sequence to another, in every layer."""
+        self.all[:, target, :, :length] = self.all[:, source, :, :length]
 
     def move(self, target: slice, source: Tensor) -> None:
         """Copy positions `source` [n] to the n of `target`, in every layer."""

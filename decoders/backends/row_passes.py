@@ -1,0 +1,85 @@
+"""One pass over a new token of each of many sequences, every one at a position of its own.
+
+Two ways to the same states: PyTorch's operations, anywhere; and on CUDA, where Triton is there and
+the model has the usual shape, kernels that read no more of a row than it has (row_kernels.py).
+Nothing is read on the host, so that either may be recorded as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from . import noise
+from .kv import KVCache
+from .llama_model import LayerWeights, Rope, Shape, all_heads, attention_mask, layer
+from .packed import linear
+
+POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """The Triton kernels, None where Triton is not installed."""
+    if find_spec("triton") is None:
+        return None
+    from . import row_kernels
+
+    return row_kernels
+
+
+def kernels_for(shape: Shape, layers: Sequence[LayerWeights], device: torch.device) -> bool:
+    """Whether the kernels run such a model."""
+    usual = shape.head_dim in POWERS and all(w.head_norms is None for w in layers)
+    return device.type == "cuda" and usual and kernels() is not None
+
+
+class RowPasses:
+    """The layers of a model over the first n rows of a cache. fast: by the kernels."""
+
+    def __init__(
+        self, shape: Shape, layers: Sequence[LayerWeights], rope: Rope, cache: KVCache, fast: bool
+    ) -> None:
+        self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
+        self._fast = kernels() if fast else None
+
+    def through(self, h: Tensor, positions: Tensor, lengths: Tensor, read: int) -> Tensor:
+        """h: [n, d], states of the new tokens, at `positions` int64 [n]; its memory may be used.
+        lengths: int64 [n], how many positions each row looks at, at least 1 and at most `read`.
+        Returns [n, d] after the last layer."""
+        if self._fast is not None:
+            return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
+        cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
+        rope = all_heads((cos, sin), self._shape)
+        seen = torch.arange(read, device=h.device) < lengths.unsqueeze(1)
+        mask = attention_mask(seen.unsqueeze(1), self._shape, h.dtype)
+        h = h.unsqueeze(1)
+        slots = self._cache.rows(positions, mask.shape[-1])
+        for w, slot in zip(self._layers, slots, strict=True):
+            h = layer(h, w, self._shape, rope, mask, slot)
+        return h.squeeze(1)
+
+    def choose(
+        self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
+    ) -> Tensor:
+        """As `noise.choose`."""
+        if self._fast is None:
+            return noise.choose(logits, temperature, keys, positions)
+        made: Tensor = self._fast.choose(logits.contiguous(), temperature, keys, positions)
+        return made
+
+    def _by_kernels(self, run: ModuleType, h: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+        shape, added = self._shape, None
+        for w, room in zip(self._layers, self._cache.all.unbind(0), strict=True):
+            x = run.add_norm(h, added, w.attention_norm, shape.norm_eps)
+            qkv = linear(x, w.qkv, w.qkv_bias)
+            queries = run.place(qkv, self._rope, positions, room, shape)
+            added = linear(run.attend(queries, room, lengths), w.out)
+            x = run.add_norm(h, added, w.mlp_norm, shape.norm_eps)
+            added = linear(run.gated(linear(x, w.gate_up)), w.down)
+        return h if added is None else h + added

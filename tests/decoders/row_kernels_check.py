@@ -1,0 +1,127 @@
+"""The Triton kernels of a pass beside PyTorch's operations; run by test_decoders_row_kernels.py.
+
+A process of its own, as Triton reads TRITON_INTERPRET when it is first imported: on a CPU its
+interpreter runs the kernels, on CUDA they run as they are.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton.runtime import interpreter
+
+from decoders.backends import noise, row_kernels
+from decoders.backends.kv import KVCache
+from decoders.backends.llama_model import LayerWeights, Shape, rms_norm, rope_table
+from decoders.backends.noise import key_of
+from decoders.backends.rope import Rotation
+from decoders.backends.row_passes import RowPasses
+
+if triton.knobs.runtime.interpret:
+    _patch = interpreter._patch_lang_tensor
+
+    def _patched(tensor: Any, scope: Any) -> None:
+        """numpy 2.4 makes no index of an array of one number, as the interpreter wants it to."""
+        _patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: self.handle.data.item())
+
+    interpreter._patch_lang_tensor = _patched
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+# the interpreter multiplies bfloat16's bits as if they were whole numbers
+DTYPES = [torch.float32, torch.float16 if triton.knobs.runtime.interpret else torch.bfloat16]
+
+
+def near(one: Tensor, other: Tensor, roundings: int = 1) -> None:
+    """Apart by sums in another order, and by so many roundings of other digits."""
+    wide = {torch.float32: 1e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}[one.dtype] * roundings
+    torch.testing.assert_close(one.float(), other.float(), atol=wide, rtol=wide)
+
+
+def shape(heads: int, kv_heads: int, head_dim: int, layers: int = 2) -> Shape:
+    frequencies = tuple(1e4 ** -(i / head_dim) for i in range(0, head_dim, 2))
+    hidden, context = 40, 256
+    return Shape(
+        layers, hidden, heads, kv_heads, head_dim, 16, context, 1e-5, Rotation(frequencies, 1.0)
+    )
+
+
+def randn(*size: int, dtype: torch.dtype, seed: int = 0) -> Tensor:
+    made = torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return made.to(dtype).to(DEVICE)
+
+
+def layers(of: Shape, dtype: torch.dtype, bias: bool) -> list[LayerWeights]:
+    total = (of.heads + 2 * of.kv_heads) * of.head_dim
+    wide, d = 56, of.hidden
+    return [
+        LayerWeights(
+            1 + 0.1 * randn(d, dtype=dtype, seed=seed),
+            0.2 * randn(total, d, dtype=dtype, seed=seed + 1),
+            0.2 * randn(d, of.heads * of.head_dim, dtype=dtype, seed=seed + 2),
+            1 + 0.1 * randn(d, dtype=dtype, seed=seed + 3),
+            0.2 * randn(2 * wide, d, dtype=dtype, seed=seed + 4),
+            0.2 * randn(d, wide, dtype=dtype, seed=seed + 5),
+            randn(total, dtype=dtype, seed=seed + 6) if bias else None,
+        )
+        for seed in range(0, 10 * of.layers, 10)
+    ]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_norm(dtype: torch.dtype) -> None:
+    h, added = randn(5, 40, dtype=dtype), randn(5, 40, dtype=dtype, seed=1)
+    weight = randn(40, dtype=dtype, seed=2)
+    near(row_kernels.add_norm(h, None, weight, 1e-5), rms_norm(h, weight, 1e-5), 2)
+    both = h + added
+    near(row_kernels.add_norm(h, added, weight, 1e-5), rms_norm(both, weight, 1e-5), 2)
+    assert torch.equal(h, both)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gated(dtype: torch.dtype) -> None:
+    x = 3 * randn(5, 2 * 1100, dtype=dtype)
+    gate, up = x.chunk(2, -1)
+    near(row_kernels.gated(x), torch.nn.functional.silu(gate) * up, 2)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("heads", [(9, 3, 64), (4, 4, 16), (32, 1, 16)])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_pass(dtype: torch.dtype, heads: tuple[int, int, int], bias: bool) -> None:
+    """States, and keys and values, as PyTorch's operations have them, for rows of any length."""
+    of = shape(*heads)
+    weights, rope = layers(of, dtype, bias), rope_table(of, DEVICE, dtype)
+    positions = torch.tensor([0, 63, 64, 5, 200], device=DEVICE)
+    lengths = torch.tensor([1, 64, 65, 6, 1], device=DEVICE)  # the last row has ended
+    made = []
+    for fast in (False, True):
+        cache = KVCache(of.layers, 6, of.kv_heads, 256, of.head_dim, dtype, DEVICE)
+        cache.all.copy_(randn(*cache.all.shape, dtype=dtype, seed=7))
+        cache.all[:, 1, :, 64:] = 1e4  # not to be looked at
+        passes = RowPasses(of, weights, rope, cache, fast)
+        h = passes.through(randn(5, of.hidden, dtype=dtype, seed=3), positions, lengths, 256)
+        made.append((h, cache.all))
+    (slow, held), (quick, kept) = made
+    near(quick, slow, 16)
+    near(kept, held, 16)
+    assert torch.equal(kept[:, 5], held[:, 5])  # a row that is not asked for
+    assert not torch.equal(kept[:, 0, :, 0], randn(*held.shape, dtype=dtype, seed=7)[:, 0, :, 0])
+
+
+@pytest.mark.parametrize("size", [16, 5000])
+def test_choose(size: int) -> None:
+    logits = 2 * randn(40, size, dtype=torch.bfloat16)
+    logits[3, 7] = logits[3, 11] = 30.0  # of equals the first
+    heat = torch.tensor([0.0, 0.7, 1.0, 0.0] * 10, device=DEVICE)
+    keys = torch.tensor([key_of(3, i) for i in range(40)], dtype=torch.int32, device=DEVICE)
+    positions = torch.arange(40, device=DEVICE) * 50
+    slow = noise.choose(logits, heat, keys, positions)
+    quick = row_kernels.choose(logits, heat, keys, positions)
+    assert torch.equal(quick, slow)
+    assert torch.equal(quick[heat == 0], logits[heat == 0].argmax(-1))
+    assert quick[3] == 7 and not torch.equal(quick, logits.argmax(-1))

@@ -1,0 +1,272 @@
+"""Many answers at once: each is what it would be alone, whatever is written beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from decoder_toys import CPU, FITS_INT4, autoregressive, native, run, traced
+
+from decoders import memory, writer
+from decoders.backends import noise
+from decoders.backends.int8 import WIDE
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.noise import key_of
+from decoders.backends.recorded import cuda_graphs
+from decoders.errors import DraftpickError
+from decoders.records import Request
+from decoders.stack import Stack
+from decoders.writer import Answer, Ask, Writer, most_rows, write
+
+Tiny = Callable[..., Path]
+EOS = (6, 13)
+CAPACITY = 60
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Tiny) -> LlamaBackend:
+    return native(tiny())
+
+
+def asks(n: int, seed: int = 0, heat: Sequence[float] = (0.0,)) -> list[Ask]:
+    """Of all lengths, some prompts twice in a row."""
+    rng, made = random.Random(seed), []
+    for i in range(n):
+        prompt = [rng.randrange(16) for _ in range(rng.randrange(1, 30))]
+        if i % 4 == 1:
+            prompt = made[-1].prompt
+        made.append(Ask(prompt, rng.randrange(1, 25), heat[i % len(heat)], key_of(seed, i)))
+    return made
+
+
+def alone(model: LlamaBackend, ask: Ask) -> list[int]:
+    return run(model, autoregressive(), ask.prompt, Request(ask.most), eos_ids=EOS).ids
+
+
+def written(model: LlamaBackend, rows: int, wanted: list[Ask], **how: Any) -> list[list[int]]:
+    made = Writer(Stack.of_backend(model), rows, CAPACITY, EOS, **how)
+    answers = sorted(made.answers(wanted), key=lambda answer: answer.index)
+    assert [answer.ask for answer in answers] == wanted
+    assert made.new_tokens == sum(len(answer.ids) for answer in answers)
+    return [answer.ids for answer in answers]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 7, 64])
+def test_each_answer_is_what_it_is_alone(model: LlamaBackend, rows: int) -> None:
+    wanted = asks(40)
+    expected = [alone(model, ask) for ask in wanted]
+    ended = [ids[-1] in EOS for ids in expected]
+    assert any(ended) and not all(ended)
+    assert written(model, rows, wanted) == expected
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
+def test_other_models_too(tiny: Tiny, kind: str) -> None:
+    model, wanted = native(tiny(kind)), asks(12)
+    assert written(model, 4, wanted) == [alone(model, ask) for ask in wanted]
+
+
+def test_rows_that_end_make_room_at_once(model: LlamaBackend) -> None:
+    """The steps are those of full rows, not those of the longest answer of every group."""
+    wanted = [Ask([3, i % 16], 2 if i % 4 else 24) for i in range(32)]
+    made = Writer(Stack.of_backend(model), 4, CAPACITY, ())
+    assert all(len(answer.ids) == answer.ask.most for answer in made.answers(wanted))
+    # 8 answers of 23 steps and 24 of one step in 4 rows; in groups of four it would be 8 times 23
+    assert made.steps <= (8 * 23 + 24) // 4 + 23
+
+
+def test_a_row_looked_at_now_and_then_writes_the_same(
+    model: LlamaBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where rows that have ended go on idle until the next look."""
+    wanted = asks(40, heat=(0.0, 1.0))
+    expected = written(model, 5, wanted)
+    made = Writer(Stack.of_backend(model), 5, CAPACITY, EOS)
+    made._look_every = 16
+    assert [a.ids for a in sorted(made.answers(wanted), key=lambda a: a.index)] == expected
+
+
+@pytest.mark.parametrize("rows", [1, 6])
+def test_a_recorded_step_writes_the_same(
+    model: LlamaBackend, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trace replayed: it would fail if a step read on the host, or kept anything of its time."""
+    wanted = asks(20, heat=(0.0, 1.0))
+    expected = written(model, rows, wanted)
+    monkeypatch.setattr(noise, "choose", noise.race)
+    assert written(model, rows, wanted, record=traced) == expected
+
+
+def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> None:
+    wanted = asks(30, heat=(0.7, 1.0, 1.5))
+    together = written(model, 8, wanted)
+    assert together == written(model, 3, wanted)
+    assert together[7] == written(model, 1, wanted[7:8])[0]
+    backwards = written(model, 8, wanted[::-1])
+    assert together == backwards[::-1]
+    again = [
+        Ask(ask.prompt, ask.most, ask.temperature, key_of(1, i)) for i, ask in enumerate(wanted)
+    ]
+    assert together != written(model, 8, again)
+
+
+def test_a_sampled_token_has_the_target_s_law(model: LlamaBackend) -> None:
+    """Of the first token and of the second, given the first: chi-square over 20000 draws."""
+    n, heat, prompt = 20000, 1.3, [3, 1, 4, 1, 5]
+    wanted = [Ask(prompt, 2, heat, key_of(5, i)) for i in range(n)]
+    made = np.array(written_without_ends(model, wanted))
+    law = (model.prefill(prompt).logits / heat).softmax(-1).double().numpy()
+    assert chi_square(np.bincount(made[:, 0], minlength=16), law) < 45  # 15 degrees: p 1e-4
+    first = int(law.argmax())
+    law = (model.extend(torch.tensor([first]))[0] / heat).softmax(-1).double().numpy()
+    second = np.bincount(made[made[:, 0] == first, 1], minlength=16)
+    assert second.sum() > 2000 and chi_square(second, law) < 45
+
+
+def written_without_ends(model: LlamaBackend, wanted: list[Ask]) -> list[list[int]]:
+    made = Writer(Stack.of_backend(model), 4096, CAPACITY, ())
+    return [answer.ids for answer in made.answers(wanted)]
+
+
+def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
+    expected = law * counts.sum()
+    return float(((counts - expected) ** 2 / expected).sum())
+
+
+def test_the_noise_is_even_and_independent() -> None:
+    keys = torch.tensor([key_of(0, i) for i in range(64)], dtype=torch.int32)
+    rows = noise.gumbel(keys, torch.arange(64), 4096)
+    uniform = torch.exp(-torch.exp(-rows.double()))
+    counts = torch.histc(uniform, 64, 0, 1).numpy()
+    assert chi_square(counts, np.full(64, 1 / 64)) < 120  # 63 degrees of freedom
+    assert rows.max() > 10 and torch.isfinite(rows).all()
+    correlation = torch.corrcoef(rows).fill_diagonal_(0).abs().max()
+    assert correlation < 5.5 / 4096**0.5
+    later = noise.gumbel(keys, torch.arange(64) + 1, 4096)
+    assert (later * rows).mean() - rows.mean() * later.mean() < 0.02
+    assert torch.equal(rows[9:10], noise.gumbel(keys[9:10], torch.tensor([9]), 4096))
+
+
+def test_asks_may_depend_on_answers(model: LlamaBackend) -> None:
+    """Each answer asks for the next, which begins with it; nothing waits meanwhile."""
+    begun, chains = [[3], [5, 1], [9, 9, 9]], dict[int, list[int]]()
+    waiting = [Ask(prompt, 3) for prompt in begun]
+    order: list[Ask] = []
+
+    def take(free: int) -> list[Ask]:
+        taken, waiting[:] = waiting[:free], waiting[free:]
+        order.extend(taken)
+        return taken
+
+    made = Writer(Stack.of_backend(model), 2, CAPACITY, ())
+    for answer in made.serve(take):
+        assert order[answer.index] is answer.ask
+        whole = answer.ask.prompt + answer.ids
+        if len(whole) < 12:
+            waiting.append(Ask(whole, 3))
+        else:
+            chains[whole[0]] = whole
+    for prompt in begun:
+        n = len(chains[prompt[0]]) - len(prompt)
+        expected = run(model, autoregressive(), prompt, Request(n, eos_ids=())).ids
+        assert chains[prompt[0]] == prompt + expected
+
+
+def test_nothing_asked_nothing_written(model: LlamaBackend) -> None:
+    assert written(model, 3, []) == []
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (Ask([1] * 50, 11), "50 tokens and an answer of 11 do not fit into 60"),
+        (Ask([], 4), "at least one token"),
+        (Ask([1], 0), "at least one token"),
+    ],
+)
+def test_what_does_not_fit_is_told(model: LlamaBackend, ask: Ask, said: str) -> None:
+    made = Writer(Stack.of_backend(model), 2, CAPACITY, EOS)
+    with pytest.raises(DraftpickError, match=said):
+        list(made.answers([Ask([3], 2), ask]))
+
+
+def test_the_context_is_the_bound(model: LlamaBackend) -> None:
+    with pytest.raises(DraftpickError, match="96 positions, and 97"):
+        Writer(Stack.of_backend(model), 2, 97, EOS)
+    full = Writer(Stack.of_backend(model), 2, 96, ())
+    assert [len(answer.ids) for answer in full.answers([Ask([3] * 90, 6)])] == [6]
+
+
+def test_states_are_the_prompts_own(model: LlamaBackend) -> None:
+    made = Writer(Stack.of_backend(model), 4, CAPACITY, EOS)
+    for answer in made.answers(asks(10)):
+        expected = model.prefill(answer.ask.prompt).embedding
+        torch.testing.assert_close(answer.state, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_more_prompts_than_rows(model: LlamaBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [ask.prompt for ask in asks(20)]
+    stack = Stack.of_backend(model)
+    greedy, sampled = (write(stack, prompts, 9, EOS, heat, 4) for heat in (0.0, 1.0))
+    monkeypatch.setattr(writer, "CPU_ROWS", 3)
+    again = write(stack, prompts, 9, EOS)
+    assert again.ids == greedy.ids == [alone(model, Ask(p, 9)) for p in prompts]
+    assert write(stack, prompts, 9, EOS, 1.0, 4).ids == sampled.ids
+    torch.testing.assert_close(again.embeddings, greedy.embeddings)
+    assert again.prefill_s > 0 and again.decode_s > 0
+
+
+def test_rows_are_bounded(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack.of_backend(native(tiny()))
+    assert most_rows(stack, 60) == writer.CPU_ROWS
+    row = 3 * 2 * 2 * 128 * 8 * 4  # layers, keys and values, heads, positions, size, bytes
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 2 * 5 * row + 1)
+    assert most_rows(stack, 60) == 5
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 0)
+    assert most_rows(stack, 60) == 1
+    monkeypatch.setattr(memory, "free_bytes", lambda device: None)
+    folder = tiny(**FITS_INT4)
+    for rounding in ("int8", "int4"):
+        model = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
+        assert most_rows(Stack.of_backend(model), 60) == WIDE
+
+
+def test_early_and_late_answers_come_as_they_end(model: LlamaBackend) -> None:
+    wanted = [Ask([3], 20), Ask([3, 1], 2), Ask([5], 3)]
+    made = Writer(Stack.of_backend(model), 2, CAPACITY, ())
+    order: list[Answer] = list(made.answers(wanted))
+    assert [answer.index for answer in order] == [1, 2, 0]
+
+
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("fast", [False, True])
+def test_on_a_gpu_a_graph_writes_what_its_operations_write(
+    tiny: Tiny, fast: bool, dtype: torch.dtype
+) -> None:
+    folder = tiny(head_dim=16)
+    model = LlamaBackend.load(folder, torch.device("cuda"), dtype)
+    wanted = asks(60, heat=(0.0, 1.0))
+    eager = written(model, 16, wanted, fast=fast)
+    assert written(model, 16, wanted, fast=fast, record=cuda_graphs()) == eager
+    if dtype == torch.float32:
+        cpu = native(folder)
+        same = [one == other for one, other in zip(eager, written(cpu, 16, wanted), strict=True)]
+        assert sum(same) >= 58  # two near-ties, at most
+
+
+@needs_cuda
+def test_on_a_gpu_a_batch_writes_the_target_s_answers(tiny: Tiny) -> None:
+    model = LlamaBackend.load(tiny(head_dim=16), torch.device("cuda"), torch.float32)
+    wanted = asks(12)
+    out = write(Stack.of_backend(model), [ask.prompt for ask in wanted], 40, EOS)
+    assert out.ids == [alone(model, Ask(ask.prompt, 40)) for ask in wanted]
+    assert out.embeddings.device.type == "cpu"
