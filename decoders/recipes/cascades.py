@@ -47,7 +47,8 @@ class EachTokenRecipe(CascadeRecipe):
         if not drafter.doubts:
             raise ValueError(
                 "this arm goes by its drafter's confidence in each token, which "
-                f"`kind: {drafter.kind}` does not stop by; give `neural` or `early_exit`"
+                f"`kind: {drafter.kind}` does not stop by; give `neural`, `early_exit` or "
+                "`recurrent`"
             )
         return drafter
 

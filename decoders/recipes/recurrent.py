@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 class RecurrentRecipe(DraftingRecipe):
-    """drafter: a trained cell, a shipped name or a local folder. branch: children at the leading
-    drafted positions, for the target to review as a tree; those beside the draft have none."""
+    """drafter: a cell trained on the target's states, a shipped name or a local folder. branch:
+    children at the leading drafted positions, for the target to review as a tree; those beside the
+    draft have none."""
 
     kind: Literal["recurrent"] = "recurrent"
     drafter: str
