@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,11 +20,10 @@ from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.queries import Query, read_queries
-from decoders.zoo.catalogue import sha256_of
 
 from . import bigram
 from .calibration import Example, batches, build
-from .card import render
+from .finish import command, finish, replace_folder
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
 from .trainer import Recipe, tensors, train
 
@@ -119,7 +115,7 @@ def align(
     acceptance = train(learner, vocab, examples, recipe, config.out, device, report)
     parameters = sum(p.numel() for p in learner.module.parameters())
     if isinstance(learner, JointExitLearner):
-        _replace_folder(config.out / "target", learner.save_target)
+        replace_folder(config.out / "target", learner.save_target)
     _write(config, recipe, parameters, learner.save, examples, acceptance, started)
     return acceptance
 
@@ -196,11 +192,6 @@ def _start_name(start: Path | None) -> str | None:
     return start.resolve().parent.name if start.name == "model" else start.name
 
 
-def _command() -> str:
-    """How this process was called, each path cut to its name: a card travels, folders do not."""
-    return " ".join(["draftpick", *(Path(a).name if "/" in a else a for a in sys.argv[1:])])
-
-
 def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dict[str, float]:
     started = time.time()
     table = bigram.successors([e for e in examples if not e.held_out])
@@ -234,24 +225,8 @@ def _write(
         "start": _start_name(config.start),
         "recipe": asdict(recipe) if recipe else None,
         "seconds": round(time.time() - started),
-        "command": _command(),
+        "command": command("draftpick"),
         "provenance": {k: v for k, v in provenance().items() if k != "argv"},
     }
 
-    def fill(folder: Path) -> None:
-        save(folder)
-        card["files"] = {p.name: sha256_of(p) for p in sorted(folder.iterdir())}
-        (folder / "card.json").write_text(json.dumps(card, indent=1))
-        (folder / "README.md").write_text(render(config.out.name, card))
-
-    _replace_folder(config.out / "model", fill)
-
-
-def _replace_folder(made: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder beside its place and rename it over what is there."""
-    scratch = made.with_name(f".{made.name}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    fill(scratch)
-    shutil.rmtree(made, ignore_errors=True)
-    os.replace(scratch, made)
+    finish(config.out / "model", config.out.name, card, save)
