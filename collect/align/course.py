@@ -43,7 +43,7 @@ class Course:
     step: int = 0
     positions: int = 0
     seconds: float = 0.0
-    next_point: float = FIRST_POINT
+    next_point: float = field(default_factory=lambda: FIRST_POINT)
     curve: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod

@@ -15,22 +15,37 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Pieces = Callable[[Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
+Pieces = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
-def pieces(teacher: Tensor, student: Tensor, weight: Tensor, tv: float) -> tuple[Tensor, Tensor]:
-    """Loss [] and its gradient [n, N] by the student's logits. teacher, student: logits [n, N];
+def law(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """[n, N] -> what `pieces` knows of the target: p [n, N], and sum p log p [n], at least in
+    float32."""
+    log_p = logits.log_softmax(-1, dtype=_exact(logits))
+    p = log_p.exp()
+    return p, log_p.mul_(p).sum(-1)
+
+
+def pieces(
+    p: Tensor, certainty: Tensor, logits: Tensor, weight: Tensor, tv: float
+) -> tuple[Tensor, Tensor]:
+    """Loss [] and its gradient [n, N] by the student's logits [n, N]. p, certainty: of `law`.
     weight: [n]. tv: the share of total variation, 1 - sum min(p, q), beside KL(p || q)."""
-    exact = torch.promote_types(student.dtype, torch.float32)
-    log_p, log_q = teacher.to(exact).log_softmax(-1), student.to(exact).log_softmax(-1)
-    p, q = log_p.exp(), log_q.exp()
-    loss = (1 - tv) * (p * (log_p - log_q)).sum(-1)  # [n]
-    gradient = (1 - tv) * (q - p)
+    log_q = logits.log_softmax(-1, dtype=_exact(logits))
+    loss = certainty - (p * log_q).sum(-1)  # [n]
+    q = log_q.exp_()
     if tv:
+        loss = (1 - tv) * loss + tv * (1 - torch.minimum(p, q).sum(-1))
         short = torch.where(q < p, q, 0.0)  # what a token still lacks is what it can gain
-        loss = loss + tv * (1 - torch.minimum(p, q).sum(-1))
-        gradient = gradient + tv * (q * short.sum(-1, keepdim=True) - short)
-    return (loss * weight).sum(), (gradient * weight.unsqueeze(-1)).to(student.dtype)
+        varied = q * short.sum(-1, keepdim=True) - short
+        gradient = (1 - tv) * (q - p) + tv * varied
+    else:
+        gradient = q.sub_(p)
+    return (loss * weight).sum(), gradient.mul_(weight.unsqueeze(-1)).to(logits.dtype)
+
+
+def _exact(logits: Tensor) -> torch.dtype:
+    return torch.promote_types(logits.dtype, torch.float32)
 
 
 class _Distilled(torch.autograd.Function):
@@ -49,9 +64,10 @@ class _Distilled(torch.autograd.Function):
         gradient = torch.empty_like(read)
         for first in range(0, len(final), chunk):
             part = slice(first, first + chunk)
-            teacher = F.linear(final[part], rows)
+            p, certainty = law(F.linear(final[part], rows))
             for step, weight in enumerate(weights):
-                value, by_logits = make(teacher, F.linear(read[step, part], rows), weight[part], tv)
+                logits = F.linear(read[step, part], rows)  # [n, N]
+                value, by_logits = make(p, certainty, logits, weight[part], tv)
                 loss += value
                 torch.mm(by_logits, rows, out=gradient[step, part])
         ctx.save_for_backward(gradient)
