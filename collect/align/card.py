@@ -12,6 +12,9 @@ _WHAT = {
     "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "
     "lies beside it (`../target`). The copy's own norm and head read the exit's states. Figures "
     "are on answers of {target}; the copy may write others.",
+    "recurrent": "A small recurrent cell that drafts for {target} from its final states, over a "
+    "reduced vocabulary (`draft_vocab.json`). It shares the target's embedding and head, and is no "
+    "use on its own.",
     "bigram": "The token that most often follows each token, and each pair, in what {target} "
     "writes, and how often: Max-Gram's answer where nothing matches.",
 }
@@ -37,10 +40,12 @@ def render(name: str, card: dict[str, Any]) -> str:
         "| --- | --- |",
         *(f"| {task} | {share:.3f} |" for task, share in card["acceptance"].items()),
         "",
+        *_figures(card.get("figures") or {}),
         "## What it was trained on",
         "",
         f"{card['answer_tokens']:,} tokens that the target wrote in answer to {card['queries']:,} "
         f"queries ({', '.join(card['tasks'])}).",
+        *_positions(card.get("positions")),
         "",
         "## How it was made",
         "",
@@ -57,6 +62,33 @@ def render(name: str, card: dict[str, Any]) -> str:
     versions = card["provenance"]["versions"]
     lines += [f"torch {versions['torch']}, transformers {versions['transformers']}."]
     return "\n".join(lines) + "\n"
+
+
+def _figures(figures: dict[str, dict[str, float]]) -> list[str]:
+    """What is known of a recurrent drafter: more tokens in a row, and temperature 1."""
+    names = list(dict.fromkeys(name for one in figures.values() for name in one))
+    if not names:
+        return []
+    lines = [
+        "Tokens in a row that are the target's likeliest (`first`, `two`, `three`), and the share "
+        "of the next that would stand at temperature 1 (`overlap`; `overlap_drawn` in answers "
+        "drawn at a temperature):",
+        "",
+        "| task | " + " | ".join(names) + " |",
+        "| --- |" + " --- |" * len(names),
+    ]
+    for task, one in figures.items():
+        shares = (f"{one[name]:.3f}" if name in one else "" for name in names)
+        lines.append(f"| {task} | " + " | ".join(shares) + " |")
+    return [*lines, ""]
+
+
+def _positions(positions: int | None) -> list[str]:
+    if positions is None:
+        return []
+    return [
+        f"Every position counted, those of prompts too: {positions:,} in all, repeats included."
+    ]
 
 
 def _machine(hardware: dict[str, Any]) -> str:

@@ -14,8 +14,8 @@ def align(
     kind: Annotated[
         str,
         typer.Option(
-            help="drafter: a small model. exit: an adapter on the target's layers. "
-            "bigram: Max-Gram's table."
+            help="drafter: a small model. exit: an adapter on the target's layers. recurrent: a "
+            "cell over the target's last states. bigram: Max-Gram's table."
         ),
     ] = "drafter",
     queries: Annotated[
@@ -33,14 +33,21 @@ def align(
         typer.Option(help="A drafter folder to fine-tune, or a JSON file of Llama sizes."),
     ] = None,
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
-    vocab_size: Annotated[int, typer.Option(help="Draft vocabulary: the commonest tokens.")] = 8192,
+    vocab_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Draft vocabulary: the commonest tokens; 8192, of a recurrent drafter 6144."
+        ),
+    ] = None,
     exit_layer: Annotated[int, typer.Option(help="Target (decoder) layers below the exit.")] = 4,
     blocks: Annotated[
-        int,
+        int | None,
         typer.Option(
-            help="Trained layers above the exit; none with --joint, nor on an encoder-decoder."
+            help="Trained layers above the exit, 1; none with --joint, nor on an encoder-decoder. "
+            "Gated blocks of a recurrent drafter, 2."
         ),
-    ] = 1,
+    ] = None,
+    width: Annotated[int, typer.Option(help="Of a recurrent drafter's gated blocks.")] = 1152,
     joint: Annotated[
         bool,
         typer.Option(
@@ -81,6 +88,7 @@ def align(
       draftpick align --out drafts/general --minutes 30
       draftpick align --out drafts/math --start drafts/general/model --tasks math --minutes 10
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
+      draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint --epochs 1
     """
     from rich.console import Console
@@ -94,6 +102,11 @@ def align(
     from .trainer import Recipe
     from .write import default_queries, write_outputs
 
+    recurrent = kind == "recurrent"
+    if vocab_size is None:
+        vocab_size = 6144 if recurrent else 8192
+    if blocks is None:
+        blocks = 2 if recurrent else 1
     files = tuple(queries or default_queries())
     chosen = tuple(t.strip() for t in tasks.split(",") if t.strip()) or None
     if epochs < 1 or (minutes is not None and minutes <= 0):
@@ -115,6 +128,7 @@ def align(
         exit_layer=exit_layer,
         blocks=blocks,
         joint=joint,
+        width=width,
     )
     check(config)  # before the target writes for hours
     if not outputs:

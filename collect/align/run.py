@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -23,12 +20,16 @@ from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.queries import Query, read_queries
-from decoders.zoo.catalogue import sha256_of
 
-from . import bigram
+from . import bigram, stage
 from .calibration import Example, batches, build
-from .card import render
+from .finish import command, finish, replace_folder
+from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
+from .stage import start_name
+from .student import RecurrentRecipe
+from .teacher import Teacher
+from .tokens import Text, pack
 from .trainer import Recipe, tensors, train
 
 SMALL: dict[str, Any] = {
@@ -45,6 +46,8 @@ SMALL: dict[str, Any] = {
 }
 
 
+HELD_OUT_TEXTS = 50  # a task, that a recurrent drafter is judged on
+KINDS = ("drafter", "exit", "recurrent", "bigram")
 Target = LlamaBackend | HFSeq2SeqBackend
 
 
@@ -52,7 +55,8 @@ Target = LlamaBackend | HFSeq2SeqBackend
 class AlignConfig:
     """What to train on what. start: a drafter folder to go on from, or a JSON file with the sizes
     of a Llama-shaped model; None is `SMALL`. tasks: only these; None is all. joint: train an exit
-    together with a copy of the target, which is written to OUT/target."""
+    together with a copy of the target, which is written to OUT/target. blocks: of an exit or of a
+    recurrent drafter, whose gated blocks are `width` wide."""
 
     kind: str
     out: Path
@@ -68,19 +72,21 @@ class AlignConfig:
     exit_layer: int = 4
     blocks: int = 1
     joint: bool = False
+    width: int = 1152
 
 
 def check(config: AlignConfig) -> None:
     """Raises DraftpickError for what is wrong, the outputs apart. Loads no model."""
-    if config.kind not in ("drafter", "exit", "bigram"):
-        raise DraftpickError(f"unknown kind {config.kind!r}; use drafter, exit or bigram")
+    if config.kind not in KINDS:
+        raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
     if config.joint and config.kind != "exit":
         raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
     folder = targets.resolve(config.target)
-    if config.kind == "drafter" and targets.is_encoder_decoder(folder):
+    if config.kind in ("drafter", "recurrent") and targets.is_encoder_decoder(folder):
         raise DraftpickError(
-            f"--kind drafter makes a decoder-only model, and {folder.name} is an encoder-decoder; "
-            "use --kind exit or bigram, or name a smaller model of its family as a drafter"
+            f"--kind {config.kind} needs a decoder-only target, and {folder.name} is an "
+            "encoder-decoder; use --kind exit or bigram, or name a smaller model of its family as "
+            "a drafter"
         )
     layers = targets.layers_of(folder)
     if config.kind == "exit" and layers is not None and not 0 < config.exit_layer < layers:
@@ -113,13 +119,15 @@ def align(
     )
     if config.kind == "bigram":
         return _bigram(config, examples, target.vocab_size)
+    if config.kind == "recurrent":
+        return _recurrent(config, recipe, target, eos, examples, report)
     learner, vocab = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
     acceptance = train(learner, vocab, examples, recipe, config.out, device, report)
     parameters = sum(p.numel() for p in learner.module.parameters())
     if isinstance(learner, JointExitLearner):
-        _replace_folder(config.out / "target", learner.save_target)
+        replace_folder(config.out / "target", learner.save_target)
     _write(config, recipe, parameters, learner.save, examples, acceptance, started)
     return acceptance
 
@@ -189,24 +197,44 @@ def _exit_learner(
     return lens_learner
 
 
-def _start_name(start: Path | None) -> str | None:
-    """What training went on from: a run's folder where `start` is the model in it."""
-    if start is None:
-        return None
-    return start.resolve().parent.name if start.name == "model" else start.name
-
-
-def _command() -> str:
-    """How this process was called, each path cut to its name: a card travels, folders do not."""
-    return " ".join(["draftpick", *(Path(a).name if "/" in a else a for a in sys.argv[1:])])
-
-
 def _bigram(config: AlignConfig, examples: Sequence[Example], vocab: int) -> dict[str, float]:
     started = time.time()
     table = bigram.successors([e for e in examples if not e.held_out])
     shares = bigram.acceptance([e for e in examples if e.held_out], table)
     _write(config, None, 0, lambda to: table.save(to, vocab), examples, shares, started)
     return shares
+
+
+def _recurrent(
+    config: AlignConfig,
+    recipe: Recipe,
+    target: Target,
+    eos: tuple[int, ...],
+    examples: Sequence[Example],
+    report: Callable[[dict[str, float]], None],
+) -> dict[str, float]:
+    """Its figures stand in its card; how often its first token is right is its acceptance."""
+    assert isinstance(target, LlamaBackend)
+    kept, apart = (
+        pack(Text(e.ids, e.start, e.task) for e in examples if e.held_out == side)
+        for side in (False, True)
+    )
+    goal = stage.Target(config.target, Teacher(target), eos)
+    held_out = HeldOut(goal.teacher, apart, each=HELD_OUT_TEXTS, most=recipe.batch_tokens)
+    sizes = (config.width, config.blocks, config.vocab_size)
+    one = stage.Stage(config.out, config.start, (), *sizes)
+    own = RecurrentRecipe(
+        minutes=recipe.minutes,
+        epochs=recipe.epochs,
+        batch_tokens=recipe.batch_tokens,
+        lr=recipe.lr,
+        matrix_lr=recipe.matrix_lr,
+        weight_decay=recipe.weight_decay,
+        warmup=recipe.warmup,
+        seed=recipe.seed,
+    )
+    point = stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
+    return {task: found["first"] for task, found in point.figures.items()}
 
 
 def _write(
@@ -231,27 +259,11 @@ def _write(
         "queries": len(trained),
         "held_out_queries": len(examples) - len(trained),
         "answer_tokens": sum(len(e.ids) - e.start for e in trained),
-        "start": _start_name(config.start),
+        "start": None if config.start is None else start_name(config.start),
         "recipe": asdict(recipe) if recipe else None,
         "seconds": round(time.time() - started),
-        "command": _command(),
+        "command": command("draftpick"),
         "provenance": {k: v for k, v in provenance().items() if k != "argv"},
     }
 
-    def fill(folder: Path) -> None:
-        save(folder)
-        card["files"] = {p.name: sha256_of(p) for p in sorted(folder.iterdir())}
-        (folder / "card.json").write_text(json.dumps(card, indent=1))
-        (folder / "README.md").write_text(render(config.out.name, card))
-
-    _replace_folder(config.out / "model", fill)
-
-
-def _replace_folder(made: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder beside its place and rename it over what is there."""
-    scratch = made.with_name(f".{made.name}")
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir()
-    fill(scratch)
-    shutil.rmtree(made, ignore_errors=True)
-    os.replace(scratch, made)
+    finish(config.out / "model", config.out.name, card, save)

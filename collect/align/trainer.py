@@ -94,7 +94,7 @@ def train(
             if progress >= 1:
                 _save(folder, recipe, learner.module, rules, step, spent + time.monotonic() - saved)
                 return evaluate(learner, vocab, held_out, device)
-            rate = _schedule(progress, recipe.warmup)
+            rate = schedule(progress, recipe.warmup)
             for rule, peak in zip(rules, peaks, strict=True):
                 rule.param_groups[0]["lr"] = peak * rate
             value = _step(learner, batch, rules, device)
@@ -139,7 +139,8 @@ def tensors(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Ten
     return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.labels).to(device)
 
 
-def _schedule(progress: float, warmup: float) -> float:
+def schedule(progress: float, warmup: float) -> float:
+    """Share of the peak rate: a line up over the first `warmup` of a run, then a cosine to 2%."""
     if progress < warmup:
         return progress / warmup
     return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))

@@ -1,0 +1,100 @@
+"""How far a training run has come: its learning curve, and the file from which it goes on."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from decoders.backends.recurrent_cell import RecurrentCell
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+
+from .held_out import Figures, HeldOut
+from .student import RecurrentRecipe, Student
+from .trainer import CHECKPOINT
+
+CURVE = "curve.jsonl"
+FIRST_POINT, FURTHER = 250_000, 1.5  # figures are taken at positions ever further apart
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of the learning curve. positions: trained on so far. seconds: of the run. loss: of
+    late. figures: `HeldOut.figures`."""
+
+    step: int
+    positions: int
+    seconds: float
+    loss: float
+    figures: Figures
+
+
+@dataclass
+class Course:
+    """step, positions and seconds so far; the curve's points as JSON-ready records."""
+
+    step: int = 0
+    positions: int = 0
+    seconds: float = 0.0
+    next_point: float = field(default_factory=lambda: FIRST_POINT)
+    curve: list[dict[str, Any]] = field(default_factory=list)
+
+    @classmethod
+    def resumed(cls, folder: Path, recipe: RecurrentRecipe, student: Student) -> Course:
+        """Where the folder's run stood, the student as it was then; a new one where there is none.
+        Raises DraftpickError for a run with another recipe."""
+        path = folder / CHECKPOINT
+        if not path.is_file():
+            return cls()
+        state = torch.load(path, weights_only=True, map_location=student.device)
+        if state["recipe"] != json.dumps(asdict(recipe)):
+            raise DraftpickError(
+                f"{folder} holds a run with another recipe ({state['recipe']}); name another "
+                f"--out, or delete {path} to start over"
+            )
+        student.restore(state["student"])
+        return cls(**json.loads(state["course"]))
+
+    def mark(
+        self,
+        loss: float,
+        student: Student,
+        held_out: HeldOut,
+        vocab: DraftVocab,
+        save: Callable[[RecurrentCell, Point], None],
+    ) -> Point:
+        """A point of the curve, here. Raises DraftpickError where the loss is no number."""
+        if not math.isfinite(loss):
+            raise DraftpickError(
+                f"the loss is {loss} after {self.step} steps; lower --lr and --matrix-lr"
+            )
+        cell = student.result()
+        figures = held_out.figures(cell, vocab)
+        point = Point(self.step, self.positions, round(self.seconds, 2), loss, figures)
+        self.curve = [past for past in self.curve if past["step"] < self.step] + [asdict(point)]
+        while self.next_point <= self.positions:
+            self.next_point *= FURTHER
+        save(cell, point)
+        return point
+
+    def keep(self, folder: Path, recipe: RecurrentRecipe, student: Student) -> None:
+        """Write the curve and the checkpoint, each beside its place first."""
+        lines = "".join(json.dumps(point) + "\n" for point in self.curve)
+        temporary = folder / f".{CURVE}.tmp"
+        temporary.write_text(lines)
+        os.replace(temporary, folder / CURVE)
+        state = {
+            "recipe": json.dumps(asdict(recipe)),
+            "course": json.dumps(asdict(self)),
+            "student": student.state(),
+        }
+        temporary = folder / f".{CHECKPOINT}.tmp"
+        torch.save(state, temporary)
+        os.replace(temporary, folder / CHECKPOINT)

@@ -1,0 +1,139 @@
+"""Batches of whole texts for the recurrent drafter, every position of each trained on.
+
+The target reads texts as rows [B, T], padded on the right. The drafter knows no rows: its positions
+lie flat, text after text [M], so that no padding is multiplied, and a step is a shift by one. All
+indices are made on the host, ahead of time: a GPU never has to say how many positions there are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from decoders.errors import DraftpickError
+
+from .tokens import Tokens
+
+BUCKET = 16  # texts whose lengths differ by less are shuffled together
+AHEAD = 3  # batches made while one is trained on
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Flat:
+    """rows: [B, T] ids, padded with 0. where: [M] the flat positions' indices into `rows`. at: [M]
+    each one's place in its own text, -1 for padding at the end. positions: M without it."""
+
+    rows: Tensor
+    where: Tensor
+    at: Tensor
+    positions: int
+
+    def to(self, device: torch.device) -> Flat:
+        rows, where, at = (
+            part.to(device, non_blocking=True) for part in (self.rows, self.where, self.at)
+        )
+        return Flat(rows, where, at, self.positions)
+
+    def pinned(self) -> Flat:
+        """In memory that a GPU can copy from by itself."""
+        rows, where, at = (part.pin_memory() for part in (self.rows, self.where, self.at))
+        return Flat(rows, where, at, self.positions)
+
+    @property
+    def ids(self) -> Tensor:
+        """[M]"""
+        return self.rows.reshape(-1)[self.where]
+
+
+def flatten(texts: list[np.ndarray], multiple: int = 1) -> Flat:
+    """Whole texts in one batch, M rounded up to a multiple."""
+    lengths = np.array([len(text) for text in texts])
+    width, positions = int(lengths.max()), int(lengths.sum())
+    rows = np.zeros((len(texts), width), np.int64)
+    inside = np.arange(width) < lengths[:, None]  # [B, T]
+    rows[inside] = np.concatenate(texts)
+    size = -(-positions // multiple) * multiple
+    where, at = np.zeros(size, np.int64), np.full(size, -1, np.int32)
+    where[:positions] = np.flatnonzero(inside)
+    at[:positions] = where[:positions] % width
+    return Flat(torch.from_numpy(rows), torch.from_numpy(where), torch.from_numpy(at), positions)
+
+
+def order(lengths: np.ndarray, most: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """One epoch, shuffled: texts of similar length together, at most `most` padded positions in
+    each batch, but one text at least."""
+    ranked = np.lexsort((rng.random(len(lengths)), lengths // BUCKET))
+    made, first, longest = [], 0, 0
+    for at, length in enumerate(lengths[ranked].tolist()):
+        if at > first and max(longest, length) * (at - first + 1) > most:
+            made.append(ranked[first:at])
+            first, longest = at, 0
+        longest = max(longest, length)
+    made.append(ranked[first:])
+    return [made[at] for at in rng.permutation(len(made))]
+
+
+class Stream:
+    """Batches of some texts without end, epoch after epoch; the same for the same seed.
+
+    most: padded positions of a batch; a longer text, or one above `longest`, keeps its end.
+    multiple: as in `flatten`.
+    """
+
+    def __init__(self, tokens: Tokens, most: int, longest: int, multiple: int, seed: int) -> None:
+        self._tokens = tokens.pick(tokens.lengths > 1)  # one token alone has nothing to predict
+        self._most, self._longest = most, min(longest, most)
+        self._multiple, self._seed = multiple, seed
+        if not len(self._tokens):
+            raise DraftpickError("no text of two tokens or more is left to train on")
+        self._lengths = np.minimum(self._tokens.lengths, self._longest)
+
+    def __len__(self) -> int:
+        """Texts that are trained on."""
+        return len(self._tokens)
+
+    def steps(self, epochs: int) -> int:
+        """Batches in so many epochs."""
+        return sum(len(self._order(epoch)) for epoch in range(epochs))
+
+    def batches(self, skipped: int = 0) -> Iterator[Flat]:
+        """From the beginning, the first `skipped` left out."""
+        epoch = 0
+        while True:
+            order = self._order(epoch)
+            for texts in order[skipped:]:
+                yield flatten([self._text(int(at)) for at in texts], self._multiple)
+            skipped = max(0, skipped - len(order))
+            epoch += 1
+
+    def _order(self, epoch: int) -> list[np.ndarray]:
+        return order(self._lengths, self._most, np.random.default_rng([self._seed, epoch]))
+
+    def _text(self, at: int) -> np.ndarray:
+        return self._tokens.text(at)[-self._longest :]
+
+
+def on_device(batches: Iterator[Flat], device: torch.device) -> Generator[Flat, None, None]:
+    """The same batches there, made in a thread of their own while others are trained on."""
+    if device.type != "cuda":
+        yield from batches
+        return
+    for batch in _ahead(flat.pinned() for flat in batches):
+        yield batch.to(device)
+
+
+def _ahead(items: Iterator[T]) -> Generator[T, None, None]:
+    """An endless iterator's items, made AHEAD of their use."""
+    with ThreadPoolExecutor(1) as pool:  # one thread: in order, and no two in the iterator at once
+        waiting = deque(pool.submit(next, items) for _ in range(AHEAD))
+        while True:
+            yield waiting.popleft().result()
+            waiting.append(pool.submit(next, items))

@@ -1,0 +1,181 @@
+"""One training of a recurrent drafter from texts to a finished folder, of many that share a target.
+
+The folder is written anew at every point of the learning curve, so that a run that is stopped
+leaves its last weights; `result.json` says whether it was.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from collect.provenance import provenance
+from decoders.backends.recurrent_cell import CELL, CellConfig, RecurrentCell
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+
+from .course import Point
+from .finish import command, finish
+from .flat import flatten
+from .held_out import HeldOut
+from .recurrent import new_cell, train
+from .student import RecurrentRecipe
+from .teacher import Teacher
+from .tokens import Tokens
+
+RESULT = "result.json"
+MEASURED = 8  # texts that a new cell's scale is measured on
+
+
+@dataclass(frozen=True)
+class Stage:
+    """out: its folder, the drafter being OUT/model. start: a drafter's folder to go on from, of
+    whose sizes and vocabulary it will be. tasks: only these; none is all. width, blocks: of a new
+    cell. vocab_size: ids that a new one scores, the commonest of the answers."""
+
+    out: Path
+    start: Path | None = None
+    tasks: tuple[str, ...] = ()
+    width: int = 1152
+    blocks: int = 2
+    vocab_size: int = 6144
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is drafted for: its name for the card, and its end-of-sequence ids."""
+
+    name: str
+    teacher: Teacher
+    eos: tuple[int, ...]
+
+
+def run_stage(
+    stage: Stage,
+    target: Target,
+    tokens: Tokens,
+    held_out: HeldOut,
+    recipe: RecurrentRecipe,
+    program: str,
+    report: Callable[[dict[str, float]], None],
+) -> Point:
+    """Train, or go on training; the curve's last point. tokens: what may be trained on, none of it
+    held out. program: how this process was called, for the card. report: as in `train`."""
+    chosen = of_tasks(tokens, stage.tasks)
+    teacher = target.teacher
+    if len(chosen.ids) and int(chosen.ids.max()) >= teacher.vocab_size:
+        raise DraftpickError(
+            f"the texts hold the id {int(chosen.ids.max())}, and {target.name} knows "
+            f"{teacher.vocab_size}; they are another model's"
+        )
+    cell, vocab = _begun(stage, target, chosen, recipe.seed)
+    vocab.to(teacher.device)
+    machine = {k: v for k, v in provenance().items() if k != "argv"}
+    started = time.time()
+
+    def card(point: Point) -> dict[str, Any]:
+        first = {t: round(f["first"], 4) for t, f in point.figures.items() if "first" in f}
+        return {
+            "kind": "recurrent",
+            "target": target.name,
+            "licence": "Apache-2.0",
+            "parameters": sum(p.numel() for p in cell.parameters()),
+            "acceptance": first,
+            "figures": point.figures,
+            "tasks": sorted(set(chosen.names().tolist())),
+            "queries": len(chosen),
+            "held_out_queries": held_out.texts,
+            "answer_tokens": int((chosen.lengths - chosen.answer).sum()),
+            "positions": point.positions,
+            "start": None if stage.start is None else start_name(stage.start),
+            "recipe": asdict(recipe),
+            "seconds": round(time.time() - started),
+            "command": command(program),
+            "provenance": machine,
+        }
+
+    def write(folder: Path, used: RecurrentCell) -> None:
+        used.save(folder)
+        vocab.save(folder)
+
+    def save(used: RecurrentCell, point: Point) -> None:
+        finish(stage.out / "model", stage.out.name, card(point), lambda to: write(to, used))
+        _result(stage, recipe, point, finished=False)
+
+    last = train(cell, vocab, teacher, chosen, held_out, recipe, stage.out, save, report)
+    _result(stage, recipe, last, finished=True)
+    return last
+
+
+def finished(stage: Stage, recipe: RecurrentRecipe) -> Point | None:
+    """The last point of a stage that is done already, by the same recipe."""
+    path = stage.out / RESULT
+    if not path.is_file():
+        return None
+    record = json.loads(path.read_text())
+    if not record["finished"] or record["recipe"] != asdict(recipe):
+        return None
+    return Point(**record["point"])
+
+
+def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
+    """Texts of these tasks alone, all where none is named. Raises DraftpickError for a task that no
+    text is of."""
+    unknown = sorted(set(tasks) - set(tokens.tasks))
+    if unknown:
+        raise DraftpickError(f"no text is of {', '.join(unknown)}; use {', '.join(tokens.tasks)}")
+    return tokens.pick(np.isin(tokens.names(), list(tasks))) if tasks else tokens
+
+
+def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:
+    """The `size - 1` ids that stand most often in answers, `keep` always among them."""
+    answers = [tokens.text(row)[tokens.answer[row] :] for row in range(len(tokens))]
+    joined = np.concatenate([np.empty(0, np.uint16), *answers])
+    counts = np.bincount(joined, minlength=target_vocab)
+    ranked = np.argsort(-counts, kind="stable")
+    first = list(dict.fromkeys(keep))
+    rest = [int(i) for i in ranked[: size + len(first)] if counts[i] and int(i) not in first]
+    return DraftVocab(sorted((first + rest)[: size - 1]), target_vocab)
+
+
+def start_name(start: Path) -> str:
+    """What training went on from: a run's folder where `start` is the model in it."""
+    return start.resolve().parent.name if start.name == "model" else start.name
+
+
+def _begun(
+    stage: Stage, target: Target, tokens: Tokens, seed: int
+) -> tuple[RecurrentCell, DraftVocab]:
+    teacher = target.teacher
+    if stage.start is not None:
+        vocab = DraftVocab.load(stage.start) if (stage.start / CELL).is_file() else None
+        if vocab is None:
+            raise DraftpickError(f"{stage.start} holds no recurrent drafter to go on from")
+        cell = RecurrentCell.load(stage.start, teacher.device, torch.float32)
+        if cell.config.hidden != teacher.hidden or vocab.target_vocab != teacher.vocab_size:
+            raise DraftpickError(f"{stage.start} drafts for another target than {target.name}")
+        return cell, vocab
+    vocab = commonest(tokens, stage.vocab_size, teacher.vocab_size, target.eos)
+    config = CellConfig(teacher.hidden, stage.width, stage.blocks)
+    some = [tokens.text(row)[:512] for row in range(min(MEASURED, len(tokens)))]
+    return new_cell(teacher, config, flatten(some).rows, seed), vocab
+
+
+def _result(stage: Stage, recipe: RecurrentRecipe, point: Point, finished: bool) -> None:
+    record = {
+        "tasks": stage.tasks,
+        "finished": finished,
+        "recipe": asdict(recipe),
+        "point": asdict(point),
+    }
+    temporary = stage.out / f".{RESULT}.tmp"
+    temporary.write_text(json.dumps(record, indent=1))
+    os.replace(temporary, stage.out / RESULT)

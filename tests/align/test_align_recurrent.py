@@ -1,0 +1,663 @@
+"""The recurrent drafter's training: its loss, its figures and its course, against slow loops."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from typer.testing import CliRunner
+
+from collect.align import course
+from collect.align.distil import distilled, law, pieces, step_weights
+from collect.align.flat import Stream, flatten, on_device, order
+from collect.align.held_out import HeldOut
+from collect.align.recurrent import SOFTER, Lesson, disturbed, new_cell, train
+from collect.align.stage import RESULT, Stage, Target, commonest, finished, of_tasks, run_stage
+from collect.align.student import RecurrentRecipe, Student
+from collect.align.teacher import Teacher
+from collect.align.tokens import Text, Tokens, pack
+from decoders import targets
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+from router.cli import app
+
+CPU = torch.device("cpu")
+CONFIG = CellConfig(hidden=32, width=48)
+RECIPE = RecurrentRecipe(epochs=6, batch_tokens=160, steps=3, lr=1e-2, matrix_lr=1e-2)
+
+
+@pytest.fixture(scope="module")
+def model(target: Path) -> Any:
+    """The toy target by transformers: another's word on what it says. Sharper than at random, so
+    that something can be learnt of it."""
+    from transformers import AutoModelForCausalLM
+
+    torch.manual_seed(3)
+    model = AutoModelForCausalLM.from_pretrained(target, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(8)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def folder(model: Any, target: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sharp")
+    model.save_pretrained(folder)
+    for path in target.glob("tokenizer*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def teacher(folder: Path) -> Teacher:
+    backend = targets.load_backend(folder, CPU, torch.float32, "native", context=16)
+    assert isinstance(backend, LlamaBackend)
+    return Teacher(backend)
+
+
+@pytest.fixture(scope="module")
+def tokens(model: Any) -> Tokens:
+    """The target's own greedy answers to random prompts, and some that it drew."""
+    chance = torch.Generator().manual_seed(0)
+    texts = []
+    for number in range(90):
+        prompt = torch.randint(3, 43, (1, 2 + number % 4), generator=chance)
+        drawn = number % 3 == 2
+        torch.manual_seed(number)
+        ids = model.generate(
+            prompt,
+            max_new_tokens=9 + number % 5,
+            do_sample=drawn,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        task = ("qa", "math")[number % 2]
+        texts.append(Text(ids[0].numpy(), prompt.shape[1], task, float(drawn)))
+    return pack(texts)
+
+
+@pytest.fixture
+def vocab() -> DraftVocab:
+    return DraftVocab(list(range(2, 36)), 43)
+
+
+def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
+    """One whose blocks say something: untrained ones hardly do."""
+    cell = new_cell(teacher, CONFIG, torch.arange(3, 43).unsqueeze(0), seed)
+    with torch.no_grad():
+        for down in cell.down:
+            down.mul_(10)
+    return cell
+
+
+def laws(model: Any, text: np.ndarray) -> Tensor:
+    """[T, V] of the next token after each."""
+    with torch.no_grad():
+        return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0].softmax(-1)
+
+
+def slow_loss(
+    model: Any,
+    teacher: Teacher,
+    cell: RecurrentCell,
+    vocab: DraftVocab,
+    texts: list[np.ndarray],
+    recipe: RecurrentRecipe,
+    tv: float = 0.0,
+) -> Tensor:
+    """Position by position, step by step, text by text."""
+    shares = [recipe.fade**step for step in range(recipe.steps)]
+    parts: list[list[Tensor]] = [[] for _ in shares]
+    for text in texts:
+        ids = torch.from_numpy(text.astype(np.int64))
+        with torch.no_grad():
+            final = model.model(ids[None])[0][0]  # [T, d], normed
+        p_all = laws(model, text)[:, vocab.to_target]
+        for start in range(len(ids)):
+            state = final[start]
+            for step in range(1, recipe.steps + 1):
+                at = start + step
+                if at >= len(ids):
+                    break
+                state = cell(state, teacher.embedding[ids[at]])
+                q = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
+                p = p_all[at] / p_all[at].sum()
+                kl = (p * (p.log() - q.log())).sum()
+                varied = (p - q).abs().sum() / 2
+                parts[step - 1].append((1 - tv) * kl + tv * varied)
+    means = [share * torch.stack(part).mean() for share, part in zip(shares, parts, strict=True)]
+    return sum(means, torch.zeros(())) / sum(shares)
+
+
+def gradients(cell: RecurrentCell, loss: Tensor) -> list[Tensor]:
+    return list(torch.autograd.grad(loss, list(cell.parameters())))
+
+
+@pytest.mark.parametrize("tv", [0.0, 0.4])
+def test_the_loss_is_the_slow_loops(
+    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens, tv: float
+) -> None:
+    texts = [tokens.text(row) for row in (0, 5, 11)] + [np.array([4, 9]), np.array([7])]
+    cell = a_cell(teacher)
+    slow = slow_loss(model, teacher, cell, vocab, texts, RECIPE, tv)
+    fast = Lesson(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64), tv, 0)
+    torch.testing.assert_close(fast, slow, rtol=2e-4, atol=1e-5)
+    for one, other in zip(gradients(cell, fast), gradients(cell, slow), strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-5)
+
+
+def test_the_gradient_is_that_of_the_loss() -> None:
+    """By autograd itself, chunks and all, in float64."""
+    torch.manual_seed(0)
+    read = torch.randn(2, 7, 5, dtype=torch.float64, requires_grad=True)
+    final, rows = torch.randn(7, 5, dtype=torch.float64), torch.randn(9, 5, dtype=torch.float64)
+    weights = torch.rand(2, 7, dtype=torch.float64)
+    for tv in (0.0, 0.5, 1.0):
+        fast = distilled(read, final, rows, weights, tv, chunk=3)
+        p, q = ((x @ rows.T).softmax(-1) for x in (final, read))
+        kl = (p * (p.log() - q.log())).sum(-1)
+        overlap = torch.minimum(p.expand_as(q), q).sum(-1)
+        slow = (weights * ((1 - tv) * kl + tv * (1 - overlap))).sum()
+        torch.testing.assert_close(fast, slow)
+        one, other = (torch.autograd.grad(loss, read)[0] for loss in (2 * fast, 2 * slow))
+        torch.testing.assert_close(one, other)
+
+
+def test_nothing_is_lost_where_the_laws_are_one() -> None:
+    logits = torch.randn(4, 6)
+    weight = torch.ones(4)
+    loss, gradient = pieces(*law(logits), logits + 3, weight, 0.0)
+    assert abs(float(loss)) < 1e-5 and float(gradient.abs().max()) < 1e-6
+    loss, _ = pieces(*law(logits), logits + 3, weight, 0.5)  # which has a kink there
+    assert abs(float(loss)) < 1e-5
+
+
+def test_padding_does_not_count(teacher: Teacher, vocab: DraftVocab, tokens: Tokens) -> None:
+    cell = a_cell(teacher)
+    short, long = tokens.text(0)[:4], tokens.text(11)
+    lesson = Lesson(teacher, vocab, RECIPE)
+    exact = lesson.loss(cell, flatten([short, long]), 0.0, 0)
+    padded = lesson.loss(cell, flatten([short, long], 128), 0.0, 0)
+    swapped = lesson.loss(cell, flatten([long, short], 128), 0.0, 0)
+    wanted = gradients(cell, exact)
+    for other in (padded, swapped):
+        torch.testing.assert_close(other, exact, rtol=1e-5, atol=1e-6)
+        for one, two in zip(gradients(cell, other), wanted, strict=True):
+            torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-6)
+    weights = step_weights(flatten([short, long], 128).at, 3, 0.5)
+    assert weights.shape == (3, 128)
+    assert float(weights[:, len(short) + len(long) :].abs().sum()) == 0
+    torch.testing.assert_close(weights.sum(1), torch.tensor([4, 2, 1]) / 7)
+
+
+def test_an_epoch_has_every_text_once_and_no_batch_too_large(tokens: Tokens) -> None:
+    lengths = tokens.lengths
+    for seed in range(3):
+        batches = order(lengths, 60, np.random.default_rng(seed))
+        assert sorted(np.concatenate(batches).tolist()) == list(range(len(lengths)))
+        assert max(lengths[rows].max() * len(rows) for rows in batches) <= 60
+    assert len(order(np.array([90, 5]), 60, np.random.default_rng(0))) == 2  # one text at least
+
+
+def test_a_stream_goes_on_where_it_was_left(tokens: Tokens) -> None:
+    stream = Stream(tokens, 100, 12, 8, seed=4)
+    epoch = stream.steps(1)
+    count = stream.steps(2) + 3
+    whole = list(itertools.islice(stream.batches(), count))
+    for skipped in (1, epoch, epoch + 2):
+        rest = itertools.islice(stream.batches(skipped), count - skipped)
+        for one, other in zip(whole[skipped:], rest, strict=True):
+            assert torch.equal(one.rows, other.rows) and torch.equal(one.at, other.at)
+    assert sum(flat.positions for flat in whole[:epoch]) == np.minimum(tokens.lengths, 12).sum()
+    assert all(len(flat.where) % 8 == 0 for flat in whole)
+    kept = {tuple(tokens.text(row)[-12:].tolist()) for row in range(len(tokens))}  # their ends
+    for flat in whole[:epoch]:
+        starts = torch.cat([(flat.at == 0).nonzero()[:, 0], torch.tensor([flat.positions])])
+        for first, last in itertools.pairwise(starts.tolist()):
+            assert tuple(flat.ids[first:last].tolist()) in kept
+
+
+def test_batches_come_in_order_from_their_thread(
+    tokens: Tokens,
+) -> None:
+    from collect.align import flat
+
+    def numbers() -> Iterator[int]:
+        yield from itertools.count()
+
+    made = flat._ahead(numbers())
+    assert list(itertools.islice(made, 20)) == list(range(20))
+    made.close()
+    one = next(on_device(Stream(tokens, 100, 12, 8, 0).batches(), CPU))
+    assert one.rows.device == CPU
+
+
+def live_counts(
+    model: Any,
+    teacher: Teacher,
+    cell: RecurrentCell,
+    vocab: DraftVocab,
+    text: np.ndarray,
+    answer: int,
+) -> list[tuple[int, int]]:
+    """(right, possible) for 1, 2 and 3 tokens in a row: drafts are fed on, as in decoding."""
+    ids = torch.from_numpy(text.astype(np.int64))
+    final = model.model(ids[None])[0][0]
+    counts = [[0, 0] for _ in range(3)]
+    for known in range(answer, len(ids) - 1):  # the newest token, not yet read by the target
+        state, token, right = final[known - 1], int(ids[known]), True
+        for deep in range(3):
+            if known + 1 + deep >= len(ids):
+                break
+            state = cell(state, teacher.embedding[token])
+            logits = teacher.head[vocab.to_target] @ cell.read(state)
+            token = int(vocab.to_target[logits.argmax()])
+            right = right and token == int(ids[known + 1 + deep])
+            counts[deep][0] += right
+            counts[deep][1] += 1
+    return [(right, possible) for right, possible in counts]
+
+
+@torch.no_grad()
+def slow_overlap(
+    model: Any,
+    teacher: Teacher,
+    cell: RecurrentCell,
+    vocab: DraftVocab,
+    text: np.ndarray,
+    answer: int,
+) -> list[float]:
+    ids = torch.from_numpy(text.astype(np.int64))
+    final = model.model(ids[None])[0][0]
+    found = []
+    for known in range(answer, len(ids) - 1):
+        state = cell(final[known - 1], teacher.embedding[ids[known]])
+        q = torch.zeros(43)
+        q[vocab.to_target] = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
+        found.append(float(torch.minimum(laws(model, text)[known], q).sum()))
+    return found
+
+
+def test_held_out_figures_are_those_of_a_live_loop(
+    model: Any, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+) -> None:
+    cell = trained(teacher, vocab, tokens)
+    found = HeldOut(teacher, tokens, 12, most=60).figures(cell, vocab)
+    names = tokens.names()
+    for task in ("qa", "math"):
+        rows = np.flatnonzero(names == task)
+        greedy = [row for row in rows if tokens.temperature[row] == 0][:12]
+        drawn = [row for row in rows if tokens.temperature[row] > 0][:12]
+        with torch.no_grad():
+            counted = [
+                live_counts(model, teacher, cell, vocab, tokens.text(row), int(tokens.answer[row]))
+                for row in greedy
+            ]
+        for deep, name in enumerate(("first", "two", "three")):
+            right, possible = (sum(c[deep][part] for c in counted) for part in (0, 1))
+            assert 0 < right < possible
+            assert found[task][name] == pytest.approx(right / possible)
+        overlaps = [
+            slow_overlap(model, teacher, cell, vocab, tokens.text(row), int(tokens.answer[row]))
+            for row in (*greedy, *drawn)
+        ]
+        both = [value for one in overlaps for value in one]
+        assert found[task]["overlap"] == pytest.approx(np.mean(both), rel=1e-4)
+        alone = [value for one in overlaps[len(greedy) :] for value in one]
+        assert found[task]["overlap_drawn"] == pytest.approx(np.mean(alone), rel=1e-4)
+    assert min(found[t]["first"] for t in ("qa", "math")) <= found["overall"]["first"]
+    assert max(found[t]["first"] for t in ("qa", "math")) >= found["overall"]["first"]
+
+
+def test_a_long_held_out_text_keeps_its_end(
+    teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+) -> None:
+    cell = a_cell(teacher)
+    cut = 6
+    ends = pack(
+        [
+            Text(
+                tokens.text(row)[-cut:],
+                max(0, int(tokens.answer[row]) - max(0, int(tokens.lengths[row]) - cut)),
+                str(tokens.names()[row]),
+                float(tokens.temperature[row]),
+            )
+            for row in range(len(tokens))
+        ]
+    )
+    one = HeldOut(teacher, tokens, 99, longest=cut).figures(cell, vocab)
+    other = HeldOut(teacher, ends, 99).figures(cell, vocab)
+    assert one.keys() == other.keys()
+    for task in one:
+        assert one[task] == pytest.approx(other[task], rel=1e-5)
+
+
+def nothing(*args: Any) -> None:
+    pass
+
+
+def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60) -> RecurrentCell:
+    student, lesson = (
+        Student(a_cell(teacher), teacher.dtype, RECIPE),
+        Lesson(teacher, vocab, RECIPE),
+    )
+    stream = Stream(tokens, 160, 64, 32, 0)
+    for number, flat in enumerate(itertools.islice(stream.batches(), steps)):
+        lesson.loss(student.work, flat, 0.0, number).backward()  # type: ignore[no-untyped-call]
+        student.step(1.0, number)
+    return student.result()
+
+
+def test_training_improves_agreement(
+    tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+) -> None:
+    held = np.arange(len(tokens)) % 5 == 0
+    held_out = HeldOut(teacher, tokens.pick(held), 99)
+    cell = a_cell(teacher)
+    before = held_out.figures(cell, vocab)["overall"]
+    seen: list[Any] = []
+    point = train(
+        cell,
+        vocab,
+        teacher,
+        tokens.pick(~held),
+        held_out,
+        replace(RECIPE, epochs=25),
+        tmp_path,
+        nothing,
+        seen.append,
+    )
+    after = point.figures["overall"]
+    assert after["first"] > before["first"] + 0.1
+    assert after["overlap"] > before["overlap"] + 0.1
+    assert seen[-1]["loss"] < 0.7 * seen[0]["loss"]
+    assert point.positions == 25 * int(tokens.pick(~held).lengths.sum())
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"ema": 0.9, "noise": 0.2, "dropout": 0.1, "tv": 0.5, "tv_from": 0.5}],
+    ids=["plain", "all"],
+)
+def test_a_killed_run_goes_on_to_the_same_weights(
+    tmp_path: Path,
+    teacher: Teacher,
+    vocab: DraftVocab,
+    tokens: Tokens,
+    monkeypatch: pytest.MonkeyPatch,
+    more: dict[str, float],
+) -> None:
+    recipe = replace(RECIPE, **more)
+    held_out = HeldOut(teacher, tokens, 2)
+    monkeypatch.setattr(course, "FIRST_POINT", 300)
+    results: list[list[Tensor]] = []
+
+    def run(folder: Path) -> None:
+        saved: list[RecurrentCell] = []
+        train(
+            a_cell(teacher),
+            vocab,
+            teacher,
+            tokens,
+            held_out,
+            recipe,
+            folder,
+            lambda cell, _: saved.append(cell),
+            nothing,
+        )
+        results.append([p.detach().clone() for p in saved[-1].parameters()])
+
+    run(tmp_path / "whole")
+    step, left = Student.step, iter(range(21))
+
+    def dies(student: Student, rate: float, number: int) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        step(student, rate, number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Student, "step", dies)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "killed")
+    points = (tmp_path / "killed" / course.CURVE).read_text().splitlines()
+    assert len(points) > 1  # it had come so far
+    run(tmp_path / "killed")
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    curves = [
+        [
+            {k: v for k, v in json.loads(line).items() if k != "seconds"}
+            for line in (tmp_path / name / course.CURVE).read_text().splitlines()
+        ]
+        for name in ("whole", "killed")
+    ]
+    assert curves[0] == curves[1]
+    counted = [point["positions"] for point in curves[0]]
+    assert counted == sorted(set(counted))
+
+
+def test_another_recipe_and_a_loss_that_is_none_are_refused(
+    tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+) -> None:
+    held_out = HeldOut(teacher, tokens, 2)
+
+    def run(folder: Path, recipe: RecurrentRecipe, cell: RecurrentCell) -> None:
+        train(cell, vocab, teacher, tokens, held_out, recipe, folder, nothing, nothing)
+
+    run(tmp_path / "one", replace(RECIPE, epochs=1), a_cell(teacher))
+    with pytest.raises(DraftpickError, match="another recipe"):
+        run(tmp_path / "one", replace(RECIPE, epochs=2), a_cell(teacher))
+    broken = a_cell(teacher)
+    with torch.no_grad():
+        broken.norm.fill_(torch.nan)
+    with pytest.raises(DraftpickError, match="the loss is nan"):
+        run(tmp_path / "two", replace(RECIPE, epochs=1), broken)
+    assert not (tmp_path / "two" / "training.pt").exists()
+
+
+def test_minutes_bound_a_run(
+    tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+) -> None:
+    recipe = replace(RECIPE, minutes=0.02)
+    held_out = HeldOut(teacher, tokens, 1)
+    told: list[dict[str, float]] = []
+    point = train(
+        a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, told.append
+    )
+    assert 1.2 <= point.seconds < 5
+    assert told and all(0 <= now["progress"] < 1 for now in told)
+    again = train(
+        a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, nothing
+    )
+    assert again.step == point.step  # its time is spent
+    assert len((tmp_path / course.CURVE).read_text().splitlines()) == 1
+
+
+def test_noise_and_dropout_are_of_the_size_named() -> None:
+    states = torch.randn(2000, 64) * 5
+    chance = torch.Generator().manual_seed(0)
+    noisy = disturbed(states, 0.3, 0.0, chance)
+    assert float((noisy - states).std()) == pytest.approx(1.5, rel=0.02)
+    thinned = disturbed(states, 0.0, 0.25, chance)
+    gone = thinned == 0
+    assert float(gone.float().mean()) == pytest.approx(0.25, abs=0.01)
+    torch.testing.assert_close(thinned[~gone], states[~gone] / 0.75)
+
+
+def test_a_new_cell_hands_on_what_it_is_given(teacher: Teacher) -> None:
+    rows = torch.arange(3, 43).unsqueeze(0)
+    cell = new_cell(teacher, CONFIG, rows, 0)
+    states = teacher.states(rows)[0]
+    read = cell.read(states).detach()
+    shares = (read / states)[0]
+    torch.testing.assert_close(shares, shares[:1].expand_as(shares))
+    size = float(read.square().mean() / states.square().mean()) ** 0.5
+    assert size == pytest.approx(SOFTER, rel=0.1)
+
+
+def test_the_vocabulary_is_of_answers(tokens: Tokens) -> None:
+    vocab = commonest(tokens, 20, 43, (2,))
+    counts = np.zeros(43, int)
+    for row in range(len(tokens)):
+        for token in tokens.text(row)[tokens.answer[row] :]:
+            counts[token] += 1
+    kept = vocab.to_target.tolist()
+    assert len(kept) == 19 and 2 in kept and kept == sorted(kept)
+    left = [i for i in range(43) if i not in kept]
+    assert min(counts[i] for i in kept if i != 2) >= max(counts[i] for i in left)
+    few = commonest(pack([Text([9, 5, 5], 1, "qa")]), 20, 43, (2,))
+    assert few.to_target.tolist() == [2, 5]  # none that was never seen in an answer
+
+
+def a_target(teacher: Teacher) -> Target:
+    return Target("toy", teacher, (2,))
+
+
+def test_a_specialist_goes_on_from_a_generalist(
+    tmp_path: Path, teacher: Teacher, tokens: Tokens
+) -> None:
+    held_out = HeldOut(teacher, tokens, 3)
+    recipe = replace(RECIPE, epochs=2)
+    general = Stage(tmp_path / "general", width=48, vocab_size=30)
+    run_stage(general, a_target(teacher), tokens, held_out, recipe, "test", nothing)
+    math = Stage(tmp_path / "math", tmp_path / "general/model", ("math",))
+    assert finished(math, recipe) is None
+    point = run_stage(math, a_target(teacher), tokens, held_out, recipe, "test", nothing)
+    assert finished(math, recipe) == point
+    assert finished(math, replace(recipe, seed=9)) is None
+    card = json.loads((math.out / "model/card.json").read_text())
+    assert card["start"] == "general" and card["tasks"] == ["math"]
+    assert {"qa", "math", "overall"} == set(card["acceptance"])  # judged on every task
+    assert point.positions == 2 * int(of_tasks(tokens, ["math"]).lengths.sum())
+    for stage in (general, math):
+        record = json.loads((stage.out / RESULT).read_text())
+        assert record["finished"] and record["recipe"] == asdict(recipe)
+    vocabs = [DraftVocab.load(stage.out / "model") for stage in (general, math)]
+    assert vocabs[0] and vocabs[1] and torch.equal(vocabs[0].to_target, vocabs[1].to_target)
+    # figures are those of what was written
+    loaded = RecurrentCell.load(math.out / "model", CPU, torch.float32)
+    again = held_out.figures(loaded, vocabs[1])["overall"]["overlap"]
+    assert again == pytest.approx(point.figures["overall"]["overlap"], abs=0.02)  # in bfloat16
+
+
+@pytest.mark.parametrize(
+    ("stage", "texts", "says"),
+    [
+        (Stage(Path("x"), tasks=("mat",)), None, "no text is of mat; use math, qa"),
+        (Stage(Path("x"), Path("nowhere")), None, "holds no recurrent drafter"),
+        (Stage(Path("x")), [Text([5, 50], 1, "qa")], "the id 50, and toy knows 43"),
+        (Stage(Path("x")), [Text([5], 1, "qa")], "no text of two tokens"),
+    ],
+)
+def test_mistakes_are_named(
+    tmp_path: Path,
+    teacher: Teacher,
+    tokens: Tokens,
+    stage: Stage,
+    texts: list[Text] | None,
+    says: str,
+) -> None:
+    given = tokens if texts is None else pack(texts)
+    stage = replace(stage, out=tmp_path / "out")
+    with pytest.raises(DraftpickError, match=says):
+        run_stage(
+            stage, a_target(teacher), given, HeldOut(teacher, tokens, 1), RECIPE, "test", nothing
+        )
+
+
+def test_another_targets_drafter_is_no_start(
+    tmp_path: Path, teacher: Teacher, tokens: Tokens
+) -> None:
+    RecurrentCell(CellConfig(hidden=16, width=8)).save(tmp_path)
+    DraftVocab([2, 3], 43).save(tmp_path)
+    with pytest.raises(DraftpickError, match="drafts for another target than toy"):
+        run_stage(
+            Stage(tmp_path / "out", tmp_path),
+            a_target(teacher),
+            tokens,
+            HeldOut(teacher, tokens, 1),
+            RECIPE,
+            "test",
+            nothing,
+        )
+
+
+def test_compiled_training_takes_the_same_steps(
+    teacher: Teacher, vocab: DraftVocab, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through the compiler's own tracing, without its code generation."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda f, **k: real(f, backend="aot_eager", **k))
+    flat = flatten([tokens.text(0), tokens.text(11)], 64)
+    cells = [a_cell(teacher), a_cell(teacher)]
+    for cell, compiled in zip(cells, (False, True), strict=True):
+        recipe = replace(RECIPE, compiled=compiled)
+        student, lesson = Student(cell, torch.float32, recipe), Lesson(teacher, vocab, recipe)
+        lesson.rehearse(student, flat)
+        for number in range(2):
+            lesson.loss(student.work, flat, 0.0, number).backward()  # type: ignore[no-untyped-call]
+            student.step(1.0, number)
+        assert (lesson._unroll is not Lesson(teacher, vocab, RECIPE)._unroll) == compiled
+    for one, other in zip(cells[0].parameters(), cells[1].parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_what_cannot_be_compiled_is_run_as_it_is(
+    teacher: Teacher,
+    vocab: DraftVocab,
+    tokens: Tokens,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def none(function: Any, **options: Any) -> Any:
+        def fails(*args: Any) -> None:
+            raise RuntimeError("no compiler here")
+
+        return fails
+
+    monkeypatch.setattr(torch, "compile", none)
+    recipe = replace(RECIPE, compiled=True)
+    student = Student(a_cell(teacher), torch.float32, recipe)
+    lesson = Lesson(teacher, vocab, recipe)
+    flat = flatten([tokens.text(0)], 32)
+    lesson.rehearse(student, flat)
+    assert "not compiled (RuntimeError: no compiler here)" in capsys.readouterr().err
+    plain = Lesson(teacher, vocab, RECIPE).loss(student.work, flat, 0.0, 0)
+    torch.testing.assert_close(lesson.loss(student.work, flat, 0.0, 0), plain)
+    assert all(p.grad is None for p in student.work.parameters())  # nothing is left of it
+
+
+def test_align_makes_a_recurrent_drafter(
+    tmp_path: Path, folder: Path, written: tuple[Path, Path]
+) -> None:
+    queries, outputs = written
+    arguments = ["align", "--kind", "recurrent", "--out", str(tmp_path / "out")]
+    arguments += ["--target", str(folder), "--device", "cpu", "--vocab-size", "38"]
+    arguments += ["--queries", str(queries), "--outputs", str(outputs), "--width", "32"]
+    arguments += ["--epochs", "4", "--batch-tokens", "256"]
+    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert done.exit_code == 0 and "acceptance" in done.output
+    made = tmp_path / "out/model"
+    card = json.loads((made / "card.json").read_text())
+    assert card["kind"] == "recurrent"
+    assert card["queries"] + card["held_out_queries"] == 160 and card["held_out_queries"] > 0
+    assert set(card["acceptance"]) == {"qa", "math", "overall"}
+    assert set(card["files"]) == {"recurrent.safetensors", "config.json", "draft_vocab.json"}
+    page = (made / "README.md").read_text()
+    assert "recurrent cell" in page and "| overall |" in page
+    cell = RecurrentCell.load(made, CPU, torch.bfloat16)
+    assert cell.config == CellConfig(32, 32, 2)
+    vocab = DraftVocab.load(made)
+    assert vocab is not None and vocab.target_vocab == 43 and 2 in vocab.to_target.tolist()
