@@ -21,7 +21,7 @@ from .int4 import Int4Weight
 from .int8 import Int8Weight
 from .kv import KVCache
 from .llama_model import LayerWeights, Rope, Shape, Weights
-from .packed import Matrix
+from .packed import Matrix, dense
 
 if TYPE_CHECKING:
     from .fused_kernels import Kept, Launch
@@ -86,7 +86,7 @@ def kept(weight: Matrix) -> Kept:
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
         return Kept(INT8, outputs, inputs, weight.values, weight.scale, weight.scale)
-    weight = weight.detach().contiguous()
+    weight = dense(weight).detach().contiguous()
     return Kept(DENSE, *weight.shape, weight, weight, weight)
 
 

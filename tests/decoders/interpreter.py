@@ -1,25 +1,44 @@
-"""Triton's interpreter, so that kernels run on a CPU; to be imported before any kernel.
+"""Triton's interpreter, so that the fused kernels run on a CPU: `interpret()` before they are used.
 
-Three of its ways are mended here (Triton 3.6, NumPy 2.4): it multiplies bfloat16 as the integers
-that it keeps them in, rounds to bfloat16 towards zero, and takes loop bounds from arrays of one
-element by a conversion that NumPy has given up.
+A few of its ways are mended here (Triton 3.6, NumPy 2.4). It multiplies bfloat16 as the integers
+that it keeps them in, rounds to bfloat16 towards zero, takes loop bounds from arrays of one element
+by a conversion that NumPy has given up, and knows Triton's own functions only where it was asked
+for before Triton was first imported.
 """
 
 from __future__ import annotations
 
-import os
+import importlib
+import sys
 from typing import Any
 
 import numpy as np
-
-os.environ["TRITON_INTERPRET"] = "1"
-
+import pytest
 import triton.language as tl
 from triton.runtime import interpreter
+from triton.runtime.jit import JITFunction
 
+KERNELS = "decoders.backends.fused_kernels"
 _patch_tensor = interpreter._patch_lang_tensor
 _dot = interpreter.InterpreterBuilder.create_dot
 _cast = interpreter.InterpreterBuilder.cast_impl
+
+
+def interpret() -> None:
+    """From now on this process interprets the fused kernels."""
+    interpreter._patch_lang_tensor = _with_index
+    interpreter.InterpreterBuilder.create_dot = _dot_of_wide
+    interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
+    interpreter.InterpreterBuilder.create_fp_to_fp = _to_nearest
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRITON_INTERPRET", "1")
+        importlib.import_module("triton.experimental.gluon")  # wants them as they were
+        for module in (tl, tl.standard):
+            for name, value in list(vars(module).items()):
+                if isinstance(value, JITFunction):
+                    setattr(module, name, interpreter.InterpretedFunction(value.fn))
+        sys.modules.pop(KERNELS, None)
+        importlib.import_module(KERNELS)
 
 
 def _wide(handle: Any) -> Any:
@@ -39,23 +58,19 @@ def _dot_of_wide(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
 
 
 def _cast_to_nearest(self: Any, source: Any, dtype: Any) -> Any:
-    if source.dtype.scalar == tl.bfloat16:
-        source = _wide(source)
+    if source.dtype.scalar == dtype.scalar:
+        return source
+    source = _wide(source)
     if dtype.scalar != tl.bfloat16:
         return source if source.dtype.scalar == dtype.scalar else _cast(self, source, dtype)
     if source.dtype.scalar != tl.float32:
         source = _cast(self, source, tl.float32)
     bits = np.ascontiguousarray(source.data).view(np.uint32).astype(np.uint64)
     even = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
-    nan = np.isnan(source.data)
-    return interpreter.TensorHandle(np.where(nan, np.uint16(0x7FC0), even), tl.bfloat16)
+    return interpreter.TensorHandle(
+        np.where(np.isnan(source.data), np.uint16(0x7FC0), even), tl.bfloat16
+    )
 
 
 def _to_nearest(self: Any, source: Any, dtype: Any, rounding: Any) -> Any:
     return _cast_to_nearest(self, source, dtype)
-
-
-interpreter._patch_lang_tensor = _with_index
-interpreter.InterpreterBuilder.create_dot = _dot_of_wide
-interpreter.InterpreterBuilder.cast_impl = _cast_to_nearest
-interpreter.InterpreterBuilder.create_fp_to_fp = _to_nearest

@@ -1,0 +1,281 @@
+"""Fused kernels: what the layers of `llama_model` give, and the same bits at every width.
+
+Without a GPU Triton's interpreter runs them, a program after the other.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from decoder_toys import ListedLengths, autoregressive, method, random_exit, run
+from torch import Tensor
+
+from decoders.backends import fused
+from decoders.backends.fused import FusedBlocks, FusedLayers
+from decoders.backends.kv import KVCache
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import (
+    LayerWeights,
+    Shape,
+    Weights,
+    all_heads,
+    attention_mask,
+    rms_norm,
+    rope_table,
+    through,
+)
+from decoders.backends.packed import Rounding, linear
+from decoders.backends.recorded import WIDEST, Run, cuda_graphs
+from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
+from decoders.backends.rope import Rotation
+from decoders.drafters import NeuralDrafter
+from decoders.records import Request
+
+CUDA = torch.cuda.is_available()
+DEVICE = torch.device("cuda" if CUDA else "cpu")
+CONTEXT = 256
+MLP = 80
+FITS = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 48}  # int4 too
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
+Tiny = Callable[..., Path]
+
+if not CUDA:
+    from interpreter import interpret
+
+    interpret()
+
+
+def as_it_is(run: Run) -> Run:
+    """A recorder that runs a pass anew each time: kernels cannot be traced."""
+    return run
+
+
+def model(
+    heads: int, kv_heads: int, dtype: torch.dtype, biased: bool = False
+) -> tuple[Shape, Weights]:
+    generator = torch.Generator().manual_seed(heads)
+
+    def matrix(*size: int) -> Tensor:
+        return (torch.randn(*size, generator=generator) * size[-1] ** -0.5).to(DEVICE, dtype)
+
+    def norm() -> Tensor:
+        return (1 + 0.1 * torch.randn(48, generator=generator)).to(DEVICE, dtype)
+
+    d, head_dim, vocab = 48, 16, 40
+    rows = (heads + 2 * kv_heads) * head_dim
+    layers = [
+        LayerWeights(
+            norm(),
+            matrix(rows, d),
+            matrix(d, heads * head_dim),
+            norm(),
+            matrix(2 * MLP, d),
+            matrix(d, MLP),
+            matrix(rows) if biased else None,
+        )
+        for _ in range(2)
+    ]
+    frequencies = tuple(10000.0 ** (-i / 8) for i in range(8))
+    rotation = Rotation(frequencies, 1.0)
+    shape = Shape(2, d, heads, kv_heads, head_dim, vocab, CONTEXT, 1e-5, rotation)
+    return shape, Weights(matrix(vocab, d), layers, norm(), matrix(vocab, d))
+
+
+def room(shape: Shape, dtype: torch.dtype) -> KVCache:
+    """A cache of a sequence that has been read."""
+    cache = KVCache(2, 1, shape.kv_heads, CONTEXT, shape.head_dim, dtype, DEVICE)
+    cache.all.copy_(torch.randn(cache.all.shape, generator=torch.Generator().manual_seed(1)))
+    return cache
+
+
+def states(t: int, d: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(t, d, generator=torch.Generator().manual_seed(t)).to(DEVICE, dtype)
+
+
+def at(start: int) -> Tensor:
+    return torch.tensor([start], device=DEVICE)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "biased"), [(3, 1, False), (4, 4, True), (8, 2, True)]
+)
+@pytest.mark.parametrize(("t", "start"), [(1, 0), (3, 62), (17, 130)])
+def test_layers_are_those_of_the_model(
+    heads: int, kv_heads: int, biased: bool, t: int, start: int, dtype: torch.dtype
+) -> None:
+    """Within float32's rounding; in bfloat16 within its own, relative to the states' size."""
+    shape, weights = model(heads, kv_heads, dtype, biased)
+    rope, h = rope_table(shape, DEVICE, dtype), states(t, shape.hidden, dtype)
+    plain, cache = room(shape, dtype), room(shape, dtype)
+    positions = torch.arange(start, start + t, device=DEVICE)
+    turned = all_heads((rope[0][positions], rope[1][positions]), shape)
+    seen = torch.arange(start + t, device=DEVICE) <= positions.unsqueeze(1)
+    mask = attention_mask(seen, shape, dtype)
+    slots = plain.slots(start, t, mask.shape[-1])
+    expected = through(h, weights.layers, shape, (turned, mask), slots)
+    layers = FusedLayers(shape, weights, rope, cache, WIDEST)
+    made = layers.through(h, 0, 2, at(start - 5), 5).clone()
+    near = 1e-5 if dtype == torch.float32 else 2e-2
+    assert off(made, expected) < near
+    assert off(cache.all, plain.all) < near
+    assert torch.equal(cache.all[..., start + t :, :], plain.all[..., start + t :, :])
+    final = layers.normed(made, torch.empty_like(made))
+    assert off(final, rms_norm(made, weights.norm, shape.norm_eps)) < near
+    assert off(layers.logits(final), linear(final, weights.head)) < near
+
+
+def off(made: Tensor, expected: Tensor) -> float:
+    """|made - expected| / |expected|; NaN passes no comparison."""
+    made, expected = made.double(), expected.double()
+    return float((made - expected).norm() / expected.norm())
+
+
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 1), (4, 4)])
+def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> None:
+    """Read alone, in a few, or with 16 others; over the end of a span of keys too."""
+    shape, weights = model(heads, kv_heads, torch.bfloat16)
+    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(17, shape.hidden, torch.bfloat16)
+    made, kept = [], []
+    for widths in ([17], [1] * 17, [4, 13], [16, 1], [2, 3, 5, 7]):
+        cache = room(shape, torch.bfloat16)
+        layers = FusedLayers(shape, weights, rope, cache, WIDEST)
+        done, parts = 0, []
+        for t in widths:
+            through = layers.through(h[done : done + t], 0, 2, at(55 + done), 0)
+            final = layers.normed(through, torch.empty_like(through))
+            parts.append(layers.logits(final).clone())
+            done += t
+        made.append(torch.cat(parts))
+        kept.append(cache.all)
+    assert made[0].isfinite().all()
+    for other, cache in zip(made[1:], kept[1:], strict=True):
+        assert torch.equal(made[0], other)
+        assert torch.equal(kept[0], cache)
+
+
+def test_any_range_of_layers(tiny: Tiny) -> None:
+    shape, weights = model(4, 2, torch.float32)
+    rope, h = rope_table(shape, DEVICE, torch.float32), states(2, shape.hidden, torch.float32)
+    layers = FusedLayers(shape, weights, rope, room(shape, torch.float32), WIDEST)
+    whole, before = layers.through(h, 0, 2, at(9), 0).clone(), h.clone()
+    lower = layers.through(h, 0, 1, at(9), 0).clone()
+    assert torch.equal(layers.through(lower, 1, 2, at(9), 0), whole)
+    assert torch.equal(h, before)
+    assert torch.equal(layers.through(h, 1, 1, at(9), 0), h)
+
+
+# -- whole models ---------------------------------------------------------------------------------
+
+
+def pair(
+    tiny: Tiny, rounding: Rounding | None = None, **sizes: int
+) -> tuple[LlamaBackend, LlamaBackend]:
+    """By PyTorch's operators, and fused."""
+    plain, backend = (
+        LlamaBackend.load(tiny(**{**FITS, **sizes}), DEVICE, torch.bfloat16, rounding=rounding)
+        for _ in range(2)
+    )
+    backend.record_passes(cuda_graphs() if CUDA else as_it_is, fuse=True)
+    return plain, backend
+
+
+@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
+def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | None) -> None:
+    """In bfloat16's rounding: logits reach 6, a wrong key moves them by 1."""
+    plain, backend = pair(tiny, rounding)
+    assert backend.passes == "fused"
+    assert torch.equal(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
+    for tokens in ([7], [3, 1, 2], [5]):
+        ids = torch.tensor(tokens, device=DEVICE)
+        made, expected = backend.extend(ids), plain.extend(ids)
+        torch.testing.assert_close(made, expected, atol=0.15, rtol=0.02)
+        assert off(made, expected) < 0.03
+        for one in (plain, backend):
+            one.truncate(one.length - len(tokens) + 1)
+
+
+@pytest.mark.parametrize("exits", [False, True])
+def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
+    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(20))
+    target = pair(tiny)[1]
+    lengths = ListedLengths([3, 0, 1, 5])
+    if exits:
+        how = method(random_exit(target, 1, seed=0), lengths)
+    else:
+        how = method(NeuralDrafter(pair(tiny)[1]), lengths)
+    drafted = run(target, how, PROMPT, Request(20))
+    assert drafted.ids == alone.ids
+    if not exits:  # the drafter is the target: every token stands
+        assert drafted.accepted == drafted.drafted > 0
+
+
+def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
+    backend = pair(tiny)[1]
+    backend.prefill(PROMPT)
+    assert backend.recorded is not None
+    read = backend.recorded.extend(torch.tensor([7, 2], device=DEVICE), backend.length)
+    assert off(linear(read.states, backend.weights.head), read.logits) < 0.01
+
+
+# -- a recurrent drafter's blocks -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("t", [1, 5])
+def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
+    torch.manual_seed(0)
+    cell = RecurrentCell(CellConfig(hidden=48, width=64)).to(DEVICE).requires_grad_(False)
+    for norm in (cell.norm, cell.embed_norm, *cell.norms):
+        norm.add_(0.1 * torch.randn_like(norm))
+    state, embedded = states(t, 48, torch.float32), states(t + 1, 48, torch.float32)[1:]
+    gate_up, down = ([fused.kept(m) for m in part] for part in (cell.gate_up, cell.down))
+    blocks, eps = FusedBlocks(48, 64, 8, state), cell.config.eps
+    made = torch.empty_like(state)
+    blocks.first(state, embedded, (cell.norms[0], cell.embed_norm), eps, gate_up[0], down[0], made)
+    blocks.later(made, cell.norms[1], eps, gate_up[1], down[1], made)
+    expected = cell(state, embedded)
+    assert off(made, expected) < 1e-5
+    head = states(50, 48, torch.float32)  # a vocabulary that no tile divides
+    logits = torch.empty(t, 50, device=DEVICE)
+    blocks.read_out(made, cell.norm, eps, fused.kept(head), logits)
+    assert off(logits, cell.read(expected) @ head.T) < 1e-5
+
+
+# -- what fits ------------------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape, weights = model(4, 2, torch.bfloat16)
+    if not CUDA:
+        assert fused.misfit(shape, weights) == "the kernels are for CUDA, not for cpu"
+    on_cuda = replace(weights, embedding=torch.empty(1, device="meta", dtype=torch.bfloat16))
+    monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda"))
+    assert fused.misfit(shape, on_cuda) is None
+    assert "40" in str(fused.misfit(replace(shape, head_dim=40), on_cuda))
+    assert "multiples of 16" in str(fused.misfit(replace(shape, hidden=50), on_cuda))
+    normed = replace(weights.layers[0], head_norms=weights.norm)
+    assert "normed" in str(fused.misfit(shape, replace(on_cuda, layers=[normed])))
+    wide = replace(on_cuda, embedding=torch.empty(1, device="meta"))
+    assert "bfloat16" in str(fused.misfit(shape, wide))
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert fused.misfit(shape, on_cuda) == "Triton is not installed"
+
+
+@pytest.mark.slow
+def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
+    """Apart, since this process may interpret them. Registers that do not fit spill to memory."""
+    script = Path(__file__).with_name("compile_fused.py")
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path)], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 2 * 3 * 7
