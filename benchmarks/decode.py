@@ -3,13 +3,17 @@
     python benchmarks/decode.py --limit 2 --max-new-tokens 128 --out decode.json
 
 Methods are interleaved prompt by prompt in seeded random order, each prompt `--repeats` times; the
-figures are medians over repeats, summed over prompts, the prefill included. Tokens are counted from
-ids, end-of-sequence included, for every method alike. transformers' assisted decoding takes the
-first neural drafter that scores the whole vocabulary (--assistant); those that ship score a part of
-it, which transformers cannot use, so that without --assistant it drafts with an early exit of the
-target itself (`assistant_early_exit`). flashspec and economize run on the same model, if they are
-installed, and --gguf adds engines that read that file (peers.py). --out is written after every
-prompt; with --resume a run that was stopped goes on, or takes more repeats.
+figures are medians over repeats, summed over prompts, the prefill included; beside them the median
+over prompts of each prompt's own ratio. Tokens are counted from ids, end-of-sequence included, for
+every method alike. transformers' assisted decoding takes the first neural drafter that scores the
+whole vocabulary (--assistant); those that ship score a part of it, which transformers cannot use,
+so that without --assistant it drafts with an early exit of the target itself
+(`assistant_early_exit`). flashspec and economize run on the same model, if they are installed, and
+--gguf adds engines that read that file (peers.py). What is compiled or recorded is so before the
+clock runs. A method that fails is named and left out.
+
+--out is written after every prompt; with --resume a run that was stopped goes on, or takes more
+repeats. After --minutes it stops by itself and sums up the prompts that it has.
 """
 
 from __future__ import annotations
@@ -19,7 +23,10 @@ import json
 import random
 import statistics
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from peers import (
@@ -38,7 +45,28 @@ from rich.table import Table
 from collect.provenance import hardware, versions
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request, read_queries, targets
+from decoders.backends.sync import synchronize
+from decoders.errors import DraftpickError
+from decoders.queries import Query
 from router.specbench.journal import write_atomically
+
+PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with
+COMPILED = "transformers compiled"
+
+
+@dataclass
+class Own:
+    """An arm as a Run. rounds: of its last answer."""
+
+    engine: Engine
+    arm: str
+    request: Request
+    rounds: int = 0
+
+    def __call__(self, ids: list[int]) -> int:
+        result = self.engine.decode(self.arm, ids, self.request)
+        self.rounds = result.rounds
+        return len(result.ids)
 
 
 def main() -> None:
@@ -47,6 +75,7 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=2, help="queries a task")
     parser.add_argument("--max-new-tokens", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="of timing, at most")
     parser.add_argument(
         "--dtype",
         nargs="+",
@@ -71,107 +100,270 @@ def main() -> None:
         action=argparse.BooleanOptionalAction,
         help="transformers with a static cache and torch.compile too; default: on CUDA",
     )
+    parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
     parser.add_argument("--resume", action="store_true", help="go on with what --out holds")
     given = parser.parse_args()
 
-    only = ["autoregressive", *filter(None, given.arms.split(","))] if given.arms else None
-    request = Request(given.max_new_tokens)
-    methods: dict[str, Run] = {}
-    for dtype in reversed(given.dtype):  # the first stays in `engine`
-        precision, _, backend = dtype.partition(":")
-        engine = Engine.load(
-            given.target,
-            given.config,
-            only=only,
-            dtype=precision,
-            device=given.device,
-            backend=backend or "auto",
-        )
-        for name in engine.arm_names:
-            label = name if dtype == given.dtype[0] else f"{name}, {dtype.replace(':', ', ')}"
-            methods[label] = _answering(engine, name, request)
-    like = engine.prefill([1]).logits
-    folder = targets.resolve(given.target)
-    most = given.max_new_tokens
-    compiled = like.device.type == "cuda" if given.compile is None else given.compile
-    model = transformers_model(folder, like)
-    assistant = transformers_model(given.assistant, like) if given.assistant else None
-    methods |= transformers_runs(model, most, assistant, given.exit_layer, compiled)
-    methods |= flashspec_runs(model, most, engine.eos_ids, assistant)
-    methods |= economize_runs(model, most, engine.eos_ids, given.assistant)
-    if given.gguf:
-        methods |= openvino_runs(given.gguf, engine.eos_ids, most)
-        methods |= llama_cpp_runs(given.gguf, engine.eos_ids, most, torch.get_num_threads())
-
+    engines = dict(loaded(given))
+    if not engines:
+        parser.error("no engine was loaded")
+    engine = next(iter(engines.values()))
     queries = read_queries(given.queries) if given.queries else shipped("test")
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
-    for run in methods.values():  # warm-up; the longest, for which static caches are made
-        run(max(prompts, key=len))
-    order = random.Random(given.seed)
-    settings = {
-        "queries": [q.id for q in asked],
-        "max_new_tokens": given.max_new_tokens,
-        "dtype": given.dtype,
-        "hardware": hardware(),
-        "versions": versions(),
-    }
-    seconds: dict[str, list[list[float]]] = {name: [[] for _ in prompts] for name in methods}
-    tokens: dict[str, list[int]] = {name: [0] * len(prompts) for name in methods}
-    if given.resume and given.out.exists():
-        held = json.loads(given.out.read_text())
-        if {name: held[name] for name in settings} != settings or set(held["tokens"]) != {*methods}:
-            parser.error(f"{given.out} holds another run; leave --resume out or name another --out")
-        seconds, tokens = held["seconds"], held["tokens"]
-    done = [len(times) for times in seconds["autoregressive"]]
-    jobs = [(at, turn) for turn in range(given.repeats) for at in range(len(prompts))]
-    for at, turn in track(jobs, description="decoding"):
-        if turn < done[at]:
+    methods = own_methods(given, engines) | peers(given, engine, max(map(len, prompts)))
+    timing = Timing.begin(given, methods, asked)
+    if timing is None:
+        parser.error(f"{given.out} holds another run; leave --resume out or name another --out")
+    timing.warm_up(prompts)
+    timing.run(prompts)
+    report(timing, asked)
+
+
+def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
+    """("dtype:backend" as given, engine) of each that loads."""
+    only = [PLAIN, *filter(None, given.arms.split(","))] if given.arms else None
+    for dtype in given.dtype:
+        precision, _, backend = dtype.partition(":")
+        try:
+            engine = Engine.load(
+                given.target,
+                given.config,
+                only=only,
+                dtype=precision,
+                device=given.device,
+                backend=backend or "auto",
+            )
+        except DraftpickError as error:
+            print(f"{dtype} is left out: {error}")
             continue
-        took: dict[str, float] = {}
-        for name in order.sample(list(methods), len(methods)):
+        yield dtype, engine
+
+
+def own_methods(given: argparse.Namespace, engines: dict[str, Engine]) -> dict[str, Run]:
+    """Every arm of every engine; those of the first by the arm's name alone."""
+    request, first = Request(given.max_new_tokens), next(iter(engines))
+    return {
+        arm if dtype == first else f"{arm}, {dtype.replace(':', ', ')}": Own(engine, arm, request)
+        for dtype, engine in engines.items()
+        for arm in engine.arm_names
+    }
+
+
+def peers(given: argparse.Namespace, engine: Engine, longest: int) -> dict[str, Run]:
+    """The other libraries, each with a model of its own: what one compiles or patches is no
+    concern of another's. longest: tokens of the longest prompt."""
+    like = engine.prefill([1]).logits
+    folder, most = targets.resolve(given.target), given.max_new_tokens
+    compiled = like.device.type == "cuda" if given.compile is None else given.compile
+    assistant = transformers_model(given.assistant, like) if given.assistant else None
+
+    def model() -> Any:
+        return transformers_model(folder, like)
+
+    makers = [
+        lambda: transformers_runs(
+            model(), most, assistant, given.exit_layer, longest if compiled else 0
+        ),
+        lambda: flashspec_runs(model(), most, engine.eos_ids, assistant, longest),
+        lambda: economize_runs(model(), most, engine.eos_ids, given.assistant),
+    ]
+    if given.gguf:
+        threads = torch.get_num_threads()
+        makers += [
+            lambda: openvino_runs(given.gguf, engine.eos_ids, most),
+            lambda: llama_cpp_runs(given.gguf, engine.eos_ids, most, threads),
+        ]
+    runs: dict[str, Run] = {}
+    for make in makers:
+        try:
+            runs |= make()
+        except Exception as error:  # a peer's own, of any kind
+            print(f"a peer is left out: {type(error).__name__}: {error}")
+    return runs
+
+
+@dataclass
+class Timing:
+    """What was measured so far: seconds[method][prompt] of each repeat, the tokens and, of our own
+    methods, the rounds of the last one; failed: why a method was left out."""
+
+    given: argparse.Namespace
+    settings: dict[str, Any]
+    methods: dict[str, Run]
+    seconds: dict[str, list[list[float]]]
+    tokens: dict[str, list[int]]
+    rounds: dict[str, list[int]]
+    failed: dict[str, str]
+
+    @classmethod
+    def begin(
+        cls, given: argparse.Namespace, methods: dict[str, Run], asked: Sequence[Query]
+    ) -> Timing | None:
+        """A fresh one or, with --resume, that of --out; None where that is another run's."""
+        settings = {
+            "queries": [q.id for q in asked],
+            "max_new_tokens": given.max_new_tokens,
+            "dtype": given.dtype,
+            "target": Path(given.target).name,
+            "note": given.note,
+            "hardware": hardware(),
+            "versions": versions(),
+        }
+        made = cls(
+            given,
+            settings,
+            methods,
+            {name: [[] for _ in asked] for name in methods},
+            {name: [0] * len(asked) for name in methods},
+            {name: [0] * len(asked) for name, run in methods.items() if isinstance(run, Own)},
+            {},
+        )
+        if not (given.resume and given.out.exists()):
+            return made
+        held = json.loads(given.out.read_text())
+        same = {name: held.get(name) for name in settings} == settings
+        if not same or {*held["tokens"], *held["failed"]} != {*methods}:
+            return None
+        for name in ("seconds", "tokens", "rounds", "failed"):
+            setattr(made, name, held[name])
+        made.methods = {name: run for name, run in methods.items() if name in made.seconds}
+        return made
+
+    def warm_up(self, prompts: Sequence[list[int]]) -> None:
+        """Before the clock runs: the longest prompt, for which static caches are made, and the
+        shortest; our own methods some more, as each width and reach of theirs is recorded when it
+        first comes up."""
+        ordered = sorted(prompts, key=len, reverse=True)
+        some = [ordered[0], ordered[-1]]
+        more = ordered[1 : -1 : max(1, len(ordered) // 6)]
+        for name, run in track([*self.methods.items()], description="warming up"):
+            for prompt in [*some, *more] if isinstance(run, Own) else some:
+                if self._timed(name, run, prompt) is None:
+                    break
+
+    def run(self, prompts: Sequence[list[int]]) -> None:
+        order, ends = random.Random(self.given.seed), time.monotonic() + 60 * self.given.minutes
+        done = [max((len(s[at]) for s in self.seconds.values()), default=0) for at in self._all()]
+        jobs = [(at, turn) for turn in range(self.given.repeats) for at in self._all()]
+        for at, turn in track(jobs, description="decoding"):
+            if turn < done[at]:
+                continue
+            if time.monotonic() > ends:
+                break
+            took: dict[str, float] = {}
+            for name in order.sample(list(self.methods), len(self.methods)):
+                run = self.methods[name]
+                timed = self._timed(name, run, prompts[at])
+                if timed is not None:
+                    took[name], self.tokens[name][at] = timed
+                    if isinstance(run, Own):
+                        self.rounds[name][at] = run.rounds
+            for name, spent in took.items():
+                self.seconds[name][at].append(spent)
+            self.save()
+
+    def _all(self) -> range:
+        return range(len(self.settings["queries"]))
+
+    def _timed(self, name: str, run: Run, prompt: list[int]) -> tuple[float, int] | None:
+        """Seconds and new tokens; None, and the method left out, where it fails."""
+        device = targets.device_of(self.given.device)
+        try:
+            synchronize(device)
             started = time.perf_counter()
-            tokens[name][at] = methods[name](prompts[at])
-            took[name] = time.perf_counter() - started
-        for name, spent in took.items():
-            seconds[name][at].append(spent)
-        record = {**settings, "tokens": tokens, "seconds": seconds}
-        write_atomically(given.out, json.dumps(record, indent=1))
+            made = run(prompt)
+            synchronize(device)
+            return time.perf_counter() - started, made
+        except Exception as error:  # a peer's own, of any kind
+            self.failed[name] = f"{type(error).__name__}: {str(error).strip()[:300]}"
+            print(f"{name} is left out: {self.failed[name]}")
+            for kept in (self.methods, self.seconds, self.tokens, self.rounds):
+                kept.pop(name, None)
+            return None
 
-    def speed_of(name: str, task: str | None = None) -> float:
-        """Tokens a second over all prompts, or those of one task."""
-        chosen = [at for at, query in enumerate(asked) if task in (None, query.task)]
-        spent = sum(statistics.median(seconds[name][at]) for at in chosen)
-        return sum(tokens[name][at] for at in chosen) / spent
+    def save(self, **more: Any) -> None:
+        kept = {"seconds": self.seconds, "tokens": self.tokens, "rounds": self.rounds}
+        record = {**self.settings, **more, **kept, "failed": self.failed}
+        write_atomically(self.given.out, json.dumps(record, indent=1))
 
-    speed = {name: speed_of(name) for name in methods}
-    base = speed["transformers"]
-    table = Table(
-        title=f"{len(prompts)} prompts, {given.max_new_tokens} new tokens, {given.dtype[0]}"
-    )
-    tasks = list(dict.fromkeys(query.task for query in asked))
-    for column in ("method", "tokens/s", "x transformers", "x our autoregressive", *tasks):
+    # -- figures ----------------------------------------------------------------------------------
+
+    def measured(self) -> list[int]:
+        """The prompts that every method has answered."""
+        return [at for at in self._all() if all(times[at] for times in self.seconds.values())]
+
+    def speed(self, name: str, chosen: Sequence[int]) -> float:
+        """Tokens a second over these prompts."""
+        spent = sum(statistics.median(self.seconds[name][at]) for at in chosen)
+        return sum(self.tokens[name][at] for at in chosen) / spent
+
+    def paired(self, name: str, beside: str, chosen: Sequence[int]) -> float | None:
+        """Median over these prompts of how much faster than `beside`; None without it."""
+        if beside not in self.seconds:
+            return None
+        return statistics.median(
+            self.speed(name, [at]) / self.speed(beside, [at]) for at in chosen
+        )
+
+    def tokens_a_round(self, name: str, chosen: Sequence[int]) -> float | None:
+        if name not in self.rounds:
+            return None
+        made = sum(self.tokens[name][at] - 1 for at in chosen)
+        return made / max(1, sum(self.rounds[name][at] for at in chosen))
+
+
+def report(timing: Timing, asked: Sequence[Query]) -> None:
+    """The table, and --out with the figures in it."""
+    chosen = timing.measured()
+    if not chosen:
+        print("no prompt was answered by every method: no figures")
+        return
+    speed = {name: timing.speed(name, chosen) for name in timing.methods}
+    tasks = list(dict.fromkeys(asked[at].task for at in chosen))
+    of_task = {task: [at for at in chosen if asked[at].task == task] for task in tasks}
+    by_task = {
+        name: {task: timing.speed(name, ats) for task, ats in of_task.items()} for name in speed
+    }
+    bases = {"x transformers": BASE, "x compiled": COMPILED, "x our plain": PLAIN}
+    ratios = {
+        name: {
+            label: {
+                "of_sums": speed[name] / speed[base] if base in speed else None,
+                "median": timing.paired(name, base, chosen),
+            }
+            for label, base in bases.items()
+        }
+        for name in speed
+    }
+    rounds = {name: timing.tokens_a_round(name, chosen) for name in timing.rounds}
+    most, first = timing.given.max_new_tokens, timing.given.dtype[0]
+    title = f"{len(chosen)} prompts, {most} new tokens, {first} {timing.given.note}"
+    table = Table(title=title.strip(), caption="ratio of sums (median of prompts' own)")
+    for column in ("method", "tokens/s", *bases, "tokens/round", *tasks):
         table.add_column(column, justify="left" if column == "method" else "right")
     for name in sorted(speed, key=lambda n: -speed[n]):
-        own = speed[name] / speed["autoregressive"]
-        cells = [f"{speed[name]:.1f}", f"{speed[name] / base:.2f}", f"{own:.2f}"]
-        table.add_row(name, *cells, *[f"{speed_of(name, task):.0f}" for task in tasks])
-    Console().print(table)
-    by_task = {name: {task: speed_of(name, task) for task in tasks} for name in methods}
-    finished = {
-        **settings,
-        "tokens_per_s": speed,
-        "tokens_per_s_by_task": by_task,
-        "tokens": tokens,
-        "seconds": seconds,
-    }
-    write_atomically(given.out, json.dumps(finished, indent=1))
+        cells = [f"{speed[name]:.1f}"]
+        cells += [_both(ratios[name][label]) for label in bases]
+        stood = rounds.get(name)
+        cells.append("" if stood is None else f"{stood:.2f}")
+        table.add_row(name, *cells, *[f"{by_task[name][task]:.0f}" for task in tasks])
+    Console(width=None if Console().is_terminal else 160).print(table)
+    timing.save(
+        prompts=len(chosen),
+        tokens_per_s=speed,
+        tokens_per_s_by_task=by_task,
+        ratios=ratios,
+        tokens_per_round=rounds,
+    )
 
 
-def _answering(engine: Engine, arm: str, request: Request) -> Run:
-    return lambda ids: len(engine.decode(arm, ids, request).ids)
+def _both(ratio: dict[str, float | None]) -> str:
+    if ratio["of_sums"] is None or ratio["median"] is None:
+        return "-"
+    return f"{ratio['of_sums']:.2f} ({ratio['median']:.2f})"
 
 
 if __name__ == "__main__":

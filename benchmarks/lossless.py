@@ -1,12 +1,16 @@
-"""Are the ids of every arm the ids that transformers writes? On whole query files, in float32.
+"""Are the ids of every arm the ids that they should be? On whole query files.
 
     python benchmarks/lossless.py --queries FILES... --max-new-tokens 64 --out lossless.jsonl
+    python benchmarks/lossless.py --queries FILES... --against self --dtype bfloat16 int8 int4
 
-The reference is transformers' own `generate(do_sample=False)`, one prompt at a time. A line per
-query is appended to --out, so that a long run may be stopped and goes on; the last lines printed
-are the totals over the whole file. Where answers part, `gap` says how far apart the two tokens'
-logits are in float64: below TIE they are one to float32, and transformers' own choice between them
-changes with the number of tokens that it reads at once.
+The reference is transformers' own `generate(do_sample=False)` in float32, --batch prompts at a
+time; or, with `--against self`, what plain decoding writes with the same weights and backend. A
+line per query is appended to --out, so that a long run may be stopped and goes on; the last lines
+printed, and --out with the ending .json, are the totals over the whole file. Where answers part,
+`gap` says how far apart the two tokens' logits are: against transformers in float64, against self
+by the model itself. Below TIE they are one to that precision, and even a model's own choice between
+them changes with the number of tokens that it reads at once. An arm that fails is named, and the
+others go on.
 """
 
 from __future__ import annotations
@@ -16,17 +20,24 @@ import json
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.progress import track
-from transformers import AutoModelForCausalLM
 
+from collect.provenance import hardware, versions
 from decoders import Engine, Request, read_queries, targets
+from decoders.arms import AUTOREGRESSIVE
+from decoders.errors import DraftpickError
+from decoders.queries import Query
+from router.specbench.journal import write_atomically
 
-TIE = 1e-4  # float32 logits of this model are 2 to 4e-5 from float64's
+# float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and
+# 32, where its largest logits are, are 0.125 wide
+TIE = {"float32": 1e-4, "bfloat16": 0.25, "int8": 0.25, "int4": 0.25}
 
 
 def main() -> None:
@@ -35,71 +46,207 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--limit", type=int, default=0, help="queries a task, 0 for all")
     parser.add_argument("--target", default="smollm2-135m-instruct")
-    parser.add_argument("--arms", default="", help="comma-separated; all that ship by default")
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--arms", default="", help="comma-separated; all of the file by default")
+    parser.add_argument("--against", choices=("transformers", "self"), default="transformers")
+    parser.add_argument("--dtype", nargs="+", default=["float32"], help="the first is judged first")
+    parser.add_argument("--backend", nargs="+", default=["auto"])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--batch", type=int, default=1, help="prompts that transformers is given")
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="then no more queries")
     parser.add_argument("--out", type=Path, default=Path("lossless.jsonl"))
     given = parser.parse_args()
+    if given.against == "transformers" and given.dtype != ["float32"]:
+        parser.error("transformers is compared with in float32; add --against self")
 
-    names = [name for name in given.arms.split(",") if name]
-    engine = Engine.load(given.target, only=names or None, dtype="float32", device="cpu")
-    model = AutoModelForCausalLM.from_pretrained(
-        targets.resolve(given.target), dtype=torch.float32
-    ).eval()
-    done = set()
-    if given.out.is_file():
-        done = {json.loads(line)["id"] for line in given.out.read_text().splitlines()}
+    torch.backends.cuda.matmul.allow_tf32 = False  # ten bits of a factor would be no reference
+    torch.backends.cudnn.allow_tf32 = False
+    engines = dict(loaded(given))
+    if not engines:
+        parser.error("nothing to compare: no engine was loaded")
+    labels = [f"{arm}, {setup}" for setup, engine in engines.items() for arm in engine.arm_names]
+    rows = [json.loads(line) for line in lines_of(given.out)]
+    if any({*row["equal"], *row["failed"]} != {*labels} for row in rows):
+        parser.error(f"{given.out} holds other arms; name another --out")
+    todo = chosen(read_queries(given.queries), given.limit, {row["id"] for row in rows})
+    ends = time.monotonic() + 60 * given.minutes
+    groups = [todo[at : at + given.batch] for at in range(0, len(todo), given.batch)]
+    for group in track(groups, description="checking"):
+        if time.monotonic() > ends:
+            break
+        engine = next(iter(engines.values()))
+        prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in group]
+        references: Sequence[list[int] | None] = [None] * len(group)
+        started = time.perf_counter()
+        if given.against == "transformers":
+            references = written(given, prompts)
+        reference_s = (time.perf_counter() - started) / len(group)
+        for query, prompt, reference in zip(group, prompts, references, strict=True):
+            row = {"id": query.id, "task": query.task, "reference_s": reference_s}
+            row |= judged(given, engines, prompt, reference)
+            rows.append(row)
+            with given.out.open("a") as sink:
+                sink.write(json.dumps(row) + "\n")
+    report(given, rows, labels)
+
+
+def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
+    """("dtype backend", engine) of each that loads."""
+    only = [name for name in given.arms.split(",") if name]
+    only = [AUTOREGRESSIVE, *only] if only else only
+    for dtype in given.dtype:
+        for backend in given.backend:
+            try:
+                engine = Engine.load(
+                    given.target,
+                    given.config,
+                    only=only or None,
+                    dtype=dtype,
+                    device=given.device,
+                    backend=backend,
+                )
+            except DraftpickError as error:
+                print(f"{dtype} {backend} is left out: {error}")
+                continue
+            yield f"{dtype} {backend}", engine
+
+
+def chosen(queries: Sequence[Query], limit: int, done: set[str]) -> list[Query]:
+    """The first `limit` of each task that are not done, shuffled: a run cut short saw each task."""
     counts: Counter[str] = Counter()
     todo = []
-    for query in read_queries(given.queries):
+    for query in queries:
         counts[query.task] += 1
-        if query.id not in done and (not given.limit or counts[query.task] <= given.limit):
+        if query.id not in done and (not limit or counts[query.task] <= limit):
             todo.append(query)
+    random.Random(0).shuffle(todo)
+    return todo
+
+
+def judged(
+    given: argparse.Namespace,
+    engines: dict[str, Engine],
+    prompt: list[int],
+    reference: list[int] | None,
+) -> dict[str, Any]:
+    """What every arm's answer to one prompt is, beside the reference: transformers' answer, or None
+    for what the plain arm writes."""
     request = Request(given.max_new_tokens)
-    random.Random(0).shuffle(todo)  # a run cut short has seen every task
-    with given.out.open("a") as sink:
-        for query in track(todo, description="checking"):
-            prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
-            started = time.perf_counter()
-            with torch.inference_mode():
-                reference = model.generate(
-                    torch.tensor([prompt]), max_new_tokens=given.max_new_tokens, do_sample=False
-                )[0, len(prompt) :].tolist()
-            reference_s = time.perf_counter() - started
-            prefilled = engine.prefill(prompt)
-            ids = {
-                name: engine.decode(name, prompt, request, prefilled).ids
-                for name in engine.arm_names
-            }
-            row = {"id": query.id, "task": query.task, "tokens": len(reference)}
-            row["equal"] = {name: made == reference for name, made in ids.items()}
-            row["gap"] = {
-                name: _gap(given.target, prompt, reference, made)
-                for name, made in ids.items()
-                if made != reference
-            }
-            sink.write(json.dumps({**row, "reference_s": reference_s}) + "\n")
-            sink.flush()
-    rows = [json.loads(line) for line in given.out.read_text().splitlines()]
-    print(f"{len(rows)} queries, {sum(row['tokens'] for row in rows)} tokens")
-    for name in engine.arm_names:
-        judged = [row for row in rows if name in row["equal"]]
-        equal = sum(row["equal"][name] for row in judged)
-        ties = sum(row["gap"].get(name, 1.0) < TIE for row in judged)
-        print(f"{name}: {equal} of {len(judged)} equal, {ties} part at a tie")
+    row: dict[str, Any] = {"tokens": 0, "equal": {}, "gap": {}, "failed": {}}
+    for setup, engine in engines.items():
+        expected = reference
+        names = sorted(engine.arm_names, key=lambda name: name != AUTOREGRESSIVE)
+        prefilled = None
+        for name in names:
+            label = f"{name}, {setup}"
+            if expected is None and name != AUTOREGRESSIVE:
+                row["failed"][label] = "there is no plain answer to compare with"
+                continue
+            try:
+                prefilled = prefilled or engine.prefill(prompt)
+                made = engine.decode(name, prompt, request, prefilled).ids
+            except (DraftpickError, RuntimeError) as error:
+                row["failed"][label] = str(error).splitlines()[0][:200]
+                prefilled = None
+                continue
+            expected = made if expected is None else expected
+            row["tokens"] = max(row["tokens"], len(expected))
+            row["equal"][label] = made == expected
+            if made != expected:
+                row["gap"][label] = gap(given, engine, prompt, expected, made)
+                prefilled = None
+    return row
+
+
+def report(given: argparse.Namespace, rows: list[dict[str, Any]], labels: list[str]) -> None:
+    """The totals of each arm, printed and beside --out."""
+    tokens = sum(row["tokens"] for row in rows)
+    print(f"{len(rows)} queries, {tokens} tokens, against {given.against}")
+    totals = {}
+    for label in labels:
+        tie = TIE[label.rpartition(", ")[2].partition(" ")[0]]
+        compared = [row for row in rows if label in row["equal"]]
+        gaps = [row["gap"][label] for row in compared if label in row["gap"]]
+        errors = [row["failed"][label] for row in rows if label in row["failed"]]
+        totals[label] = {
+            "compared": len(compared),
+            "equal": sum(row["equal"][label] for row in compared),
+            "part_at_a_tie": sum(gap < tie for gap in gaps),
+            "largest_gap": max(gaps, default=0.0),
+            "failed": len(errors),
+        }
+        said = "{equal} of {compared} equal, {part_at_a_tie} part at a tie".format(**totals[label])
+        print(f"{label}: {said}" + (f", {len(errors)} failed: {errors[0]}" if errors else ""))
+    record = {
+        "against": given.against,
+        "queries": len(rows),
+        "tokens": tokens,
+        "max_new_tokens": given.max_new_tokens,
+        "arms": totals,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
+    write_atomically(given.out.with_suffix(".json"), json.dumps(record, indent=1))
+
+
+def lines_of(path: Path) -> list[str]:
+    """The whole lines of a journal; a last one that was cut off is taken out of the file."""
+    content = path.read_text() if path.is_file() else ""
+    whole = content[: content.rfind("\n") + 1]
+    if whole != content:
+        path.write_text(whole)
+    return whole.splitlines()
 
 
 @cache
-def _in_float64(target: str) -> Any:
-    return AutoModelForCausalLM.from_pretrained(targets.resolve(target), dtype=torch.float64).eval()
+def transformers_model(target: str, device: str, dtype: torch.dtype) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(targets.resolve(target), dtype=dtype)
+    return model.to(targets.device_of(device)).eval()
 
 
 @torch.inference_mode()
-def _gap(target: str, prompt: list[int], reference: list[int], made: list[int]) -> float:
-    """How far apart transformers in float64 holds the two tokens at which the answers part."""
+def written(given: argparse.Namespace, prompts: Sequence[list[int]]) -> list[list[int]]:
+    """transformers' greedy answers, up to and with the first end-of-sequence token."""
+    model = transformers_model(given.target, given.device, torch.float32)
+    width = max(map(len, prompts))
+    ids = torch.tensor([[0] * (width - len(p)) + p for p in prompts], device=model.device)
+    mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts])
+    out = model.generate(
+        ids,
+        attention_mask=mask.to(model.device),
+        max_new_tokens=given.max_new_tokens,
+        do_sample=False,
+    )
+    ends = set(targets.eos_ids(targets.resolve(given.target)))
+    return [until_end(row, ends) for row in out[:, width:].tolist()]
+
+
+def until_end(ids: list[int], ends: set[int]) -> list[int]:
+    at = next((at for at, token in enumerate(ids) if token in ends), len(ids))
+    return ids[: at + 1]
+
+
+@torch.inference_mode()
+def gap(
+    given: argparse.Namespace,
+    engine: Engine,
+    prompt: list[int],
+    reference: list[int],
+    made: list[int],
+) -> float:
+    """How far apart the two tokens at which the answers part are held."""
     at = next((i for i, (a, b) in enumerate(zip(reference, made, strict=False)) if a != b), None)
     if at is None:  # one is a part of the other
         return float("inf")
-    logits = _in_float64(target)(torch.tensor([prompt + reference[:at]])).logits[0, -1]
-    return abs(float(logits[reference[at]] - logits[made[at]]))
+    if given.against == "self":
+        logits = engine.prefill(prompt + reference[:at]).logits
+    else:
+        model = transformers_model(given.target, given.device, torch.float64)
+        prefix = torch.tensor([prompt + reference[:at]], device=model.device)
+        logits = model(prefix).logits[0, -1]
+    return abs(float(logits[reference[at]]) - float(logits[made[at]]))
 
 
 if __name__ == "__main__":

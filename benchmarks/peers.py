@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     import torch
 
 Run = Callable[[list[int]], int]  # prompt ids -> new tokens
+SHORT_CACHE = 512  # positions of the smaller of transformers' two static caches
+FLASHSPEC_ROOM = 64  # positions that its widest calls may take beyond an answer
 
 
 def transformers_model(folder: str | Path, like: torch.Tensor) -> Any:
@@ -25,10 +27,11 @@ def transformers_model(folder: str | Path, like: torch.Tensor) -> Any:
 
 
 def transformers_runs(
-    model: Any, most: int, assistant: Any = None, exit_layer: int = 0, compiled: bool = False
+    model: Any, most: int, assistant: Any = None, exit_layer: int = 0, longest: int = 0
 ) -> dict[str, Run]:
-    """generate, prompt lookup, and assisted decoding, each with transformers' defaults; `compiled`
-    adds generate with a static cache and a compiled forward.
+    """generate, prompt lookup, and assisted decoding, each with transformers' defaults; with
+    `longest`, the tokens of the longest prompt, generate with static caches and a compiled forward
+    too.
 
     assistant: a draft model that scores the whole vocabulary; without one the model's own early
     exit after `exit_layer` drafts, unless that is 0.
@@ -54,22 +57,54 @@ def transformers_runs(
         runs["transformers assisted"] = with_options(assistant_model=assistant)
     elif exit_layer:
         runs["transformers early exit"] = with_options(assistant_early_exit=exit_layer)
-    if compiled:
-        from transformers import CompileConfig
-
-        compiling = CompileConfig()
-        compiling._compile_all_devices = True  # or a CPU's is left as it is
-        runs["transformers compiled"] = with_options(
-            cache_implementation="static", compile_config=compiling
-        )
+    if longest:
+        runs["transformers compiled"] = _compiled_run(model, most, longest)
     return runs
 
 
+def _compiled_run(model: Any, most: int, longest: int) -> Run:
+    """generate over static caches that outlive the call, as transformers' guide to them has it: one
+    compiled forward and one CUDA graph for each, whatever a prompt's length. Two sizes, so that
+    attention after a short prompt does not read room for the longest."""
+    import torch
+    from transformers import CompileConfig, StaticCache
+
+    # one library's shapes must not make another's dynamic: all compile the same forward
+    torch._dynamo.config.automatic_dynamic_shapes = False
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 128)
+    whole = -(-(longest + most) // 64) * 64
+    sizes = sorted({min(SHORT_CACHE, whole), whole})
+    caches = {size: StaticCache(config=model.config, max_cache_len=size) for size in sizes}
+    compiling = CompileConfig(mode="reduce-overhead", dynamic=False)
+    compiling._compile_all_devices = True  # or a CPU's is left as it is
+
+    def run(ids: list[int]) -> int:
+        cache = caches[next(size for size in sizes if len(ids) + most <= size)]
+        cache.reset()
+        prompt = torch.tensor([ids], device=model.device)
+        out = model.generate(
+            prompt,
+            attention_mask=torch.ones_like(prompt),
+            max_new_tokens=most,
+            do_sample=False,
+            past_key_values=cache,
+            compile_config=compiling,
+        )
+        return int(out.shape[1]) - len(ids)
+
+    return run
+
+
 def flashspec_runs(
-    model: Any, most: int, eos_ids: tuple[int, ...], assistant: Any = None
+    model: Any,
+    most: int,
+    eos_ids: tuple[int, ...],
+    assistant: Any = None,
+    longest: int = 0,
 ) -> dict[str, Run]:
     """flashspec on the same model: with `assistant`, its default (prompt lookup where something
-    matches, else that drafter); without, prompt lookup alone."""
+    matches, else that drafter); without, prompt lookup alone. longest: tokens of the longest
+    prompt, for which its static cache is made on CUDA, where it compiles and records by itself."""
     try:
         from flashspec import BanditConfig, FlashSpecConfig, SamplingConfig, SpeculativeEngine
         from flashspec.engine import HuggingFaceDrafter, NgramDrafter, TargetModel
@@ -78,7 +113,12 @@ def flashspec_runs(
         return {}
     import torch
 
-    options = {"device": str(model.device), "sampling": SamplingConfig(temperature=0.0)}
+    options = {
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "sampling": SamplingConfig(temperature=0.0),
+        "compile_max_cache_len": max(longest, 1) + most + FLASHSPEC_ROOM,
+    }
     target = TargetModel("target", model.device, model.dtype, model=model)
     if assistant is None:
         name, drafter = "flashspec prompt lookup", NgramDrafter()

@@ -13,7 +13,16 @@ from typing import Any
 
 from decoders.machine import cpu_name
 
-PACKAGES = ("draftpick", "torch", "transformers", "datasets", "pyarrow", "numpy", "rouge_score")
+PACKAGES = (
+    "draftpick",
+    "torch",
+    "triton",
+    "transformers",
+    "datasets",
+    "pyarrow",
+    "numpy",
+    "rouge_score",
+)
 
 
 def provenance() -> dict[str, Any]:
@@ -54,13 +63,14 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """CPU, usable cores, memory and GPUs; no host or user name."""
+    """CPU, usable cores, memory, GPUs and what drives them; no host or user name."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": _usable_cores(),
         "memory_gib": _memory_gib(),
         "gpus": _gpus(),
+        "cuda": _cuda(),
     }
 
 
@@ -87,9 +97,39 @@ def _memory_gib() -> float | None:
         return None
 
 
-def _gpus() -> list[str]:
+def _torch_with_cuda() -> Any:
     # torch is asked only where it is loaded already: importing it for a name costs seconds.
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    return torch if torch is not None and torch.cuda.is_available() else None
+
+
+def _gpus() -> list[str]:
+    torch = _torch_with_cuda()
+    if torch is None:
         return []
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+
+
+def _cuda() -> dict[str, Any] | None:
+    """{"version", "driver", "capability", "memory_gib"}, the last two of each GPU; None without."""
+    torch = _torch_with_cuda()
+    if torch is None:
+        return None
+    gpus = range(torch.cuda.device_count())
+    sizes = [torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus]
+    return {
+        "version": torch.version.cuda,
+        "driver": _driver(),
+        "capability": [".".join(map(str, torch.cuda.get_device_capability(gpu))) for gpu in gpus],
+        "memory_gib": [round(size / 2**30, 1) for size in sizes],
+    }
+
+
+def _driver() -> str | None:
+    """The GPU driver's version, where its own tool tells it."""
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return next(iter(done.stdout.split()), None) if done.returncode == 0 else None

