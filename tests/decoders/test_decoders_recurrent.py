@@ -384,29 +384,22 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
     cuda, dtypes = torch.device("cuda"), {"float32": torch.float32}
     rounding: Any = precision if precision.startswith("int") else None
     folder, dtype = tiny(**FITS_INT4), dtypes.get(precision, torch.bfloat16)
-    cell = random_cell(32, 3, dtype).to(cuda)
-    drafts: dict[bool, list[Any]] = {}
-    for graphs in (False, True):
-        target = LlamaBackend.load(folder, cuda, dtype, rounding=rounding)
-        if graphs:
-            target.record_passes(cuda_graphs())
-        vocab = DraftVocab([*range(14)], 16).to(cuda)
-        drafter = RecurrentDrafter(target, RecurrentHead(target, cell, vocab))
-        made = drafts[graphs] = []
-        for prompt in (LONGER, LONGER[:3]):
-            target.prefill(prompt)
-            for unread in ([5], [5, 2]):
-                context = [*prompt, *unread]
-                greedy = drafter.propose(context, 3, PLAIN, Generator(cuda, 1))
-                made.append(greedy.ids.tolist())
-                drawn = drafter.propose(context, 3, Sampling(0.9), Generator(cuda, 1))
-                assert drawn.probs is not None
-                made.append(drawn.probs[0])
-    for one, other in zip(drafts[True], drafts[False], strict=True):
-        if isinstance(one, list):
-            assert one == other
-        else:
-            torch.testing.assert_close(one, other, atol=0.02, rtol=0.02)
+    target = LlamaBackend.load(folder, cuda, dtype, rounding=rounding)
+    cell, vocab = random_cell(32, 3, dtype).to(cuda), DraftVocab([*range(14)], 16).to(cuda)
+    ordinary = RecurrentDrafter(target, RecurrentHead(target, cell, vocab))
+    target.record_passes(cuda_graphs())
+    graphs = RecurrentDrafter(target, ordinary.head)
+    for prompt in (LONGER, LONGER[:3], LONGER * 2):
+        target.prefill(prompt)
+        for unread in ([5], [5, 2], [9]):
+            context = [*prompt, *unread]
+            greedy, drawn = (
+                [d.propose(context, 3, how, Generator(cuda, 1)) for d in (graphs, ordinary)]
+                for how in (PLAIN, Sampling(0.9))
+            )
+            assert greedy[0].ids.tolist() == greedy[1].ids.tolist()
+            assert drawn[0].probs is not None and drawn[1].probs is not None
+            torch.testing.assert_close(drawn[0].probs[0], drawn[1].probs[0], atol=1e-3, rtol=1e-2)
 
 
 # -- every verifier -------------------------------------------------------------------------------
