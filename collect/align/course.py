@@ -17,8 +17,8 @@ from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 
 from .held_out import Figures, HeldOut
+from .schedule import CHECKPOINT
 from .student import RecurrentRecipe, Student
-from .trainer import CHECKPOINT
 
 CURVE = "curve.jsonl"
 FIRST_POINT, FURTHER = 250_000, 1.5  # figures are taken at positions ever further apart

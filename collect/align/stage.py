@@ -129,10 +129,12 @@ def finished(stage: Stage, recipe: RecurrentRecipe) -> Point | None:
 def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
     """Texts of these tasks alone, all where none is named. Raises DraftpickError for a task that no
     text is of."""
-    unknown = sorted(set(tasks) - set(tokens.tasks))
+    names = tokens.names()
+    known = sorted(set(names.tolist()))
+    unknown = sorted(set(tasks) - set(known))
     if unknown:
-        raise DraftpickError(f"no text is of {', '.join(unknown)}; use {', '.join(tokens.tasks)}")
-    return tokens.pick(np.isin(tokens.names(), list(tasks))) if tasks else tokens
+        raise DraftpickError(f"no text is of {', '.join(unknown)}; use {', '.join(known)}")
+    return tokens.pick(np.isin(names, list(tasks))) if tasks else tokens
 
 
 def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:

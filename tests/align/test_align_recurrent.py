@@ -363,8 +363,9 @@ def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60
 def test_training_improves_agreement(
     tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
 ) -> None:
-    held = np.arange(len(tokens)) % 5 == 0
-    held_out = HeldOut(teacher, tokens.pick(held), 99)
+    """On texts at random, where the target is asked what it would say; judged on what it says."""
+    held_out = HeldOut(teacher, tokens, 99)
+    random = np.random.default_rng(0).integers(3, 43, (600, 12))
     cell = a_cell(teacher)
     before = held_out.figures(cell, vocab)["overall"]
     seen: list[Any] = []
@@ -372,18 +373,18 @@ def test_training_improves_agreement(
         cell,
         vocab,
         teacher,
-        tokens.pick(~held),
+        pack(Text(ids, 12, "none") for ids in random),
         held_out,
-        replace(RECIPE, epochs=25),
+        replace(RECIPE, epochs=6),
         tmp_path,
         nothing,
         seen.append,
     )
     after = point.figures["overall"]
     assert after["first"] > before["first"] + 0.1
-    assert after["overlap"] > before["overlap"] + 0.1
-    assert seen[-1]["loss"] < 0.7 * seen[0]["loss"]
-    assert point.positions == 25 * int(tokens.pick(~held).lengths.sum())
+    assert after["overlap"] > before["overlap"] + 0.05
+    assert seen[-1]["loss"] < 0.8 * seen[0]["loss"]
+    assert point.positions == 6 * 600 * 12
 
 
 @pytest.mark.parametrize(
