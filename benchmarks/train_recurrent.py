@@ -35,6 +35,7 @@ import torch
 
 from collect.align.course import Point
 from collect.align.held_out import HeldOut
+from collect.align.schedule import CHECKPOINT
 from collect.align.stage import Stage, Target, finished, of_tasks, run_stage
 from collect.align.student import RecurrentRecipe
 from collect.align.teacher import Teacher
@@ -187,6 +188,7 @@ def main() -> None:
         points[name] = done or run_stage(
             stage, target, kept, held_out, recipe, "python benchmarks/train_recurrent.py", report
         )
+        (stage.out / CHECKPOINT).unlink(missing_ok=True)
         overall = points[name].figures.get("overall", {})
         told = ", ".join(f"{key} {value:.3f}" for key, value in overall.items())
         say(f"{name or 'drafter'}: {points[name].positions:,} positions; {told}")

@@ -116,6 +116,7 @@ def test_a_generalist_and_specialists(
         assert f"| {stage} |" in told
         assert (out / stage / "model/recurrent.safetensors").is_file()
         assert (out / stage / "curve.jsonl").is_file()
+        assert not (out / stage / "training.pt").exists()  # done: there is nothing to go on with
     results = json.loads((out / "results.json").read_text())
     assert list(results) == stages
     cards = {stage: json.loads((out / stage / "model/card.json").read_text()) for stage in stages}
@@ -127,9 +128,9 @@ def test_a_generalist_and_specialists(
         *("first", "two", "three", "overlap", "overlap_drawn")
     }
     # called again: nothing is trained anew
-    before = (out / "math/training.pt").stat().st_mtime_ns
+    before = (out / "math/model/card.json").stat().st_mtime_ns
     call(monkeypatch, "train_recurrent", *arguments)
-    assert (out / "math/training.pt").stat().st_mtime_ns == before
+    assert (out / "math/model/card.json").stat().st_mtime_ns == before
     assert capsys.readouterr().out == told
 
 

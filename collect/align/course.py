@@ -21,7 +21,7 @@ from .schedule import CHECKPOINT
 from .student import RecurrentRecipe, Student
 
 CURVE = "curve.jsonl"
-FIRST_POINT, FURTHER = 250_000, 1.5  # figures are taken at positions ever further apart
+FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
 
 
 @dataclass(frozen=True)

@@ -515,7 +515,7 @@ def test_the_vocabulary_is_of_answers(tokens: Tokens) -> None:
         for token in tokens.text(row)[tokens.answer[row] :]:
             counts[token] += 1
     kept = vocab.to_target.tolist()
-    assert len(kept) == 19 and 2 in kept and kept == sorted(kept)
+    assert len(kept) == 20 and 2 in kept and kept == sorted(kept)
     left = [i for i in range(43) if i not in kept]
     assert min(counts[i] for i in kept if i != 2) >= max(counts[i] for i in left)
     few = commonest(pack([Text([9, 5, 5], 1, "qa")]), 20, 43, (2,))
