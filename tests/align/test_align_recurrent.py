@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from collect.align import course
+from collect.align import course, recurrent
 from collect.align.distil import distilled, law, pieces, step_weights
 from collect.align.flat import Stream, flatten, on_device, order
 from collect.align.held_out import HeldOut
@@ -469,15 +470,24 @@ def test_another_recipe_and_a_loss_that_is_none_are_refused(
 
 
 def test_minutes_bound_a_run(
-    tmp_path: Path, teacher: Teacher, vocab: DraftVocab, tokens: Tokens
+    tmp_path: Path,
+    teacher: Teacher,
+    vocab: DraftVocab,
+    tokens: Tokens,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    recipe = replace(RECIPE, minutes=0.02)
+    """By a clock that moves a tenth of a second whenever it is read."""
+    ticks = itertools.count()
+    clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10)
+    monkeypatch.setattr(recurrent, "time", clock)
+    recipe = replace(RECIPE, minutes=0.1)
     held_out = HeldOut(teacher, tokens, 1)
     told: list[dict[str, float]] = []
     point = train(
         a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, told.append
     )
-    assert 1.2 <= point.seconds < 5
+    assert 6 <= point.seconds < 6.3
+    assert 25 < point.step <= 60
     assert told and all(0 <= now["progress"] < 1 for now in told)
     again = train(
         a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, nothing
