@@ -35,6 +35,7 @@ import torch
 
 from collect.align.course import Point
 from collect.align.held_out import HeldOut
+from collect.align.schedule import CHECKPOINT
 from collect.align.stage import Stage, Target, finished, of_tasks, run_stage
 from collect.align.student import RecurrentRecipe
 from collect.align.teacher import Teacher
@@ -51,7 +52,29 @@ GROUPS = {
 }
 GOING_ON = 0.3  # of the rates: a specialist is not begun anew
 SIZES = ("width", "blocks", "vocab_size")
-RECIPE = {field.name: field for field in fields(RecurrentRecipe)}
+RECIPE = tuple(field.name for field in fields(RecurrentRecipe))
+FLAGS = {
+    "--minutes": "of training, the figures included",
+    "--epochs": "passes over the texts, without --minutes",
+    "--batch-tokens": "padded positions a step",
+    "--steps": "tokens drafted ahead in training",
+    "--fade": "weight of each of them to that of the one before",
+    "--lr": "peak rate of the norms (AdamW)",
+    "--matrix-lr": "peak rate of the matrices (Muon); more for a run of few steps",
+    "--weight-decay": "of the matrices",
+    "--warmup": "share of the run in which the rates rise",
+    "--tv": "share of total variation in the loss, late in the run",
+    "--tv-from": "share of the run without it",
+    "--ema": "decay of averaged weights, which are the result then; 0 for none",
+    "--noise": "added to the target's states, as a share of their size",
+    "--dropout": "share of the target's states left out",
+    "--longest": "tokens of a text that are kept, from its end",
+    "--compiled": "by torch.compile, on a GPU",
+    "--seed": "of weights and order",
+    "--width": "of a new drafter's gated blocks",
+    "--blocks": "of a new drafter",
+    "--vocab-size": "ids that a new drafter scores",
+}
 
 
 def stages_of(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -127,20 +150,14 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--start", type=Path, help="a drafter's folder to go on from")
     parser.add_argument("--tasks", nargs="*", help="train on these alone")
     parser.add_argument("--held-out", type=int, default=100, help="texts a task to be judged on")
-    for name in SIZES:
-        parser.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=int,
-            default=getattr(Stage, name),
-            help="of new ones",
-        )
-    for name, field in RECIPE.items():
-        flag, value = f"--{name.replace('_', '-')}", field.default
-        if isinstance(value, bool):
-            parser.add_argument(flag, action="store_true", help="see RecurrentRecipe")
+    defaults = {**asdict(RecurrentRecipe()), **{name: getattr(Stage, name) for name in SIZES}}
+    for flag, words in FLAGS.items():
+        default = defaults[flag[2:].replace("-", "_")]
+        if isinstance(default, bool):
+            parser.add_argument(flag, action="store_true", help=words)
         else:
-            kind = float if value is None else type(value)
-            parser.add_argument(flag, type=kind, default=value, help="see RecurrentRecipe")
+            kind = float if default is None else type(default)
+            parser.add_argument(flag, type=kind, default=default, help=words)
     return parser
 
 
@@ -171,6 +188,7 @@ def main() -> None:
         points[name] = done or run_stage(
             stage, target, kept, held_out, recipe, "python benchmarks/train_recurrent.py", report
         )
+        (stage.out / CHECKPOINT).unlink(missing_ok=True)
         overall = points[name].figures.get("overall", {})
         told = ", ".join(f"{key} {value:.3f}" for key, value in overall.items())
         say(f"{name or 'drafter'}: {points[name].positions:,} positions; {told}")

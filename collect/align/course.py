@@ -17,11 +17,11 @@ from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 
 from .held_out import Figures, HeldOut
+from .schedule import CHECKPOINT
 from .student import RecurrentRecipe, Student
-from .trainer import CHECKPOINT
 
 CURVE = "curve.jsonl"
-FIRST_POINT, FURTHER = 250_000, 1.5  # figures are taken at positions ever further apart
+FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
 
 
 @dataclass(frozen=True)

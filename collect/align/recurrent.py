@@ -24,10 +24,10 @@ from .course import Course, Point
 from .distil import Pieces, distilled, pieces, step_weights
 from .flat import Flat, Stream, on_device
 from .held_out import HeldOut, unroll
+from .schedule import schedule
 from .student import RecurrentRecipe, Student
 from .teacher import Teacher
 from .tokens import Tokens
-from .trainer import schedule
 
 EVALUATE_EVERY_S = 60.0  # a point of the curve so often at least
 REPORT_EVERY = 25  # steps; a report waits for the device

@@ -234,7 +234,7 @@ def _recurrent(
         seed=recipe.seed,
     )
     point = stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
-    return {task: found["first"] for task, found in point.figures.items()}
+    return {task: found["first"] for task, found in point.figures.items() if "first" in found}
 
 
 def _write(

@@ -129,21 +129,24 @@ def finished(stage: Stage, recipe: RecurrentRecipe) -> Point | None:
 def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
     """Texts of these tasks alone, all where none is named. Raises DraftpickError for a task that no
     text is of."""
-    unknown = sorted(set(tasks) - set(tokens.tasks))
+    names = tokens.names()
+    known = sorted(set(names.tolist()))
+    unknown = sorted(set(tasks) - set(known))
     if unknown:
-        raise DraftpickError(f"no text is of {', '.join(unknown)}; use {', '.join(tokens.tasks)}")
-    return tokens.pick(np.isin(tokens.names(), list(tasks))) if tasks else tokens
+        raise DraftpickError(f"no text is of {', '.join(unknown)}; use {', '.join(known)}")
+    return tokens.pick(np.isin(names, list(tasks))) if tasks else tokens
 
 
 def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:
-    """The `size - 1` ids that stand most often in answers, `keep` always among them."""
+    """The `size` ids that stand most often in answers, `keep` always among them. A round number of
+    them is scored faster: a recurrent drafter's head has no row for the others."""
     answers = [tokens.text(row)[tokens.answer[row] :] for row in range(len(tokens))]
     joined = np.concatenate([np.empty(0, np.uint16), *answers])
     counts = np.bincount(joined, minlength=target_vocab)
     ranked = np.argsort(-counts, kind="stable")
     first = list(dict.fromkeys(keep))
     rest = [int(i) for i in ranked[: size + len(first)] if counts[i] and int(i) not in first]
-    return DraftVocab(sorted((first + rest)[: size - 1]), target_vocab)
+    return DraftVocab(sorted((first + rest)[:size]), target_vocab)
 
 
 def start_name(start: Path) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import time
@@ -20,8 +19,8 @@ from decoders.errors import DraftpickError
 
 from .calibration import Batch, Example, batches
 from .learners import Learner, agreement
+from .schedule import CHECKPOINT, schedule
 
-CHECKPOINT = "training.pt"
 SAVE_EVERY_S = 120.0
 
 
@@ -137,13 +136,6 @@ def _step(
 def tensors(batch: Batch, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
     """Its ids and labels, [B, T] each."""
     return torch.from_numpy(batch.ids).to(device), torch.from_numpy(batch.labels).to(device)
-
-
-def schedule(progress: float, warmup: float) -> float:
-    """Share of the peak rate: a line up over the first `warmup` of a run, then a cosine to 2%."""
-    if progress < warmup:
-        return progress / warmup
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (progress - warmup) / (1 - warmup)))
 
 
 def evaluate(
