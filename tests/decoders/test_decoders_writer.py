@@ -38,7 +38,7 @@ def model(tiny: Tiny) -> LlamaBackend:
 
 def asks(n: int, seed: int = 0, heat: Sequence[float] = (0.0,)) -> list[Ask]:
     """Of all lengths, some prompts twice in a row."""
-    rng, made = random.Random(seed), []
+    rng, made = random.Random(seed), list[Ask]()
     for i in range(n):
         prompt = [rng.randrange(16) for _ in range(rng.randrange(1, 30))]
         if i % 4 == 1:
@@ -112,9 +112,7 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> N
     assert together[7] == written(model, 1, wanted[7:8])[0]
     backwards = written(model, 8, wanted[::-1])
     assert together == backwards[::-1]
-    again = [
-        Ask(ask.prompt, ask.most, ask.temperature, key_of(1, i)) for i, ask in enumerate(wanted)
-    ]
+    again = [replace(ask, key=key_of(1, i)) for i, ask in enumerate(wanted)]
     assert together != written(model, 8, again)
 
 
