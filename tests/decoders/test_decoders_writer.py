@@ -153,6 +153,15 @@ def test_the_noise_is_even_and_independent() -> None:
     assert torch.equal(rows[9:10], noise.gumbel(keys[9:10], torch.tensor([9]), 4096))
 
 
+@pytest.mark.parametrize("size", [3 * noise.WIDTH, 1000])
+def test_the_likeliest_is_the_first_of_the_likeliest(size: int) -> None:
+    logits = torch.randn(50, size).bfloat16()
+    logits[:25, torch.randint(0, size, (4,))] = 8.0
+    greedy = torch.zeros(50)
+    chosen = noise.choose(logits, greedy, torch.zeros(50, 2, dtype=torch.int32), greedy.long())
+    assert torch.equal(chosen, logits.argmax(-1))
+
+
 def test_asks_may_depend_on_answers(model: LlamaBackend) -> None:
     """Each answer asks for the next, which begins with it; nothing waits meanwhile."""
     begun, chains = [[3], [5, 1], [9, 9, 9]], dict[int, list[int]]()
