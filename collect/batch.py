@@ -43,7 +43,7 @@ class SweepOptions:
 
     arms: tuple[str, ...] = ()
     max_new_tokens: int = 64
-    batch_size: int = 16
+    batch_size: int = 64
     temperature: float = 1.0
     measure: bool = False
     seed: int = 0

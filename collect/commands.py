@@ -86,7 +86,7 @@ def collect(
     ] = 64,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
-    ] = 16,
+    ] = 64,
     measure: Annotated[
         bool,
         typer.Option(

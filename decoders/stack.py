@@ -7,7 +7,7 @@ write; here it reads. Native models only; others are decoded one by one (`batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
@@ -24,6 +24,9 @@ from .backends.llama_model import LayerWeights, Rope, Shape, all_heads, layer, r
 from .backends.packed import Matrix, dense, linear, pack
 from .draft_vocab import DraftVocab
 from .drafters import EarlyExitDrafter, NeuralDrafter
+
+AT_ONCE = {"cpu": 4096}  # tokens; more would only take memory
+OTHERS_AT_ONCE = 32768
 
 
 @dataclass(frozen=True)
@@ -100,12 +103,14 @@ def _plain_attention(device: torch.device) -> AbstractContextManager[None]:
 def states_before(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[Tensor]:
     """Per answer of n tokens [n, d]: the state in front of each, as the head reads it."""
     texts = [p + a for p, a in zip(prompts, answers, strict=True)]
-    states = stack.read(stack.through(texts, stack.rope(), [None] * len(stack.layers)))
-    ends = [len(text) - 1 for text in texts]
-    return [
-        states[row, end - len(answer) : end]
-        for row, (end, answer) in enumerate(zip(ends, answers, strict=True))
-    ]
+    rope, slots = stack.rope(), [None] * len(stack.layers)
+    made = []
+    for group in in_groups(texts, stack.embedding.device):
+        states = stack.read(stack.through(texts[group], rope, slots))
+        for row, text, answer in zip(states, texts[group], answers[group], strict=True):
+            end = len(text) - 1
+            made.append(row[end - len(answer) : end])
+    return made
 
 
 @torch.inference_mode()
@@ -119,6 +124,19 @@ def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> l
         tokens = stack.to_target(best.indices).tolist()
         made.append([Guess(t, c) for t, c in zip(tokens, sure, strict=True)])
     return made
+
+
+def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[slice]:
+    """Texts that are read together, neighbours: so many that memory stays bounded, the pads up to
+    the longest one of each group included."""
+    first = longest = 0
+    for at, text in enumerate(texts):
+        longest = max(longest, len(text))
+        if at > first and longest * (at + 1 - first) > AT_ONCE.get(device.type, OTHERS_AT_ONCE):
+            yield slice(first, at)
+            first, longest = at, len(text)
+    if first < len(texts):
+        yield slice(first, len(texts))
 
 
 @dataclass(frozen=True)

@@ -33,13 +33,12 @@ from .backends.recorded import Recorder, Run, cuda_graphs
 from .backends.row_passes import RowPasses, kernels_for
 from .backends.sync import synchronize
 from .errors import DraftpickError
-from .stack import Stack
+from .stack import Stack, in_groups
 
 CPU_ROWS = 64
 CUDA_ROWS = 1024
 OF_MEMORY = 0.5  # the share of what is free that a cache may take
 LOOK_EVERY = 16  # steps between looks at which rows have ended, where a look is a wait
-AT_ONCE = {"cpu": 2048, "cuda": 32768}  # tokens of prompts read together, pads included
 WORTH_RECORDING = 32  # steps
 
 
@@ -198,8 +197,7 @@ class Writer:
             self._states,
         )
         self._at_work: dict[int, _Row] = {}
-        self._kind = "cpu" if device.type == "cpu" else "cuda"
-        self._look_every = 1 if self._kind == "cpu" else LOOK_EVERY
+        self._look_every = 1 if device.type == "cpu" else LOOK_EVERY
         self.prefill_s, self.steps, self.new_tokens = 0.0, 0, 0
         self._taken = 0
         self._replay: Run | None = None
@@ -243,13 +241,9 @@ class Writer:
             rows.setdefault(tuple(ask.prompt), []).append(row)
             self._taken += 1
         self._at_work |= begun
-        group: list[tuple[int, ...]] = []
-        for prompt in sorted(rows, key=len):
-            if group and len(prompt) * (len(group) + 1) > AT_ONCE[self._kind]:
-                self._read(group, rows)
-                group = []
-            group.append(prompt)
-        self._read(group, rows)
+        prompts = sorted(rows, key=len)
+        for group in in_groups(prompts, self._device):
+            self._read(prompts[group], rows)
         synchronize(self._device)
         self.prefill_s += time.perf_counter() - started
 

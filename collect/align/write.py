@@ -12,7 +12,7 @@ from rich.progress import track
 from collect import queries as shipped_queries
 from decoders.queries import read_queries
 
-BATCH = 16
+BATCH = 256  # queries; written out together, and lost together where a run is killed
 
 
 def default_queries() -> list[Path]:

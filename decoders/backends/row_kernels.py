@@ -241,4 +241,4 @@ def _choose(logits, temperature, keys, positions, made, size, BLOCK: tl.constexp
         better = value > greatest
         greatest = tl.where(better, value, greatest)
         best = tl.where(better, start + where, best)
-    tl.store(made + row, best.to(tl.int64))
+    tl.store(made + row, best)  # made int64

@@ -38,7 +38,7 @@ def model(tiny: Tiny) -> LlamaBackend:
 
 def asks(n: int, seed: int = 0, heat: Sequence[float] = (0.0,)) -> list[Ask]:
     """Of all lengths, some prompts twice in a row."""
-    rng, made = random.Random(seed), []
+    rng, made = random.Random(seed), list[Ask]()
     for i in range(n):
         prompt = [rng.randrange(16) for _ in range(rng.randrange(1, 30))]
         if i % 4 == 1:
@@ -112,9 +112,7 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> N
     assert together[7] == written(model, 1, wanted[7:8])[0]
     backwards = written(model, 8, wanted[::-1])
     assert together == backwards[::-1]
-    again = [
-        Ask(ask.prompt, ask.most, ask.temperature, key_of(1, i)) for i, ask in enumerate(wanted)
-    ]
+    again = [replace(ask, key=key_of(1, i)) for i, ask in enumerate(wanted)]
     assert together != written(model, 8, again)
 
 
@@ -153,6 +151,15 @@ def test_the_noise_is_even_and_independent() -> None:
     later = noise.gumbel(keys, torch.arange(64) + 1, 4096)
     assert (later * rows).mean() - rows.mean() * later.mean() < 0.02
     assert torch.equal(rows[9:10], noise.gumbel(keys[9:10], torch.tensor([9]), 4096))
+
+
+@pytest.mark.parametrize("size", [3 * noise.WIDTH, 1000])
+def test_the_likeliest_is_the_first_of_the_likeliest(size: int) -> None:
+    logits = torch.randn(50, size).bfloat16()
+    logits[:25, torch.randint(0, size, (4,))] = 8.0
+    greedy = torch.zeros(50)
+    chosen = noise.choose(logits, greedy, torch.zeros(50, 2, dtype=torch.int32), greedy.long())
+    assert torch.equal(chosen, logits.argmax(-1))
 
 
 def test_asks_may_depend_on_answers(model: LlamaBackend) -> None:
