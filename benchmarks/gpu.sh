@@ -50,12 +50,12 @@ cd "$ROOT" || exit 1
 # minutes and counts: write, train, each specialist, t5, speed of the default target, of the big one
 if [ "$QUICK" = 1 ]; then
   WRITE=0.2 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
-  LIMIT=1 NEW=8 ROWS=8 T5_SIZE="--size small --vocab 1000 --answered 16"
+  LIMIT=1 COLLECTED=1 NEW=8 ROWS=8 T5_SIZE="--size small --vocab 1000 --answered 16"
   BIG_SHAPE="--hidden 256 --layers 2 --heads 4 --kv-heads 2 --mlp 512"
   SMALL_TRAINING="--width 128 --vocab-size 512 --batch-tokens 2048"
 else
   WRITE=4.5 TRAIN=4.0 SPECIALISTS=0.3 T5=3.0 SPEED=4.0 SPEED_BIG=2.0
-  LIMIT=10 NEW=96 ROWS=1536 T5_SIZE="--size large"
+  LIMIT=10 COLLECTED=40 NEW=96 ROWS=1536 T5_SIZE="--size large"
   BIG_SHAPE="" SMALL_TRAINING=""
 fi
 if [ "$DEVICE" = cpu ]; then
@@ -135,7 +135,7 @@ big() { # a Llama of 1.07 billion random weights
 
 check() {
   run check-tests "$PYTHON" -m pytest -q -p no:cacheprovider --continue-on-collection-errors \
-    tests/decoders -k "cuda or gpu"
+    tests/decoders -k "cuda or gpu or row_kernels"
   if [ -e benchmarks/fused_check.py ] && [ "$DEVICE" != cpu ]; then
     run check-fused "$PYTHON" benchmarks/fused_check.py --out "$OUT/fused_check.json"
   else
@@ -210,8 +210,7 @@ floor() {
 }
 
 collect() {
-  # shellcheck disable=SC2086
-  run collect "$PYTHON" benchmarks/collect_speed.py --queries "$DATA/dev" --limit $((LIMIT * 4)) \
+  run collect "$PYTHON" benchmarks/collect_speed.py --queries "$DATA/dev" --limit $COLLECTED \
     --max-new-tokens $((NEW < 64 ? NEW : 64)) --config "$(arms)" --device "$DEVICE" --minutes 1 \
     --out "$OUT/collect.json"
 }

@@ -1,6 +1,6 @@
 """The figures that a folder of benchmarks/gpu.sh holds so far, in a few lines.
 
-    python benchmarks/gpu_summary.py runs/gpu
+python benchmarks/gpu_summary.py runs/gpu
 """
 
 from __future__ import annotations
