@@ -5,8 +5,8 @@
 What `draftpick collect` asks of an engine, batch after batch: the target's greedy answer and its
 sampled one, every arm's own answer, and its loop replayed along the target's. Rewards and tables,
 which take no model, are left out. The first batch comes once before the clock runs. The same
-command on a CPU (--device cpu) is what it is to be compared with. After --minutes it stops between
-two batches and counts what it has.
+command on a CPU (--device cpu) is what it is to be compared with. --out is written after every
+batch; after --minutes it stops between two.
 """
 
 from __future__ import annotations
@@ -63,6 +63,15 @@ def main() -> None:
     started = time.perf_counter()
     engine.cost_table  # noqa: B018  # measured when first asked for, once a machine
     costs_s = time.perf_counter() - started
+    settings: dict[str, Any] = {
+        "batch": at_once,
+        "max_new_tokens": given.max_new_tokens,
+        "dtype": given.dtype,
+        "device": str(engine.target.device),
+        "costs_s": costs_s,
+        "hardware": hardware(),
+        "versions": versions(),
+    }
     work.batch(batches[0])
     work.forget()
     done, ends = 0, time.monotonic() + 60 * given.minutes
@@ -72,25 +81,18 @@ def main() -> None:
             break
         work.batch(batch)
         done += len(batch)
-    whole = time.perf_counter() - started
-    record = {
-        "queries": done,
-        "arms": [name for name in engine.arm_names if name not in work.failed],
-        "failed": work.failed,
-        "batch": at_once,
-        "max_new_tokens": given.max_new_tokens,
-        "dtype": given.dtype,
-        "device": str(engine.target.device),
-        "seconds": whole,
-        "costs_s": costs_s,
-        "queries_per_s": done / whole,
-        "target_tokens_per_s": work.tokens / work.seconds["target, greedy"],
-        "seconds_of": dict(work.seconds),
-        "hardware": hardware(),
-        "versions": versions(),
-    }
-    write_atomically(given.out, json.dumps(record, indent=1))
-    print(f"{done} queries in {whole:.1f} s: {done / whole:.2f} a second on {record['device']}")
+        whole = time.perf_counter() - started
+        settings |= {
+            "queries": done,
+            "arms": [name for name in engine.arm_names if name not in work.failed],
+            "failed": work.failed,
+            "seconds": whole,
+            "queries_per_s": done / whole,
+            "target_tokens_per_s": work.tokens / work.seconds["target, greedy"],
+            "seconds_of": dict(work.seconds),
+        }
+        write_atomically(given.out, json.dumps(settings, indent=1))
+    print(f"{done} queries in {whole:.1f} s: {done / whole:.2f} a second on {settings['device']}")
     for name, seconds in work.seconds.items():
         print(f"  {name}: {seconds:.2f} s, {done / seconds:.1f} queries a second")
 

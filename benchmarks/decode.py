@@ -100,6 +100,9 @@ def main() -> None:
         action=argparse.BooleanOptionalAction,
         help="transformers with a static cache and torch.compile too; default: on CUDA",
     )
+    parser.add_argument(
+        "--peers", action=argparse.BooleanOptionalAction, default=True, help="other libraries too"
+    )
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("decode.json"))
@@ -113,7 +116,9 @@ def main() -> None:
     queries = read_queries(given.queries) if given.queries else shipped("test")
     asked = first_per_task(queries, given.limit)
     prompts = [engine.encode_chat([{"role": "user", "content": q.turns[0]}]) for q in asked]
-    methods = own_methods(given, engines) | peers(given, engine, max(map(len, prompts)))
+    methods = own_methods(given, engines)
+    if given.peers:
+        methods |= peers(given, engine, max(map(len, prompts)))
     timing = Timing.begin(given, methods, asked)
     if timing is None:
         parser.error(f"{given.out} holds another run; leave --resume out or name another --out")
@@ -304,9 +309,7 @@ class Timing:
         """Median over these prompts of how much faster than `beside`; None without it."""
         if beside not in self.seconds:
             return None
-        return statistics.median(
-            self.speed(name, [at]) / self.speed(beside, [at]) for at in chosen
-        )
+        return statistics.median(self.speed(name, [at]) / self.speed(beside, [at]) for at in chosen)
 
     def tokens_a_round(self, name: str, chosen: Sequence[int]) -> float | None:
         if name not in self.rounds:

@@ -72,6 +72,7 @@ def main() -> None:
     )
     parser.add_argument("--device", default="auto")
     parser.add_argument("--backend", default="auto", help="where --dtype names none")
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--arms", default="", help="comma-separated, for the rounds; default: all")
     parser.add_argument("--limit", type=int, default=1, help="queries a task, for the rounds")
     parser.add_argument("--max-new-tokens", type=int, default=64)
@@ -131,6 +132,7 @@ def loaded(given: argparse.Namespace) -> Iterator[tuple[str, Engine]]:
                 dtype,
                 Engine.load(
                     given.target,
+                    given.config,
                     only=only,
                     dtype=precision,
                     device=given.device,

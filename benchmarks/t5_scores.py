@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import sacrebleu
 import yaml
-from rouge_score.rouge_scorer import RougeScorer
 
 from collect.provenance import provenance
 from decoders import Engine, Request
 from decoders.zoo.catalogue import sha256_of
 
+SCORERS = ("sacrebleu", "rouge_score")
+
+
+def missing() -> list[str]:
+    """The scorers that are not installed."""
+    return [name for name in SCORERS if find_spec(name) is None]
+
 
 def quality(task: str, made: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU of translations (sacrebleu's default, 0 to 100); ROUGE-2 and ROUGE-L F of summaries
     (stemmed, 0 to 1)."""
+    import sacrebleu
+    from rouge_score.rouge_scorer import RougeScorer
+
     if task == "en-de":
         return {"bleu": round(sacrebleu.corpus_bleu(list(made), [list(references)]).score, 2)}
     scorer = RougeScorer(["rouge2", "rougeL"], use_stemmer=True)

@@ -1,12 +1,19 @@
 """A test bed for encoder-decoders: a T5 target and two small drafters, trained from nothing.
 
     python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
+    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 3 --size large
+
+The second is for a GPU: a target of 16 million parameters, with dropout and held-out pairs by which
+the best weights are kept, as minutes are many epochs there. All three models are written in
+bfloat16, together less than 40 MB.
 
 --data holds `en-de.{train,test}.jsonl` and `sum.{train,test}.jsonl`, an object a line with `input`
 (task prefix included) and `target`. In turn: a tokenizer, the target on both tasks, the target's
 greedy answers to the training inputs, a drafter for each task trained on those answers, held-out
 BLEU and ROUGE of all three, and how far each arm's drafts are accepted. Each stage leaves a file in
---out and is skipped where that exists; training goes on from its last checkpoint.
+--out and is skipped where that exists; training goes on from its last checkpoint. Where sacrebleu
+or rouge-score is missing the scores are left out, with a word: the same command, run where they
+are installed, adds them from the answers that were kept.
 
 For other commands it leaves query files there: `en-de.jsonl` and `sum.jsonl`, the test inputs, and
 `train.jsonl` with `answers.jsonl`, what the target wrote for them (`draftpick align --outputs`).
@@ -28,11 +35,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from t5_scores import acceptance, quality, write_card
+import torch.nn.functional as F
+from t5_scores import acceptance, missing, quality, write_card
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import UnigramTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
+
+from collect.provenance import hardware, versions
+from decoders import targets
 
 TASKS = ("en-de", "sum")
 CALLED = {"en-de": "translation", "sum": "summarization"}  # in query files
@@ -44,9 +55,10 @@ WHAT = {
 }
 FOLLOWED = 30  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
-LONGEST = {"en-de": (96, 64), "sum": (96, 48)}  # input and answer tokens kept
 CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
-BATCH_TOKENS = 3072
+SAID_EVERY = 25  # steps; the loss is read no oftener, as the device is waited for then
+LOOKED_AT = 40  # times that the held-out pairs are, in one training
+ANSWERED_TOKENS = 400_000  # of inputs, padding included, answered at once on a GPU
 
 Pair = tuple[list[int], list[int]]  # input ids, answer ids, both closed by end-of-sequence
 
@@ -63,12 +75,55 @@ class Shape:
     minutes: float
     lr: float = 1e-2
     matrix_lr: float = 2e-2
+    dropout: float = 0.0
 
 
-def shapes(minutes: float) -> dict[str, Shape]:
-    """Of the whole budget a drafter takes an eighth."""
-    small = Shape(96, 384, 3, 1, 1, minutes / 8)
-    return {"target": Shape(192, 768, 4, 3, 3, 0.75 * minutes), "en-de": small, "sum": small}
+@dataclass(frozen=True)
+class Size:
+    """A family. shares: of the minutes, the target's and each drafter's. longest: input and answer
+    tokens kept. batch_tokens: of inputs and answers, padding included. held: pairs a task that are
+    not trained on, by whose loss the best weights are kept; 0 keeps the last ones. smoothing: of
+    labels."""
+
+    target: tuple[int, int, int, int, int]  # d_model, d_ff, heads, layers, decoder layers
+    drafter: tuple[int, int, int, int, int]
+    shares: tuple[float, float]
+    longest: dict[str, tuple[int, int]]
+    batch_tokens: int
+    lr: float = 1e-2
+    matrix_lr: float = 2e-2
+    dropout: float = 0.0
+    held: int = 0
+    smoothing: float = 0.0
+
+    def shapes(self, minutes: float) -> dict[str, Shape]:
+        rates = {"lr": self.lr, "matrix_lr": self.matrix_lr}
+        target = Shape(*self.target, self.shares[0] * minutes, **rates, dropout=self.dropout)
+        drafter = Shape(*self.drafter, self.shares[1] * minutes, **rates)
+        return {"target": target, **dict.fromkeys(TASKS, drafter)}
+
+
+SIZES = {
+    "small": Size(
+        target=(192, 768, 4, 3, 3),
+        drafter=(96, 384, 3, 1, 1),
+        shares=(0.75, 0.125),
+        longest={"en-de": (96, 64), "sum": (96, 48)},
+        batch_tokens=3072,
+    ),
+    "large": Size(
+        target=(384, 1536, 6, 4, 3),
+        drafter=(128, 512, 2, 1, 1),
+        shares=(0.6, 0.2),
+        longest={"en-de": (96, 64), "sum": (320, 64)},
+        batch_tokens=24_576,
+        lr=6e-3,
+        matrix_lr=1.5e-2,
+        dropout=0.2,
+        held=300,
+        smoothing=0.1,
+    ),
+}
 
 
 # -- data and tokenizer ---------------------------------------------------------------------------
@@ -109,10 +164,10 @@ def make_tokenizer(data: Path, out: Path, vocab: int) -> PreTrainedTokenizerFast
     return PreTrainedTokenizerFast.from_pretrained(folder)
 
 
-def encode(tokenizer: Any, task: str, rows: Sequence[dict[str, str]]) -> list[Pair]:
+def encode(tokenizer: Any, rows: Sequence[dict[str, str]], most: tuple[int, int]) -> list[Pair]:
+    """most: input and answer tokens kept."""
     inputs = tokenizer([row["input"] for row in rows])["input_ids"]
     answers = tokenizer([row["target"] for row in rows])["input_ids"]
-    most = LONGEST[task]
     return [(_cut(i, most[0]), _cut(a, most[1])) for i, a in zip(inputs, answers, strict=True)]
 
 
@@ -120,23 +175,24 @@ def _cut(ids: list[int], most: int) -> list[int]:
     return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
 
-def batches(pairs: Sequence[Pair], seed: int) -> Iterator[list[Pair]]:
+def batches(pairs: Sequence[Pair], seed: int, tokens: int) -> Iterator[list[Pair]]:
     """Pairs of like length together, batches in random order."""
     chance = random.Random(seed)
     keyed = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), chance.random()))
     made: list[list[Pair]] = [[]]
     for pair in keyed:
-        if (len(made[-1]) + 1) * (len(pair[0]) + len(pair[1])) > BATCH_TOKENS:
+        if (len(made[-1]) + 1) * (len(pair[0]) + len(pair[1])) > tokens:
             made.append([])
         made[-1].append(pair)
     chance.shuffle(made)
     yield from made
 
 
-def padded(rows: Sequence[list[int]], fill: int) -> Tensor:
+def padded(rows: Sequence[list[int]], fill: int, device: torch.device) -> Tensor:
     """[B, longest] int64."""
     width = max(map(len, rows))
-    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+    made = torch.tensor([row + [fill] * (width - len(row)) for row in rows])
+    return made.to(device, non_blocking=True)
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -152,7 +208,7 @@ def new_model(shape: Shape, vocab: int, seed: int) -> T5ForConditionalGeneration
         num_heads=shape.heads,
         num_layers=shape.layers,
         num_decoder_layers=shape.decoder_layers,
-        dropout_rate=0.0,
+        dropout_rate=shape.dropout,
         pad_token_id=0,
         eos_token_id=1,
         decoder_start_token_id=0,
@@ -173,44 +229,69 @@ def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
     ]
 
 
-def train(name: str, model: Any, pairs: Sequence[Pair], shape: Shape, out: Path, seed: int) -> None:
-    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`."""
+def train(
+    name: str, model: Any, pairs: Sequence[Pair], size: Size, shape: Shape, out: Path, seed: int
+) -> None:
+    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`. The weights
+    that do best on the held-out pairs stay, in bfloat16."""
+    device = model.device
+    chance = random.Random(seed)
+    held = set(chance.sample(range(len(pairs)), min(size.held, len(pairs) // 10)))
+    shown = [pair for at, pair in enumerate(pairs) if at not in held]
+    unseen = [pairs[at] for at in sorted(held)]
     rules = optimizers(model, shape)
     peaks = [rule.param_groups[0]["lr"] for rule in rules]
     path = out / f"{name}.{CHECKPOINT}"
-    step, epoch, spent = 0, 0, 0.0
+    step, epoch, spent, looks = 0, 0, 0.0, 0
+    best: dict[str, Any] = {"loss": float("inf"), "model": None}
     if path.is_file():
-        state = torch.load(path, weights_only=True)
+        state = torch.load(path, weights_only=True, map_location=device)
         if state["shape"] != asdict(shape):
             sys.exit(f"{path} is of another shape or budget; delete it or name another --out")
         model.load_state_dict(state["model"])
         for rule, saved in zip(rules, state["rules"], strict=True):
             rule.load_state_dict(saved)
         step, epoch, spent = state["step"], state["epoch"], state["spent"]
+        looks, best = state["looks"], state["best"]
     model.train()
-    smooth, saved_at, last = 0.0, time.monotonic(), time.monotonic()
+    summed, smooth = torch.zeros((), device=device), 0.0
+    saved_at = last = time.monotonic()
     while True:
-        for batch in batches(pairs, seed + epoch):
+        for batch in batches(shown, seed + epoch, size.batch_tokens):
             now = time.monotonic()
             spent, last = spent + now - last, now
             progress = spent / (60 * shape.minutes)
+            if unseen and progress * LOOKED_AT >= looks + 1:
+                looks = int(progress * LOOKED_AT)
+                found = held_out_loss(model, unseen, size.batch_tokens)
+                if found < best["loss"]:
+                    kept = {
+                        k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()
+                    }
+                    best = {"loss": found, "model": kept, "epoch": epoch}
+                say(f"{name}: {progress:.0%}, epoch {epoch}, held-out loss {found:.3f}")
             if progress >= 1:
-                model.save_pretrained(out / name)
-                (out / name / TRAINING).write_text(
-                    json.dumps(
-                        {"steps": step, "epochs": epoch, "pairs": len(pairs)} | asdict(shape)
-                    )
-                )
+                if best["model"] is not None:
+                    model.load_state_dict(best["model"])
+                model.to(torch.bfloat16).save_pretrained(out / name)
+                facts = {"steps": step, "epochs": epoch, "pairs": len(shown)} | asdict(shape)
+                if best["model"] is not None:
+                    facts |= {"held_out_loss": best["loss"], "best_epoch": best["epoch"]}
+                facts |= {"hardware": hardware(), "versions": versions()}
+                (out / name / TRAINING).write_text(json.dumps(facts))
                 path.unlink(missing_ok=True)
+                if step % SAID_EVERY:
+                    smooth = float(summed) / (step % SAID_EVERY)
                 say(f"{name}: {step} steps, {epoch} whole epochs, loss {smooth:.3f}")
                 return
             rate = min(1.0, progress / 0.03) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
             for rule, peak in zip(rules, peaks, strict=True):
                 rule.param_groups[0]["lr"] = peak * rate
-            value = _step(model, batch, rules)
-            smooth += (value - smooth) / min(step + 1, 25)
+            summed += _step(model, batch, rules, size.smoothing)
             step += 1
-            if step % 25 == 0:
+            if step % SAID_EVERY == 0:
+                smooth = float(summed) / SAID_EVERY
+                summed.zero_()
                 say(f"{name}: step {step}, epoch {epoch}, {progress:.1%}, loss {smooth:.3f}")
             if now - saved_at > SAVE_EVERY_S:
                 saved_at = now
@@ -221,22 +302,45 @@ def train(name: str, model: Any, pairs: Sequence[Pair], shape: Shape, out: Path,
                     "step": step,
                     "epoch": epoch,
                     "spent": spent,
+                    "looks": looks,
+                    "best": best,
                 }
                 torch.save(state, path.with_suffix(".tmp"))
                 os.replace(path.with_suffix(".tmp"), path)
         epoch += 1
 
 
-def _step(model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer]) -> float:
-    inputs, labels = padded([i for i, _ in batch], 0), padded([a for _, a in batch], -100)
+def loss_of(model: Any, batch: Sequence[Pair], smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy of the answers' tokens."""
+    inputs = padded([i for i, _ in batch], 0, model.device)
+    labels = padded([a for _, a in batch], -100, model.device)
     with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
-        out = model(input_ids=inputs, attention_mask=inputs != 0, labels=labels)
-    out.loss.backward()
+        logits = model(input_ids=inputs, attention_mask=inputs != 0, labels=labels).logits
+    return F.cross_entropy(
+        logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100, label_smoothing=smoothing
+    )
+
+
+def _step(
+    model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer], smoothing: float
+) -> Tensor:
+    """The loss, on the device."""
+    loss = loss_of(model, batch, smoothing)
+    loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for rule in rules:
         rule.step()
         rule.zero_grad(set_to_none=True)
-    return float(out.loss.detach())
+    return loss.detach()
+
+
+@torch.no_grad()
+def held_out_loss(model: Any, pairs: Sequence[Pair], tokens: int) -> float:
+    """Mean over the pairs' batches, each by its pairs."""
+    model.eval()
+    summed = sum(loss_of(model, batch) * len(batch) for batch in batches(pairs, 0, tokens))
+    model.train()
+    return float(summed) / len(pairs)
 
 
 def say(words: str) -> None:
@@ -251,37 +355,46 @@ def answers(model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int
     """Greedy answers, end-of-sequence included where one was written."""
     made: list[list[int]] = [[] for _ in inputs]
     order = sorted(range(len(inputs)), key=lambda at: len(inputs[at]))
-    for start in range(0, len(order), 128):
-        rows = order[start : start + 128]
-        ids = padded([inputs[at] for at in rows], 0)
+    longest = max(map(len, inputs), default=1)
+    at_once = 128 if model.device.type == "cpu" else max(128, ANSWERED_TOKENS // longest)
+    for start in range(0, len(order), at_once):
+        rows = order[start : start + at_once]
+        ids = padded([inputs[at] for at in rows], 0, model.device)
         with torch.autocast(ids.device.type, dtype=torch.bfloat16):
             out = model.generate(
                 ids, attention_mask=ids != 0, do_sample=False, num_beams=1, max_new_tokens=most
             )
         for at, row in zip(rows, out[:, 1:].tolist(), strict=True):
             made[at] = row[: row.index(1) + 1] if 1 in row else row
-        if start // 128 % 20 == 0:
+        if start // at_once % 20 == 0:
             say(f"answered {start + len(rows)} of {len(inputs)}")
     return made
 
 
-def written_by_target(model: Any, task: str, pairs: Sequence[Pair], out: Path) -> list[Pair]:
-    """The training inputs with the target's own answers, cut off as it would be."""
-    path = out / f"{task}.answers.json"
+def kept_answers(path: Path, model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int]]:
+    """As `answers`, kept in a file and read from there where it exists."""
     if not path.is_file():
-        made = answers(model, [inputs for inputs, _ in pairs], LONGEST[task][1])
+        made = answers(model, inputs, most)
         path.with_suffix(".tmp").write_text(json.dumps(made))
         os.replace(path.with_suffix(".tmp"), path)
-    kept = json.loads(path.read_text())
+    return list(json.loads(path.read_text()))
+
+
+def written_by_target(
+    model: Any, task: str, pairs: Sequence[Pair], out: Path, most: int
+) -> list[Pair]:
+    """The training inputs with the target's own answers, cut off as it would be."""
+    inputs_only = [inputs for inputs, _ in pairs]
+    kept = kept_answers(out / f"{task}.answers.json", model, inputs_only, most)
     return [(inputs, answer) for (inputs, _), answer in zip(pairs, kept, strict=True)]
 
 
-def write_queries(data: Path, out: Path) -> None:
+def write_queries(data: Path, out: Path, answered_of_each: int) -> None:
     """Test and training inputs as query files, and the target's answers to the latter."""
     train, answered = [], []
     for task in TASKS:
         write_lines(out / f"{task}.jsonl", queries(data, task, "test"))
-        asked = queries(data, task, "train")[:ANSWERED]
+        asked = queries(data, task, "train")[:answered_of_each]
         kept = json.loads((out / f"{task}.answers.json").read_text())
         train += asked
         answered += [
@@ -310,22 +423,37 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> None:
     os.replace(path.with_suffix(".tmp"), path)
 
 
-def scores(trained: dict[str, Any], tokenizer: Any, data: Path, out: Path) -> dict[str, Any]:
+def test_answers(
+    trained: dict[str, Any], inputs: dict[str, list[list[int]]], size: Size, out: Path
+) -> dict[str, dict[str, list[list[int]]]]:
+    """model -> task -> what it answers to the test inputs of its tasks, kept in files."""
+    found: dict[str, dict[str, list[list[int]]]] = {name: {} for name in trained}
+    for task in TASKS:
+        for name in ("target", task):
+            path, most = out / f"{name}.{task}.test.json", size.longest[task][1]
+            found[name][task] = kept_answers(path, trained[name], inputs[task], most)
+    return found
+
+
+def scores(
+    answered: dict[str, dict[str, list[list[int]]]],
+    inputs: dict[str, list[list[int]]],
+    tokenizer: Any,
+    data: Path,
+    out: Path,
+) -> dict[str, Any]:
     """Held-out quality of each model on its tasks, and the arms' figures, kept in results.json."""
     path = out / "results.json"
     if path.is_file():
         return dict(json.loads(path.read_text()))
-    worth: dict[str, dict[str, Any]] = {name: {} for name in trained}
-    sources: dict[str, list[list[int]]] = {}
+    worth: dict[str, dict[str, Any]] = {name: {} for name in answered}
     for task in TASKS:
-        rows = read(data, task, "test")
-        inputs = [ids for ids, _ in encode(tokenizer, task, rows)]
-        sources[task] = inputs[:FOLLOWED]
+        references = [row["target"] for row in read(data, task, "test")]
         for name in ("target", task):
-            made = answers(trained[name], inputs, LONGEST[task][1])
-            words = tokenizer.batch_decode(made, skip_special_tokens=True)
-            worth[name][task] = quality(task, words, [row["target"] for row in rows])
+            words = tokenizer.batch_decode(answered[name][task], skip_special_tokens=True)
+            worth[name][task] = quality(task, words, references)
             say(f"{name} on {task}: {worth[name][task]}")
+    sources = {task: inputs[task][:FOLLOWED] for task in TASKS}
     found = {"quality": worth, "arms": acceptance(out, TASKS, sources)}
     path.write_text(json.dumps(found, indent=1))
     return found
@@ -340,32 +468,51 @@ def main() -> None:
         "--out", type=Path, required=True, help="folder for models, answers and query files"
     )
     parser.add_argument("--minutes", type=float, default=48, help="of training, three models")
+    parser.add_argument("--size", choices=SIZES, default="small", help="large is for a GPU")
+    parser.add_argument("--device", default="auto")
     parser.add_argument("--vocab", type=int, default=6000, help="subwords of the tokenizer")
+    parser.add_argument("--answered", type=int, default=ANSWERED, help="inputs a task, at most")
     parser.add_argument("--seed", type=int, default=0, help="of weights and order")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
+    size, device = SIZES[given.size], targets.device_of(given.device)
 
     tokenizer = make_tokenizer(given.data, given.out, given.vocab)
     rows = {task: read(given.data, task, "train") for task in TASKS}
-    pairs = {task: encode(tokenizer, task, rows[task]) for task in TASKS}
+    pairs = {task: encode(tokenizer, rows[task], size.longest[task]) for task in TASKS}
     trained: dict[str, Any] = {}
-    for name, shape in shapes(given.minutes).items():
-        if not (given.out / name / "config.json").is_file():
+    for name, shape in size.shapes(given.minutes).items():
+        if not (given.out / name / TRAINING).is_file():
             lessons = (
                 [pair for task in TASKS for pair in pairs[task]]
                 if name == "target"
-                else written_by_target(trained["target"], name, pairs[name][:ANSWERED], given.out)
+                else written_by_target(
+                    trained["target"],
+                    name,
+                    pairs[name][: given.answered],
+                    given.out,
+                    size.longest[name][1],
+                )
             )
-            model = new_model(shape, len(tokenizer), given.seed)
-            train(name, model, lessons, shape, given.out, given.seed)
-        trained[name] = T5ForConditionalGeneration.from_pretrained(given.out / name).eval()
+            model = new_model(shape, len(tokenizer), given.seed).to(device)
+            train(name, model, lessons, size, shape, given.out, given.seed)
+        loaded = T5ForConditionalGeneration.from_pretrained(given.out / name, dtype=torch.float32)
+        trained[name] = loaded.to(device).eval()
         tokenizer.save_pretrained(given.out / name)
 
-    write_queries(given.data, given.out)
-    found = scores(trained, tokenizer, given.data, given.out)
+    write_queries(given.data, given.out, given.answered)
+    inputs = {
+        task: [i for i, _ in encode(tokenizer, read(given.data, task, "test"), size.longest[task])]
+        for task in TASKS
+    }
+    answered = test_answers(trained, inputs, size, given.out)
+    if missing() and not (given.out / "results.json").is_file():
+        say(f"no scores without {' and '.join(missing())}: the answers are kept for later")
+        return
+    found = scores(answered, inputs, tokenizer, given.data, given.out)
     for name in trained:
         read_by = TASKS if name == "target" else (name,)
-        most = None if name == "target" else ANSWERED
+        most = None if name == "target" else given.answered
         read_rows = [row for task in read_by for row in rows[task][:most]]
         write_card(
             given.out / name,

@@ -1,0 +1,237 @@
+#!/usr/bin/env bash
+# Everything that is measured on a GPU, in order of worth; docs/gpu.md says what each step does.
+#
+#     benchmarks/gpu.sh [OUT [STEP...]]
+#
+# OUT (default runs/gpu) gets a log for each step, its results as soon as there are any, and a stamp
+# when it is done: called again, done steps are passed over and cut ones go on. No network, and no
+# package but torch, transformers, safetensors, numpy, pydantic, pyyaml, rich and gguf (pytest for
+# `check`); flashspec and economize are measured where they are installed.
+#
+#     PYTHON       interpreter (python3)
+#     DEVICE       cuda or cpu (cuda)
+#     DATA         folder with dev/, train/ and seq2seq/ (../shared/data)
+#     TARGET_GGUF  the default target's GGUF file, or parts of it in order, put into the cache
+#                  folder (DRAFTPICK_CACHE); not needed where the target was fetched before
+#     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
+#     ARMS         an arms file (the arms that ship and, where there is a DRAFTER, two over it)
+#     QUICK        1: a rehearsal, everything tiny
+set -u
+
+STEPS=(check lossless write train t5 speed floor collect)
+declare -A SECONDS_OF=( # at most; the table's sum is what a whole run may take
+  [check-tests]=150 [check-fused]=90
+  [lossless-float32]=240 [lossless-self]=180
+  [write]=330
+  [train]=420
+  [t5]=300
+  [speed-default]=480 [speed-1b]=300 [speed-eager]=90
+  [floor-default]=75 [floor-1b]=60
+  [collect]=90
+)
+
+ROOT=$(cd "$(dirname "$0")/.." && pwd)
+OUT=${1:-runs/gpu}
+[ $# -gt 0 ] && shift
+[ $# -gt 0 ] && STEPS=("$@")
+mkdir -p "$OUT" || exit 1
+OUT=$(cd "$OUT" && pwd)
+PYTHON=${PYTHON:-python3}
+DEVICE=${DEVICE:-cuda}
+DATA=${DATA:-$ROOT/../shared/data}
+DRAFTER=${DRAFTER:-$OUT/drafts/general/model}
+QUICK=${QUICK:-0}
+CACHE=${DRAFTPICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/draftpick}
+BIG=$OUT/random-llama
+export PYTHONPATH=$ROOT${PYTHONPATH:+:$PYTHONPATH} PYTHONUNBUFFERED=1 HF_HUB_OFFLINE=1
+export TOKENIZERS_PARALLELISM=false
+cd "$ROOT" || exit 1
+
+# minutes and counts: write, train, each specialist, t5, speed of the default target, of the big one
+if [ "$QUICK" = 1 ]; then
+  WRITE=0.2 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
+  LIMIT=1 COLLECTED=1 NEW=8 ROWS=8 T5_SIZE="--size small --vocab 1000 --answered 16"
+  BIG_SHAPE="--hidden 256 --layers 2 --heads 4 --kv-heads 2 --mlp 512"
+  SMALL_TRAINING="--width 128 --vocab-size 512 --batch-tokens 2048"
+else
+  WRITE=4.5 TRAIN=4.0 SPECIALISTS=0.3 T5=3.0 SPEED=4.0 SPEED_BIG=2.0
+  LIMIT=10 COLLECTED=40 NEW=96 ROWS=1536 T5_SIZE="--size large"
+  BIG_SHAPE="" SMALL_TRAINING=""
+fi
+if [ "$DEVICE" = cpu ]; then
+  EXACT=native PLAIN=native SPED="bfloat16 int4" EAGER="bfloat16:native int8:native"
+  FLOORS="bfloat16 int8 int4" COMPILE=--no-compile
+else
+  EXACT="native graphs" PLAIN="graphs fused"
+  SPED="bfloat16:fused bfloat16:graphs int8:fused int4:fused"
+  EAGER="bfloat16:native int8:native int4:native"
+  FLOORS="bfloat16:fused bfloat16:graphs bfloat16:native int8:fused int8:graphs int4:fused int4:graphs"
+  COMPILE=--compile
+fi
+
+# run NAME COMMAND...: within the step's seconds, unless it is done
+run() {
+  local name=$1 started=$SECONDS rc
+  shift
+  if [ -e "$OUT/$name.done" ]; then
+    echo "$name: done before"
+    return 0
+  fi
+  echo "== $(date -u +%H:%M:%S) $*" >>"$OUT/$name.log"
+  timeout -k 10 "${SECONDS_OF[$name]}" "$@" >>"$OUT/$name.log" 2>&1 </dev/null
+  rc=$?
+  if [ $rc -eq 0 ]; then
+    touch "$OUT/$name.done"
+    echo "$name: $((SECONDS - started)) s"
+  elif [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
+    echo "$name: cut after $((SECONDS - started)) s"
+  else
+    echo "$name: failed ($rc) after $((SECONDS - started)) s: $(tail -n 1 "$OUT/$name.log" | cut -c 1-200)"
+  fi
+  return $rc
+}
+
+# skip NAME WHY
+skip() { echo "$1: left out, $2"; }
+
+place_target() {
+  [ -n "${TARGET_GGUF:-}" ] || return 0
+  local name
+  name=$("$PYTHON" -c 'from decoders.zoo.catalogue import TARGET, WHEELS
+print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
+  mkdir -p "$CACHE" || exit 1
+  # shellcheck disable=SC2086  # parts, in order
+  [ -e "$CACHE/$name" ] || { cat $TARGET_GGUF >"$CACHE/.$name" && mv "$CACHE/.$name" "$CACHE/$name"; }
+}
+
+# the arms that ship and, once there is a drafter over the target's states, two with it
+arms() {
+  if [ -n "${ARMS:-}" ]; then
+    echo "$ARMS"
+  elif [ -e "$DRAFTER/recurrent.safetensors" ]; then
+    {
+      cat decoders/arms.yaml
+      echo "  recurrent: {kind: recurrent, drafter: $DRAFTER, length: {kind: adaptive, k: 6}}"
+      echo "  hybrid:"
+      echo "    kind: horizontal"
+      echo "    parts:"
+      echo "      - {kind: max_gram, length: {k: 6}, stop_below: 0.3}"
+      echo "      - {kind: recurrent, drafter: $DRAFTER, length: {k: 4}}"
+    } >"$OUT/arms.yaml"
+    echo "$OUT/arms.yaml"
+  else
+    echo decoders/arms.yaml
+  fi
+}
+
+sped() { # the arms whose speed is measured
+  if grep -q "^  recurrent:" "$1"; then echo max-gram,draft-chat,exit-2,recurrent,hybrid; else echo max-gram,draft-chat,exit-2; fi
+}
+
+big() { # a Llama of 1.07 billion random weights
+  # shellcheck disable=SC2086
+  [ -e "$BIG/config.json" ] || "$PYTHON" benchmarks/random_llama.py "$BIG" --device "$DEVICE" $BIG_SHAPE >"$OUT/random-llama.log" 2>&1
+}
+
+check() {
+  run check-tests "$PYTHON" -m pytest -q -p no:cacheprovider --continue-on-collection-errors \
+    tests/decoders -k "cuda or gpu or row_kernels"
+  if [ -e benchmarks/fused_check.py ] && [ "$DEVICE" != cpu ]; then
+    run check-fused "$PYTHON" benchmarks/fused_check.py --out "$OUT/fused_check.json"
+  else
+    skip check-fused "for a GPU"
+  fi
+}
+
+lossless() {
+  # shellcheck disable=SC2086
+  run lossless-float32 "$PYTHON" benchmarks/lossless.py --queries "$DATA/dev" --limit $LIMIT \
+    --max-new-tokens $((NEW < 32 ? NEW : 32)) --config "$(arms)" --device "$DEVICE" --backend $EXACT --batch 20 \
+    --minutes 3 --out "$OUT/lossless-float32.jsonl"
+  # shellcheck disable=SC2086
+  run lossless-self "$PYTHON" benchmarks/lossless.py --queries "$DATA/dev" --limit $LIMIT \
+    --max-new-tokens $((NEW < 48 ? NEW : 48)) --config "$(arms)" --device "$DEVICE" --backend $PLAIN --against self \
+    --dtype bfloat16 int8 int4 --minutes 2 --out "$OUT/lossless-self.jsonl"
+}
+
+write() {
+  [ -e benchmarks/write_tokens.py ] || { skip write "there is no benchmarks/write_tokens.py"; return; }
+  local queries=$DATA/train more=""
+  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-prompt 64 --tokens 2000"; fi
+  # shellcheck disable=SC2086
+  run write "$PYTHON" benchmarks/write_tokens.py --queries "$queries" --out "$OUT/tokens" \
+    --minutes $WRITE --rows $ROWS --device "$DEVICE" $more
+}
+
+train() {
+  [ -e benchmarks/train_recurrent.py ] || { skip train "there is no benchmarks/train_recurrent.py"; return; }
+  compgen -G "$OUT/tokens/*.npz" >/dev/null || { skip train "there are no tokens in $OUT/tokens"; return; }
+  # shellcheck disable=SC2086
+  run train "$PYTHON" benchmarks/train_recurrent.py --tokens "$OUT"/tokens/*.npz --out "$OUT/drafts" \
+    --minutes $TRAIN --specialists $SPECIALISTS --device "$DEVICE" $SMALL_TRAINING
+}
+
+t5() {
+  # shellcheck disable=SC2086
+  run t5 "$PYTHON" benchmarks/train_t5_family.py --data "$DATA/seq2seq" --out "$OUT/t5" \
+    --minutes $T5 --device "$DEVICE" $T5_SIZE
+}
+
+speed() {
+  local config prompts=2
+  config=$(arms)
+  [ "$QUICK" = 1 ] && prompts=1
+  # shellcheck disable=SC2086
+  run speed-default "$PYTHON" benchmarks/decode.py --queries "$DATA/dev" --limit $prompts \
+    --max-new-tokens $NEW --repeats 3 --minutes $SPEED --dtype $SPED --config "$config" \
+    --arms "$(sped "$config")" --device "$DEVICE" $COMPILE --resume --out "$OUT/speed-default.json"
+  big
+  # shellcheck disable=SC2086
+  run speed-1b "$PYTHON" benchmarks/decode.py --target "$BIG" --queries "$DATA/dev" --limit 1 \
+    --max-new-tokens $NEW --repeats 3 --minutes $SPEED_BIG --dtype $SPED --arms max-gram \
+    --device "$DEVICE" $COMPILE --exit-layer 0 --note "(random weights: timing only)" --resume \
+    --out "$OUT/speed-1b.json"
+  # shellcheck disable=SC2086
+  run speed-eager "$PYTHON" benchmarks/decode.py --queries "$DATA/dev" --limit 1 \
+    --max-new-tokens $NEW --repeats 1 --minutes 0.7 --dtype $EAGER --arms max-gram \
+    --device "$DEVICE" --no-peers --resume --out "$OUT/speed-eager.json"
+}
+
+floor() {
+  local config
+  config=$(arms)
+  # shellcheck disable=SC2086
+  run floor-default "$PYTHON" benchmarks/floor.py --dtype $FLOORS --device "$DEVICE" --config "$config" \
+    --arms "$(sped "$config")" --max-new-tokens $NEW --out "$OUT/floor-default.json"
+  big
+  # shellcheck disable=SC2086
+  run floor-1b "$PYTHON" benchmarks/floor.py --target "$BIG" --dtype $FLOORS --device "$DEVICE" \
+    --arms max-gram --max-new-tokens $NEW --note "(random weights)" --out "$OUT/floor-1b.json"
+}
+
+collect() {
+  run collect "$PYTHON" benchmarks/collect_speed.py --queries "$DATA/dev" --limit $COLLECTED \
+    --max-new-tokens $((NEW < 64 ? NEW : 64)) --config "$(arms)" --device "$DEVICE" --minutes 1 \
+    --out "$OUT/collect.json"
+}
+
+# what is small enough to be taken along, models in parts of 15 MiB
+pack() {
+  rm -f "$OUT"/models.tar.gz.*
+  (cd "$OUT" && find . -maxdepth 4 -size -4M \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.done' \) \
+    -not -path './random-llama/*' -not -path './t5/*' -not -path './tokens/*' -print0 |
+    tar -czf figures.tar.gz --null -T -)
+  (cd "$OUT" && kept=() && for path in drafts/*/model t5; do [ -e "$path" ] && kept+=("$path"); done &&
+    [ ${#kept[@]} -gt 0 ] && tar -cf - --exclude '*.pt' --exclude '*.tmp' "${kept[@]}" | gzip -1 | split -b 15m - models.tar.gz.)
+  ls -l "$OUT"/figures.tar.gz "$OUT"/models.tar.gz.* 2>/dev/null | awk '{print $NF, $5, "bytes"}'
+}
+
+place_target
+for step in "${STEPS[@]}"; do
+  case $step in
+    check | lossless | write | train | t5 | speed | floor | collect) "$step" ;;
+    *) echo "no such step: $step; there are check lossless write train t5 speed floor collect" ;;
+  esac
+done
+"$PYTHON" benchmarks/gpu_summary.py "$OUT"
+pack

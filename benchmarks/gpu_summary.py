@@ -1,0 +1,83 @@
+"""The figures that a folder of benchmarks/gpu.sh holds so far, in a few lines.
+
+python benchmarks/gpu_summary.py runs/gpu
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+RATIOS = ("x our plain", "x transformers", "x compiled")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("out", type=Path)
+    given = parser.parse_args()
+    for path in sorted(given.out.glob("*.json")):
+        found = json.loads(path.read_text())
+        if isinstance(found, dict):
+            for line in lines_of(found):
+                print(f"{path.stem}: {line}")
+
+
+def lines_of(found: dict[str, Any]) -> Iterator[str]:
+    """Of one script's results, told apart by what they hold."""
+    if "against" in found:
+        yield from _equality(found)
+    elif "tokens_per_s" in found:
+        yield from _speed(found)
+    elif "bandwidth_bytes_per_s" in found:
+        yield from _floor(found)
+    elif "queries_per_s" in found:
+        yield (
+            f"{found['queries_per_s']:.2f} queries a second, {found['target_tokens_per_s']:.0f} "
+            f"tokens a second of the target's, on {found['device']}"
+        )
+
+
+def _equality(found: dict[str, Any]) -> Iterator[str]:
+    arms = found["arms"].values()
+    same, ties = (sum(a[name] for a in arms) for name in ("equal", "part_at_a_tie"))
+    failed, compared = (sum(a[name] for a in arms) for name in ("failed", "compared"))
+    yield (
+        f"{same} of {compared} answers of {len(arms)} arms equal, {ties} part at a tie, "
+        f"{compared - same - ties} elsewhere, {failed} failed; against {found['against']}"
+    )
+    for label, arm in found["arms"].items():
+        apart = arm["compared"] - arm["equal"] - arm["part_at_a_tie"]
+        if apart or arm["failed"]:
+            yield f"{label}: {apart} apart (gap {arm['largest_gap']:.3g}), {arm['failed']} failed"
+
+
+def _speed(found: dict[str, Any]) -> Iterator[str]:
+    yield f"{found['prompts']} prompts {found['note']}".strip()
+    for name, speed in sorted(found["tokens_per_s"].items(), key=lambda item: -item[1]):
+        ratios = [
+            f"{label} {found['ratios'][name][label]['of_sums']:.2f}"
+            for label in RATIOS
+            if found["ratios"][name][label]["of_sums"] is not None
+        ]
+        yield f"{name}: {speed:.1f} tokens a second, {', '.join(ratios)}"
+    for name, why in found["failed"].items():
+        yield f"{name} failed: {why[:120]}"
+
+
+def _floor(found: dict[str, Any]) -> Iterator[str]:
+    yield f"{found['bandwidth_bytes_per_s'] / 1e9:.0f} GB/s {found['note']}".strip()
+    in_a_row = found.get("in_a_row_s", found.get("pass_s", {}))
+    for dtype, seconds in in_a_row.items():
+        share = found["floor_s"][dtype] / seconds[0]
+        alone = found["pass_s"][dtype][0]
+        yield (
+            f"{dtype}: a pass of one token {seconds[0] * 1e3:.3f} ms in a row, "
+            f"{alone * 1e3:.3f} ms alone; {share:.0%} of the bandwidth floor"
+        )
+
+
+if __name__ == "__main__":
+    main()
