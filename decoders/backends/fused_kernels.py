@@ -447,6 +447,16 @@ def tile_of(outputs: int, inputs: int, how: int = DENSE, ragged: bool = False) -
     return Tile(wide, 128 if wide > 16 or inputs < 1024 else 256, 5, 4)
 
 
+def splits_of(capacity: int, kv_heads: int) -> int:
+    """Programs among which the keys of one head are shared out: enough to keep a GPU busy."""
+    return min(triton.cdiv(capacity, SPAN), max(1, MANY // kv_heads), 64)
+
+
+def at_once(head_dim: int) -> int:
+    """Splits that are added up at once, as many as registers hold; a power of two."""
+    return max(1, 512 // head_dim)
+
+
 @dataclass(frozen=True)
 class Launch:
     """pdl: whether kernels may start before the one in front of them has ended (Hopper and newer),
@@ -548,7 +558,7 @@ class Launch:
             MOST=triton.next_power_of_2(scratch.splits),
             ROWS=ROWS,
             SPAN=SPAN,
-            AT_ONCE=max(1, 512 // head_dim),
+            AT_ONCE=at_once(head_dim),
             num_warps=4,
         )
 
@@ -616,7 +626,7 @@ class Scratch:
         """For passes over up to `tokens` tokens. The splits depend on the model and its capacity
         alone: how many there are decides how a row is summed."""
         tiles = triton.cdiv(tokens * (heads // kv_heads), ROWS)
-        splits = min(triton.cdiv(capacity, SPAN), max(1, 2 * MANY // (kv_heads * 2)), 64)
+        splits = splits_of(capacity, kv_heads)
         size = (tiles, kv_heads, splits, ROWS)
         empty: Callable[..., Tensor] = torch.empty
         on = like.device
