@@ -57,6 +57,7 @@ def main() -> None:
     import triton
 
     from decoders.backends import fused_kernels as kernels
+    from decoders.backends import fused_launch as launch
 
     for model, (d, heads, kv_heads, head_dim, mlp, vocab) in SIZES.items():
         for how, kind in enumerate(("bfloat16", "int8", "int4")):
@@ -66,9 +67,9 @@ def main() -> None:
                 fn: Any, outputs: int, inputs: int, how: int = how, name: str = name, **named: Any
             ) -> None:
                 ragged = fn is kernels._added
-                tile = kernels.tile_of(outputs, inputs, how, ragged)
+                tile = launch.tile_of(outputs, inputs, how, ragged)
                 cut = {"BLOCK_N": tile.outputs, "BLOCK_K": tile.inputs, "STAGES": tile.stages}
-                constants = {"K": inputs, "KEPT": how, "ROWS": kernels.ROWS, "PDL": True, **cut}
+                constants = {"K": inputs, "KEPT": how, "ROWS": launch.ROWS, "PDL": True, **cut}
                 types = {"w_ptr": ("*bf16", "*i8", "*u8")[how], "start_ptr": "*i64"}
                 compiled(name, fn, {**constants, **named, "num_warps": tile.warps}, types)
 
@@ -77,10 +78,10 @@ def main() -> None:
             biased = {k: v for k, v in heading.items() if k != "PDL"} | {"BIASED": True}
             product(kernels._queries_keys_values, rows, d, **biased)
             floats = dict.fromkeys(("part_ptr", "top_ptr", "sum_ptr"), "*fp32")
-            splits = kernels.splits_of(8192, kv_heads)
+            splits = launch.splits_of(8192, kv_heads)
             attending = {
-                **heading, "MOST": triton.next_power_of_2(splits), "ROWS": kernels.ROWS,
-                "SPAN": kernels.SPAN, "AT_ONCE": kernels.at_once(head_dim),
+                **heading, "MOST": triton.next_power_of_2(splits), "ROWS": launch.ROWS,
+                "SPAN": launch.SPAN, "AT_ONCE": launch.at_once(head_dim),
             }  # fmt: skip
             types = {**floats, "start_ptr": "*i64", "count_ptr": "*i32"}
             compiled(name, kernels._attend, attending, types)
