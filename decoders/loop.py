@@ -199,7 +199,7 @@ def _score(target: Backend, context: list[int], proposal: Proposal, sampling: Sa
     """[K + 1, V] logits, row 0 for the token after `context`, row i + 1 for that after ids[i]."""
     # the newest token alone, but for a reviewing draft model that sat out (drafters/vertical.py)
     unread = torch.tensor(context[target.length :], device=target.device)
-    read = torch.cat([unread, proposal.ids])
+    read = torch.cat([unread, proposal.ids]) if len(proposal.ids) else unread
     if proposal.parents is None:
         logits = target.extend(read)
     else:  # an arm that drafts trees was built for a target that reads them

@@ -24,7 +24,7 @@ from .llama_model import LayerWeights, Rope, Shape, Weights
 from .packed import Matrix, dense
 
 if TYPE_CHECKING:
-    from .fused_kernels import Kept, Launch
+    from .fused_launch import Kept, Launch
 
 PAIR = 64  # inputs of two groups of an int4 weight, which share bytes
 
@@ -68,7 +68,7 @@ def gate_width(w: LayerWeights) -> int:
 
 def launcher(device: torch.device) -> Launch:
     """How kernels are launched on this device: from Hopper on, each while the last one ends."""
-    from .fused_kernels import Launch
+    from .fused_launch import Launch
 
     hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
     return Launch(pdl=hopper)
@@ -76,18 +76,22 @@ def launcher(device: torch.device) -> Launch:
 
 def kept(weight: Matrix) -> Kept:
     """A matrix [N, K] as the kernels read it; an int4 one is laid out anew, others stay."""
-    from .fused_kernels import DENSE, INT4, INT8, Kept
+    from .fused_launch import DENSE, INT4, INT8, Kept
 
     if isinstance(weight, Int4Weight):
         q = weight.steps()  # [N, K] from 0 to 15
         low, high = q.view(len(q), -1, 2, PAIR // 2).unbind(2)
         scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
-        return Kept(INT4, *q.shape, (high << 4 | low).flatten(1).to(torch.uint8), scale, zero)
+        outputs, inputs = q.shape
+        return Kept(
+            INT4, outputs, inputs, (high << 4 | low).flatten(1).to(torch.uint8), scale, zero
+        )
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
         return Kept(INT8, outputs, inputs, weight.values, weight.scale, weight.scale)
     weight = dense(weight).detach().contiguous()
-    return Kept(DENSE, *weight.shape, weight, weight, weight)
+    outputs, inputs = weight.shape
+    return Kept(DENSE, outputs, inputs, weight, weight, weight)
 
 
 @dataclass(frozen=True)
@@ -117,13 +121,15 @@ class FusedLayers:
         widest: int,
         launch: Launch | None = None,
     ) -> None:
-        from .fused_kernels import Scratch
+        from .fused_launch import Scratch
 
         like = weights.embedding
         self._shape, self._rope = shape, rope
         self._norm, self._head = weights.norm, kept(weights.head)
         self._launch = launch or launcher(like.device)
-        self._layers = [_laid_out(w, room[0]) for w, room in zip(weights.layers, cache.all)]
+        self._layers = [
+            _laid_out(w, room[0]) for w, room in zip(weights.layers, cache.all, strict=True)
+        ]
         heads, d = shape.heads, shape.head_dim
         self._q = like.new_empty(widest, heads, d)
         self._attended = like.new_empty(widest, heads, d)
@@ -215,4 +221,3 @@ class FusedBlocks:
     def read_out(self, state: Tensor, norm: Tensor, eps: float, head: Kept, out: Tensor) -> None:
         """out [T, N] = the head [N, d] times the normed state [T, d], in one launch."""
         self._launch.added(state, head, None, out, norm, eps)
-

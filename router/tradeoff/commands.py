@@ -69,7 +69,9 @@ def tradeoff(
         str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")
     ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="native, hf, fused, graphs, compiled or auto.")] = "auto",
+    backend: Annotated[
+        str, typer.Option(help="native, hf, fused, graphs, compiled or auto.")
+    ] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,

@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-KERNELS = "decoders.backends.fused_kernels"
+KERNELS = ("decoders.backends.fused_kernels", "decoders.backends.fused_launch")
 _patch_tensor = interpreter._patch_lang_tensor
 _dot = interpreter.InterpreterBuilder.create_dot
 _cast = interpreter.InterpreterBuilder.cast_impl
@@ -33,12 +33,13 @@ def interpret() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TRITON_INTERPRET", "1")
         importlib.import_module("triton.experimental.gluon")  # wants them as they were
-        for module in (tl, tl.standard):
-            for name, value in list(vars(module).items()):
+        for library in (tl, tl.standard):
+            for name, value in list(vars(library).items()):
                 if isinstance(value, JITFunction):
-                    setattr(module, name, interpreter.InterpretedFunction(value.fn))
-        sys.modules.pop(KERNELS, None)
-        importlib.import_module(KERNELS)
+                    setattr(library, name, interpreter.InterpretedFunction(value.fn))
+        for module in KERNELS:
+            sys.modules.pop(module, None)
+            importlib.import_module(module)
 
 
 def _wide(handle: Any) -> Any:

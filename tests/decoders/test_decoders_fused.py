@@ -21,6 +21,8 @@ from torch import Tensor
 
 from decoders.backends import fused
 from decoders.backends.fused import FusedBlocks, FusedLayers
+from decoders.backends.int4 import GROUP, Int4Weight, quantised, to_int4
+from decoders.backends.int8 import to_int8
 from decoders.backends.kv import KVCache
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import (
@@ -43,8 +45,10 @@ from decoders.records import Request
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
 CONTEXT = 256
-MLP = 80
-FITS = {"hidden_size": 64, "intermediate_size": 128, "vocab_size": 48}  # int4 too
+MLP = 32
+FITS = {
+    "hidden_size": 64, "intermediate_size": 64, "vocab_size": 16, "num_hidden_layers": 2
+}  # int4 too; the interpreter takes a hundredth of a second for a program  # fmt: skip
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 Tiny = Callable[..., Path]
 
@@ -142,11 +146,11 @@ def off(made: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 1), (4, 4)])
 def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> None:
-    """Read alone, in a few, or with 16 others; over the end of a span of keys too."""
+    """Read alone, with a few or with 16 others; over the end of a span of keys too."""
     shape, weights = model(heads, kv_heads, torch.bfloat16)
     rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(17, shape.hidden, torch.bfloat16)
     made, kept = [], []
-    for widths in ([17], [1] * 17, [4, 13], [16, 1], [2, 3, 5, 7]):
+    for widths in ([17], [1] * 4 + [13], [16, 1], [3, 7, 5, 2]):
         cache = room(shape, torch.bfloat16)
         layers = FusedLayers(shape, weights, rope, cache, WIDEST)
         done, parts = 0, []
@@ -191,29 +195,46 @@ def pair(
 
 @pytest.mark.parametrize("rounding", [None, "int8", "int4"])
 def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | None) -> None:
-    """In bfloat16's rounding: logits reach 6, a wrong key moves them by 1."""
+    """In bfloat16's rounding; a wrong key moves them by a sixth."""
     plain, backend = pair(tiny, rounding)
     assert backend.passes == "fused"
     assert torch.equal(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
     for tokens in ([7], [3, 1, 2], [5]):
         ids = torch.tensor(tokens, device=DEVICE)
         made, expected = backend.extend(ids), plain.extend(ids)
-        torch.testing.assert_close(made, expected, atol=0.15, rtol=0.02)
-        assert off(made, expected) < 0.03
+        assert off(made, expected) < 0.05
         for one in (plain, backend):
             one.truncate(one.length - len(tokens) + 1)
 
 
+@pytest.mark.parametrize("how", ["int8", "int4"])
+def test_rounded_weights_are_multiplied_by_as_they_are_kept(how: Rounding) -> None:
+    """Each as numbers of its own, in float32: 192 inputs are one and a half blocks."""
+    x = states(3, 192, torch.float32)
+    dense = states(48, 192, torch.bfloat16)
+    weight = to_int8(dense, None) if how == "int8" else to_int4(dense, None)
+    made = torch.empty(3, 48, device=DEVICE)
+    fused.launcher(DEVICE).added(x, fused.kept(weight), None, made)
+    if isinstance(weight, Int4Weight):
+        q, grid = quantised(dense)
+        assert torch.equal(weight.steps(), q)
+        step, zero = (part.T.float().repeat_interleave(GROUP, 1) for part in grid.unbind(-1))
+        values = (q - 8) * step + zero
+    else:
+        values = weight.values * weight.scale.float().unsqueeze(1)
+    assert off(made, x @ values.T) < 1e-6
+
+
 @pytest.mark.parametrize("exits", [False, True])
 def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
-    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(20))
+    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(8))
     target = pair(tiny)[1]
-    lengths = ListedLengths([3, 0, 1, 5])
+    lengths = ListedLengths([2, 0, 1])
     if exits:
         how = method(random_exit(target, 1, seed=0), lengths)
     else:
         how = method(NeuralDrafter(pair(tiny)[1]), lengths)
-    drafted = run(target, how, PROMPT, Request(20))
+    drafted = run(target, how, PROMPT, Request(8))
     assert drafted.ids == alone.ids
     if not exits:  # the drafter is the target: every token stands
         assert drafted.accepted == drafted.drafted > 0

@@ -94,7 +94,8 @@ def test_backends(tiny: Tiny) -> None:
     for name, kind in (("auto", LlamaBackend), ("native", LlamaBackend), ("hf", HFBackend)):
         assert isinstance(targets.load_backend(tiny(), CPU, torch.float32, name), kind)
     with pytest.raises(
-        DraftpickError, match="unknown backend 'onnx'; use auto, native, hf, fused, graphs, compiled"
+        DraftpickError,
+        match="unknown backend 'onnx'; use auto, native, hf, fused, graphs",
     ):
         targets.load_backend(tiny(), CPU, torch.float32, "onnx")
 

@@ -1,0 +1,247 @@
+"""Launching the fused kernels: how weights are kept for them, and how products are cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from . import fused_kernels as kernels
+
+ROWS = 16  # of a tile: what a tensor core takes at least
+SPAN = 64  # keys that one program of attention reads at once
+LOG2_E = 1.4426950408889634
+DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
+MANY = 128  # programs that keep a GPU busy
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A weight as the kernels read it. values: [N, K] in the states' dtype or int8, or uint8
+    [N, K / 2], in which byte b holds the inputs b // 32 * 64 + b % 32 and 32 more, the latter in
+    its upper half. scale: [N] for int8, [N, K / 32] for int4, as `zero` is; else the values again,
+    which are then not read."""
+
+    how: int
+    outputs: int
+    inputs: int
+    values: Tensor
+    scale: Tensor
+    zero: Tensor
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How a product is cut. outputs: of one program; inputs: read at once, a power of two each."""
+
+    outputs: int
+    inputs: int
+    stages: int
+    warps: int
+
+
+def tile_of(outputs: int, inputs: int, how: int = DENSE, ragged: bool = False) -> Tile:
+    """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum. ragged:
+    whether the last program may have fewer outputs."""
+    fits = (n for n in (64, 32, 16) if outputs >= n * MANY and (ragged or outputs % n == 0))
+    wide = next(fits, 16)
+    if how == INT4:
+        return Tile(wide, 128, 4, 4)
+    return Tile(wide, 128 if wide > 16 or inputs < 1024 else 256, 5, 4)
+
+
+def splits_of(capacity: int, kv_heads: int) -> int:
+    """Programs among which the keys of one head are shared out: enough to keep a GPU busy."""
+    return min(-(-capacity // SPAN), max(1, MANY // kv_heads), 64)
+
+
+def at_once(head_dim: int) -> int:
+    """Splits that are added up at once, as many as registers hold; a power of two."""
+    return max(1, 512 // head_dim)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """pdl: whether kernels may start before the one in front of them has ended (Hopper and newer),
+    and wait for it when their weights are on the way."""
+
+    pdl: bool = False
+
+    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
+        options = {"launch_pdl": True} if self.pdl else {}
+        kernel[grid](*arguments, PDL=self.pdl, **named, **options)
+
+    def product(
+        self,
+        kernel: Any,
+        w: Kept,
+        t: int,
+        before: tuple[Any, ...],
+        after: tuple[Any, ...],
+        **named: Any,
+    ) -> None:
+        """One of the kernels that multiply by a weight."""
+        tile = tile_of(w.outputs, w.inputs, w.how, ragged=kernel is kernels._added)
+        self(
+            kernel,
+            (triton.cdiv(w.outputs, tile.outputs), triton.cdiv(t, ROWS)),
+            *before,
+            w.values,
+            w.scale,
+            w.zero,
+            *after,
+            KEPT=w.how,
+            ROWS=ROWS,
+            BLOCK_N=tile.outputs,
+            BLOCK_K=tile.inputs,
+            STAGES=tile.stages,
+            num_warps=tile.warps,
+            **named,
+        )
+
+    # Rows of every tensor below are contiguous. [t, K] etc. may be the first rows of a longer one.
+
+    def queries_keys_values(
+        self,
+        h: Tensor,
+        norm: Tensor,
+        eps: float,
+        w: Kept,
+        bias: Tensor | None,
+        rope: tuple[Tensor, Tensor],
+        start: Tensor,
+        behind: int,
+        cache: Tensor,
+        q: Tensor,
+    ) -> None:
+        """h [t, d] -> q [t, H, D], turned to the positions start + behind.., and the keys and
+        values into cache [2 KV, C, D]. rope: cos and sin of `rope_table`, each [context, D];
+        start: int64 [1]."""
+        rows, capacity, head_dim = cache.shape
+        self.product(
+            kernels._queries_keys_values,
+            w,
+            len(h),
+            (h, norm),
+            (
+                *(w.values if bias is None else bias, *rope, start, q, cache),
+                *(len(h), behind, capacity, eps),
+            ),
+            K=w.inputs,
+            HEADS=q.shape[1],
+            KV_HEADS=rows // 2,
+            D=head_dim,
+            BIASED=bias is not None,
+        )
+
+    def attend(
+        self, q: Tensor, cache: Tensor, start: Tensor, behind: int, scratch: Scratch, out: Tensor
+    ) -> None:
+        """q [t, H, D] over the positions of cache [2 KV, C, D] up to each token's own; out is as
+        q."""
+        t, heads, head_dim = q.shape
+        kv_heads = scratch.kv_heads
+        self(
+            kernels._attend,
+            (kv_heads, scratch.splits, triton.cdiv(t * (heads // kv_heads), ROWS)),
+            q,
+            cache,
+            start,
+            scratch.parts,
+            scratch.tops,
+            scratch.sums,
+            scratch.counts,
+            out,
+            t,
+            behind,
+            cache.shape[1],
+            scratch.splits,
+            head_dim**-0.5 * LOG2_E,
+            HEADS=heads,
+            KV_HEADS=kv_heads,
+            D=head_dim,
+            MOST=triton.next_power_of_2(scratch.splits),
+            ROWS=ROWS,
+            SPAN=SPAN,
+            AT_ONCE=at_once(head_dim),
+            num_warps=4,
+        )
+
+    def gated(self, x: Tensor, norm: Tensor | None, eps: float, w: Kept, out: Tensor) -> None:
+        """out [t, f] = silu(gate) * up of x [t, K], normed where there is a norm [K]; w: [2 f, K],
+        gate above up."""
+        self.product(
+            kernels._gated,
+            w,
+            len(x),
+            (x, x if norm is None else norm),
+            (out, len(x), eps),
+            K=w.inputs,
+            WIDTH=w.outputs // 2,
+            NORM=norm is not None,
+        )
+
+    def added(
+        self,
+        x: Tensor,
+        w: Kept,
+        residual: Tensor | None,
+        out: Tensor,
+        norm: Tensor | None = None,
+        eps: float = 0.0,
+    ) -> None:
+        """out [t, N] = residual + w x, of x [t, K]; `residual` may be `out` itself, or None."""
+        self.product(
+            kernels._added,
+            w,
+            len(x),
+            (x, x if norm is None else norm),
+            (out if residual is None else residual, out, len(x), eps),
+            N=w.outputs,
+            K=w.inputs,
+            NORM=norm is not None,
+            RESIDUAL=residual is not None,
+        )
+
+    def normed(self, x: Tensor, norm: Tensor, eps: float, out: Tensor) -> None:
+        """out [t, d] = x over its root mean square, times norm; out's rows may lie apart."""
+        t, d = x.shape
+        self(
+            kernels._normed, (t,), x, norm, out, out.stride(0), eps,
+            K=d, BLOCK=triton.next_power_of_2(d), num_warps=4,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Scratch:
+    """What the splits of `attend` leave for the last of them, for up to `tiles` tiles of rows.
+    counts: zero between launches."""
+
+    kv_heads: int
+    splits: int
+    parts: Tensor  # float32 [tiles, KV, splits, ROWS, D]
+    tops: Tensor  # float32 [tiles, KV, splits, ROWS]
+    sums: Tensor
+    counts: Tensor  # int32 [tiles, KV]
+
+    @classmethod
+    def room(
+        cls, tokens: int, heads: int, kv_heads: int, head_dim: int, capacity: int, like: Tensor
+    ) -> Scratch:
+        """For passes over up to `tokens` tokens. The splits depend on the model and its capacity
+        alone: how many there are decides how a row is summed."""
+        tiles = triton.cdiv(tokens * (heads // kv_heads), ROWS)
+        splits = splits_of(capacity, kv_heads)
+        size = (tiles, kv_heads, splits, ROWS)
+        on = like.device
+        return cls(
+            kv_heads,
+            splits,
+            torch.empty(*size, head_dim, dtype=torch.float32, device=on),
+            torch.empty(size, dtype=torch.float32, device=on),
+            torch.empty(size, dtype=torch.float32, device=on),
+            torch.zeros(tiles, kv_heads, dtype=torch.int32, device=on),
+        )
