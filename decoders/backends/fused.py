@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from .int4 import Int4Weight
+from .int4 import GROUP, Int4Weight
 from .int8 import Int8Weight
 from .kv import KVCache
 from .llama_model import LayerWeights, Rope, Shape, Weights
@@ -26,7 +26,6 @@ from .packed import Matrix, dense
 if TYPE_CHECKING:
     from .fused_launch import Kept, Launch
 
-PAIR = 64  # inputs of two groups of an int4 weight, which share bytes
 
 
 def misfit(shape: Shape, weights: Weights) -> str | None:
@@ -45,8 +44,8 @@ def misfit(shape: Shape, weights: Weights) -> str | None:
     sizes = (shape.hidden, shape.heads * d, gate_width(first))
     if any(size % 16 for size in sizes):
         return f"its sizes {', '.join(map(str, sizes))} are not all multiples of 16"
-    if isinstance(first.out, Int4Weight) and any(size % PAIR for size in sizes):
-        return f"its sizes {', '.join(map(str, sizes))} are not all multiples of {PAIR}"
+    if isinstance(first.out, Int4Weight) and any(size % GROUP for size in sizes):
+        return f"its sizes {', '.join(map(str, sizes))} are not all multiples of {GROUP}"
     return None
 
 
@@ -80,12 +79,11 @@ def kept(weight: Matrix) -> Kept:
 
     if isinstance(weight, Int4Weight):
         q = weight.steps()  # [N, K] from 0 to 15
-        low, high = q.view(len(q), -1, 2, PAIR // 2).unbind(2)
-        scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
         outputs, inputs = q.shape
-        return Kept(
-            INT4, outputs, inputs, (high << 4 | low).flatten(1).to(torch.uint8), scale, zero
-        )
+        low, high = q.to(torch.uint8).view(outputs, -1, 2).unbind(2)
+        values = (high << 4 | low).contiguous().view(torch.int32)  # eight to a number, the first lowest
+        scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
+        return Kept(INT4, outputs, inputs, values, scale, zero)
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
         return Kept(INT8, outputs, inputs, weight.values, weight.scale, weight.scale)

@@ -2,15 +2,21 @@
 
 A pass over a few tokens reads every weight once and does little else, so that a kernel is worth
 what it spares: launches, and waits for the one before. Each product therefore takes what comes in
-front of it (the norm) and what follows (biases, rotation and storing, the gate, the residual).
+front of it (the norm) and what follows (biases, rotation and storing, the gate, the residual). With
+programmatic dependent launch (PDL) a kernel starts while those in front of it still run, asks for
+all of its weights, which no kernel writes, and only then waits: memory is never idle in between.
 
-No token's numbers depend on how many are read with it: every program works on ROWS rows, masked
-where there are fewer tokens, a row is summed over its inputs in blocks of one size, and over keys
-in spans that lie where they lie in the cache. What is masked adds exact zeros. So one compiled
-kernel serves all widths, and a reviewed draft gets the bits that decoding alone would give it.
+A product is a few whole rows of weights for each program, held in registers while the tokens go by
+one after the other. A tensor core would do several tokens in the time of one, but takes its
+operands by way of shared memory and a long chain of sums, which costs one token more than it saves.
+
+No token's numbers depend on how many are read with it: each is summed by itself, over its inputs
+in an order that the matrix alone decides, and over keys in spans that lie where they lie in the
+cache. What is masked adds exact zeros. So a reviewed draft gets the bits that decoding alone would
+give it.
 
 Rounded to the states' dtype where `llama_model.layer` does, but for the norms: a norm's division is
-done once on the finished product (Wx)/r, not on x, and its x * weight is rounded once.
+done once on the finished product (Wx)/r, not on x, and x * weight is not rounded.
 
 `t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled anew for them.
 """
@@ -22,109 +28,138 @@ import triton.language as tl
 
 
 @triton.jit
-def _begin(w_ptr, rows, K: tl.constexpr, KEPT: tl.constexpr, PDL: tl.constexpr):
-    """With programmatic dependent launch: have the weights' first lines fetched, which no earlier
-    kernel writes, then wait for the kernel before."""
-    if PDL:
-        line = tl.arange(0, 16)  # of 128 bytes
-        width = K * w_ptr.dtype.element_ty.primitive_bitwidth // 8 // (2 if KEPT == 2 else 1)
-        near = tl.minimum(line * 128, width - 1).to(tl.int64)
-        first = w_ptr.to(tl.pointer_type(tl.int8)) + rows.to(tl.int64)[:, None] * width
-        tl.inline_asm_elementwise(
-            "prefetch.global.L2 [$1]; mov.b32 $0, 0;",
-            "=r,l",
-            [(first + near[None, :]).to(tl.int64)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-        tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
-
-
-@triton.jit
-def _widened(grid, N: tl.constexpr, GROUPS: tl.constexpr):
-    """[N, GROUPS] -> [N, GROUPS * 32], each number 32 times."""
-    wide = tl.broadcast_to(tl.expand_dims(grid, 2), (N, GROUPS, 32))
-    return tl.reshape(wide, (N, GROUPS * 32)).to(tl.float32)
-
-
-@triton.jit
-def _rows_of_x(x_ptr, norm_ptr, token, t, k, K: tl.constexpr, NORM: tl.constexpr):
-    """Columns k of the tokens' rows [ROWS, k], times the norm's weight; and their squares."""
-    inside = k < K
-    mask = (token < t)[:, None] & inside[None, :]
-    x = tl.load(x_ptr + token[:, None] * K + k[None, :], mask=mask, other=0.0)
-    wide = x.to(tl.float32)
-    if NORM:
-        g = tl.load(norm_ptr + k, mask=inside, other=0.0)
-        x = (wide * g.to(tl.float32)[None, :]).to(x.dtype)
-    return x, wide * wide
+def _weights(
+    norm_ptr,
+    w_ptr,
+    scale_ptr,
+    zero_ptr,
+    rows,
+    K: tl.constexpr,
+    NORM: tl.constexpr,
+    KEPT: tl.constexpr,
+    WARPS: tl.constexpr,
+):
+    """The given rows of w [N, K], in blocks of eight inputs for each thread; steps and zeros of
+    int4 ones; and the norm's weight."""
+    THREADS: tl.constexpr = 32 * WARPS
+    far = rows.to(tl.int64)
+    ws, steps, zeros, norms = (), (), (), ()
+    for block in tl.static_range((K + 8 * THREADS - 1) // (8 * THREADS)):
+        eight = block * THREADS + tl.arange(0, THREADS)
+        known = eight * 8 < K
+        k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+        if KEPT == 2:
+            packed = w_ptr + far[:, None] * (K // 8) + eight[None, :]
+            ws += (tl.load(packed, known[None, :], 0),)
+            grid = far[:, None] * (K // 32) + (eight // 4)[None, :]
+            steps += (tl.load(scale_ptr + grid, known[None, :], 0.0),)
+            zeros += (tl.load(zero_ptr + grid, known[None, :], 0.0),)
+        else:
+            at = w_ptr + far[:, None, None] * K + k[None, :, :]
+            ws += (tl.load(at, known[None, :, None], 0),)
+        if NORM:
+            norms += (tl.load(norm_ptr + k[None, :, :], known[None, :, None], 0.0),)
+    return ws, steps, zeros, norms
 
 
 @triton.jit
 def _product(
     x_ptr,
-    norm_ptr,
-    w_ptr,
-    scale_ptr,
-    zero_ptr,
+    weights,
+    scales,
     token,
-    rows,
     t,
     eps,
     K: tl.constexpr,
     NORM: tl.constexpr,
     KEPT: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
+    WARPS: tl.constexpr,
 ):
-    """x [t, K], normed or not, by the given rows of w [N, K]; float32 [ROWS, BLOCK_N]."""
-    made = tl.full((ROWS, BLOCK_N), 0.0, tl.float32)
-    far = rows.to(tl.int64)
-    if KEPT == 2:
-        HALF: tl.constexpr = BLOCK_K // 2
-        PAIRS: tl.constexpr = BLOCK_K // 64  # of groups of 32 inputs
-        squares = tl.full((ROWS, HALF), 0.0, tl.float32)
-        for at in tl.range(0, K // 2, HALF, num_stages=STAGES):
-            byte = at + tl.arange(0, HALF)
-            low = byte // 32 * 64 + byte % 32
-            pair = at // 32 + tl.arange(0, PAIRS)
-            known = (pair < K // 64)[None, :]
-            grid = far[:, None] * (K // 32) + pair[None, :] * 2
-            packed = tl.load(
-                w_ptr + far[:, None] * (K // 2) + byte[None, :],
-                mask=(byte < K // 2)[None, :],
-                other=0,
-            ).to(tl.int32)
-            step = _widened(tl.load(scale_ptr + grid, known, 0.0), BLOCK_N, PAIRS)
-            zero = _widened(tl.load(zero_ptr + grid, known, 0.0), BLOCK_N, PAIRS)
-            w = ((packed & 15) - 8).to(tl.float32) * step + zero
-            x, square = _rows_of_x(x_ptr, norm_ptr, token, t, low, K, NORM)
-            made = tl.dot(x, tl.trans(w.to(x.dtype)), made, input_precision="ieee")
-            squares += square
-            step = _widened(tl.load(scale_ptr + grid + 1, known, 0.0), BLOCK_N, PAIRS)
-            zero = _widened(tl.load(zero_ptr + grid + 1, known, 0.0), BLOCK_N, PAIRS)
-            w = ((packed >> 4) - 8).to(tl.float32) * step + zero
-            x, square = _rows_of_x(x_ptr, norm_ptr, token, t, low + 32, K, NORM)
-            made = tl.dot(x, tl.trans(w.to(x.dtype)), made, input_precision="ieee")
-            squares += square
-    else:
-        squares = tl.full((ROWS, BLOCK_K), 0.0, tl.float32)
-        for at in tl.range(0, K, BLOCK_K, num_stages=STAGES):
-            k = at + tl.arange(0, BLOCK_K)
-            w = tl.load(w_ptr + far[:, None] * K + k[None, :], mask=(k < K)[None, :], other=0)
-            x, square = _rows_of_x(x_ptr, norm_ptr, token, t, k, K, NORM)
-            made = tl.dot(x, tl.trans(w.to(x.dtype)), made, input_precision="ieee")
-            if NORM:
-                squares += square
+    """One row of x [t, K], normed or not, by the rows that `_weights` gave; float32 [BLOCK_N]."""
+    THREADS: tl.constexpr = 32 * WARPS
+    ws, steps, zeros, norms = weights
+    made = tl.full((BLOCK_N, THREADS), 0.0, tl.float32)
+    squares = tl.full((1, THREADS), 0.0, tl.float32)
+    for block in tl.static_range((K + 8 * THREADS - 1) // (8 * THREADS)):
+        eight = block * THREADS + tl.arange(0, THREADS)
+        k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
+        known = (eight * 8 < K) & (token < t)
+        x = tl.load(x_ptr + token * K + k[None, :, :], known[None, :, None], 0.0).to(tl.float32)
+        if NORM:
+            squares += tl.sum(x * x, 2)
+            x = x * norms[block].to(tl.float32)
+        if KEPT == 2:
+            shifts = tl.arange(0, 8) * 4
+            q = ((ws[block][:, :, None] >> shifts[None, None, :]) & 15) - 8
+            made += tl.sum(q.to(tl.float32) * x, 2) * steps[block].to(tl.float32)
+            made += tl.sum(x, 2) * zeros[block].to(tl.float32)
+        else:
+            made += tl.sum(ws[block].to(tl.float32) * x, 2)
+    sums = tl.sum(made, 1)
     if NORM:
-        made = made * tl.rsqrt(tl.sum(squares, 1) / K + eps)[:, None]
+        sums = sums * tl.rsqrt(tl.sum(squares, 1) / K + eps)
     if KEPT == 1:
-        made = made * tl.load(scale_ptr + rows).to(tl.float32)[None, :]
-    return made
+        sums = sums * scales
+    return sums
+
+
+@triton.jit
+def _scales(scale_ptr, rows, KEPT: tl.constexpr):
+    """Of int8 rows."""
+    scales = rows.to(tl.float32)
+    if KEPT == 1:
+        scales = tl.load(scale_ptr + rows).to(tl.float32)
+    return scales
+
+
+@triton.jit
+def _queries_keys_values_of(
+    first, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr, t, behind,
+    capacity, eps,
+    K: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
+    KEPT: tl.constexpr, BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    PAIRS: tl.constexpr = BLOCK_N // 2
+    HALF: tl.constexpr = D // 2
+    dtype = q_ptr.dtype.element_ty
+    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    head, j = pair // HALF, pair % HALF
+    turns = ()
+    for i in tl.static_range(TOKENS):
+        turned = (first + i < t) & (head < HEADS + KV_HEADS)  # values are not
+        angle = (start + behind + first + i) * D + j
+        low = tl.load(cos_ptr + angle, turned, 1.0).to(tl.float32)
+        high = tl.load(cos_ptr + angle + HALF, turned, 1.0).to(tl.float32)
+        minus = tl.load(sin_ptr + angle, turned, 0.0).to(tl.float32)  # with its sign
+        plus = tl.load(sin_ptr + angle + HALF, turned, 0.0).to(tl.float32)
+        turns += ((low, high, minus, plus),)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    sums = ()
+    for i in tl.static_range(TOKENS):
+        sums += (
+            _product(
+                h_ptr, weights, scales, first + i, t, eps, K, True, KEPT, BLOCK_N, WARPS
+            ),
+        )  # fmt: skip
+    for i in tl.static_range(TOKENS):
+        made = (sums[i] + bias).to(dtype).to(tl.float32)
+        a, b = tl.split(tl.reshape(made, (PAIRS, 2)))
+        low, high, minus, plus = turns[i]
+        one = ((a * low).to(dtype).to(tl.float32) + b * minus).to(dtype)
+        other = ((b * high).to(dtype).to(tl.float32) + a * plus).to(dtype)
+        here = first + i < t
+        q = q_ptr + ((first + i) * HEADS + head) * D + j
+        asks = here & (head < HEADS)
+        tl.store(q, one, asks)
+        tl.store(q + HALF, other, asks)
+        position = start + behind + first + i
+        slot = cache_ptr + ((head - HEADS).to(tl.int64) * capacity + position) * D + j
+        kept = here & (head >= HEADS)
+        tl.store(slot, one, kept)
+        tl.store(slot + HALF, other, kept)
 
 
 @triton.jit(do_not_specialize=["t", "behind", "capacity"])
@@ -150,50 +185,54 @@ def _queries_keys_values(
     D: tl.constexpr,
     BIASED: tl.constexpr,
     KEPT: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    MORE: tl.constexpr,
+    WARPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    # Columns in pairs that are turned by one angle, so that one program holds both of each.
-    PAIRS: tl.constexpr = BLOCK_N // 2
+    # Rows in pairs that are turned by one angle, so that one program holds both of each.
     HALF: tl.constexpr = D // 2
-    column = tl.arange(0, BLOCK_N)
-    of = tl.program_id(0) * PAIRS + column // 2
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    start = tl.load(start_ptr).to(tl.int32)
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    of = column // 2
     rows = of // HALF * D + of % HALF + column % 2 * HALF
-    token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    _begin(w_ptr, rows, K, KEPT, PDL)
-    made = _product(
-        h_ptr, norm_ptr, w_ptr, scale_ptr, zero_ptr, token, rows, t, eps,
-        K, True, KEPT, ROWS, BLOCK_N, BLOCK_K, STAGES,
-    )  # fmt: skip
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, True, KEPT, WARPS)
+    scales = _scales(scale_ptr, rows, KEPT)
+    bias = tl.full((BLOCK_N,), 0.0, tl.float32)
     if BIASED:
-        made += tl.load(bias_ptr + rows).to(tl.float32)[None, :]
-    dtype = q_ptr.dtype.element_ty
-    low, high = tl.split(tl.reshape(made.to(dtype).to(tl.float32), (ROWS, PAIRS, 2)))
+        bias = tl.load(bias_ptr + rows).to(tl.float32)
+    if MORE:
+        for first in tl.range(0, t, TOKENS, num_stages=1):
+            _queries_keys_values_of(
+                first, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr,
+                t, behind, capacity, eps,
+                K, HEADS, KV_HEADS, D, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+            )  # fmt: skip
+    else:
+        _queries_keys_values_of(
+            0, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr,
+            t, behind, capacity, eps,
+            K, HEADS, KV_HEADS, D, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+        )  # fmt: skip
 
-    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    head, j = (pair // HALF)[None, :], (pair % HALF)[None, :]
-    position = (tl.load(start_ptr).to(tl.int32) + behind + token)[:, None]
-    here = (token < t)[:, None]
-    turned = here & (head < HEADS + KV_HEADS)  # values are not
-    angle = position * D + j
-    cos = tl.load(cos_ptr + angle, turned, 1.0).to(tl.float32)
-    sin = tl.load(sin_ptr + angle, turned, 0.0).to(tl.float32)  # with its sign: minus
-    first = ((low * cos).to(dtype).to(tl.float32) + high * sin).to(dtype)
-    cos = tl.load(cos_ptr + angle + HALF, turned, 1.0).to(tl.float32)
-    sin = tl.load(sin_ptr + angle + HALF, turned, 0.0).to(tl.float32)
-    second = ((high * cos).to(dtype).to(tl.float32) + low * sin).to(dtype)
 
-    q = q_ptr + (token[:, None] * HEADS + head) * D + j
-    asks = here & (head < HEADS)
-    tl.store(q, first, asks)
-    tl.store(q + HALF, second, asks)
-    slot = cache_ptr + ((head - HEADS).to(tl.int64) * capacity + position) * D + j
-    kept = here & (head >= HEADS)
-    tl.store(slot, first, kept)
-    tl.store(slot + HALF, second, kept)
+@triton.jit
+def _seen(
+    q, k, v, key, position, scale, top, total, made
+):  # fmt: skip
+    """top, total and made once the given keys are added to them."""
+    scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+    scores = tl.where(key[None, :] <= position[:, None], scores, float("-inf"))
+    higher = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(higher == float("-inf"), 0.0, higher)
+    weights = tl.exp2(scores - base[:, None])
+    fade = tl.exp2(top - base)
+    total = total * fade + tl.sum(weights, 1)
+    made = tl.dot(weights.to(v.dtype), v, made * fade[:, None], input_precision="ieee")
+    return higher, total, made
 
 
 @triton.jit(do_not_specialize=["t", "behind", "capacity", "splits"])
@@ -220,12 +259,11 @@ def _attend(
     AT_ONCE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Split s reads the spans s, s + splits, ... of its key head. The last of the splits to finish
-    adds them up, in their order."""
+    """Split s reads the spans s, s + splits, ... of its key head: one, but in a very long cache.
+    The last of the splits to finish adds them up, in their order."""
     GROUP: tl.constexpr = HEADS // KV_HEADS
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     head, split, tile = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     start = tl.load(start_ptr).to(tl.int32) + behind
     last = start + t - 1
@@ -234,29 +272,35 @@ def _attend(
         row = tile * ROWS + tl.arange(0, ROWS)
         d = tl.arange(0, D)
         token, here = row // GROUP, row < t * GROUP
+        keys = cache_ptr + head.to(tl.int64) * capacity * D
+        values = cache_ptr + (KV_HEADS + head).to(tl.int64) * capacity * D
+        # The keys and values of earlier passes, then those of this one.
+        key = split * SPAN + tl.arange(0, SPAN)
+        lines = (key * D)[:, None] + d[None, :]
+        old = (key < start)[:, None]
+        k = tl.load(keys + lines, old, 0.0)
+        v = tl.load(values + lines, old, 0.0)
+        if PDL:
+            tl.extra.cuda.gdc_wait()
         state = (token * HEADS + head * GROUP + row % GROUP)[:, None] * D + d[None, :]
         q = tl.load(q_ptr + state, here[:, None], 0.0)
+        new = ((key >= start) & (key <= last))[:, None]
+        new_k = tl.load(keys + lines, new, 0.0)
+        new_v = tl.load(values + lines, new, 0.0)
         top = tl.full((ROWS,), float("-inf"), tl.float32)
         total = tl.full((ROWS,), 0.0, tl.float32)
         made = tl.full((ROWS, D), 0.0, tl.float32)
-        keys = cache_ptr + head.to(tl.int64) * capacity * D
-        values = cache_ptr + (KV_HEADS + head).to(tl.int64) * capacity * D
-        for first in tl.range(split * SPAN, last + 1, splits * SPAN, num_stages=2):
+        top, total, made = _seen(
+            q, tl.where(old, k, new_k), tl.where(old, v, new_v),
+            key, start + token, scale, top, total, made,
+        )  # fmt: skip
+        for first in tl.range((split + splits) * SPAN, last + 1, splits * SPAN, num_stages=1):
             key = first + tl.arange(0, SPAN)
             lines = (key * D)[:, None] + d[None, :]
             held = (key <= last)[:, None]
             k = tl.load(keys + lines, held, 0.0)
             v = tl.load(values + lines, held, 0.0)
-            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
-            seen = key[None, :] <= (start + token)[:, None]
-            scores = tl.where(seen, scores, float("-inf"))
-            higher = tl.maximum(top, tl.max(scores, 1))
-            base = tl.where(higher == float("-inf"), 0.0, higher)
-            weights = tl.exp2(scores - base[:, None])
-            fade = tl.exp2(top - base)
-            total = total * fade + tl.sum(weights, 1)
-            made = tl.dot(weights.to(v.dtype), v, made * fade[:, None], input_precision="ieee")
-            top = higher
+            top, total, made = _seen(q, k, v, key, start + token, scale, top, total, made)
 
         if active == 1:
             made = made / tl.where(total == 0.0, 1.0, total)[:, None]
@@ -275,25 +319,53 @@ def _attend(
                 theirs = (group * splits + one) * ROWS + tl.arange(0, ROWS)[None, :]
                 known = (one < active) & here[None, :]
                 tops = tl.load(top_ptr + theirs, known, float("-inf"), cache_modifier=".cg")
-                sums = tl.load(sum_ptr + theirs, known, 0.0, cache_modifier=".cg")
                 top = tl.max(tops, 0)
                 top = tl.where(top == float("-inf"), 0.0, top)
-                total = tl.sum(tl.exp2(tops - top[None, :]) * sums, 0)
+                total = tl.full((ROWS,), 0.0, tl.float32)
                 made = tl.full((ROWS, D), 0.0, tl.float32)
-                for at in tl.range(0, active, AT_ONCE):
-                    some = at + tl.arange(0, AT_ONCE)[:, None]
-                    near = (group * splits + some) * ROWS + tl.arange(0, ROWS)[None, :]
-                    there = (some < active) & here[None, :]
-                    high = tl.load(top_ptr + near, there, float("-inf"), cache_modifier=".cg")
-                    parts = tl.load(
-                        part_ptr + near[:, :, None] * D + d[None, None, :],
-                        there[:, :, None],
-                        0.0,
-                        cache_modifier=".cg",
-                    )
-                    made += tl.sum(parts * tl.exp2(high - top[None, :])[:, :, None], 0)
+                for at in tl.range(0, active, AT_ONCE, num_stages=1):
+                    parts = ()
+                    for i in tl.static_range(AT_ONCE):
+                        near = (group * splits + at + i) * ROWS + tl.arange(0, ROWS)
+                        there = here & (at + i < active)
+                        high = tl.load(top_ptr + near, there, float("-inf"), cache_modifier=".cg")
+                        much = tl.load(sum_ptr + near, there, 0.0, cache_modifier=".cg")
+                        place = part_ptr + near[:, None] * D + d[None, :]
+                        part = tl.load(place, there[:, None], 0.0, cache_modifier=".cg")
+                        parts += ((high, much, part),)
+                    for i in tl.static_range(AT_ONCE):
+                        high, much, part = parts[i]
+                        weight = tl.exp2(high - top)
+                        total += much * weight
+                        made += part * weight[:, None]
                 made = made / tl.where(total == 0.0, 1.0, total)[:, None]
                 tl.store(out_ptr + state, made.to(out_ptr.dtype.element_ty), here[:, None])
+
+
+@triton.jit
+def _gated_of(
+    first, x_ptr, weights, scales, out_ptr, t, eps,
+    K: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, KEPT: tl.constexpr,
+    BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    PAIRS: tl.constexpr = BLOCK_N // 2
+    dtype = out_ptr.dtype.element_ty
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    sums = ()
+    for i in tl.static_range(TOKENS):
+        sums += (
+            _product(
+                x_ptr, weights, scales, first + i, t, eps, K, NORM, KEPT, BLOCK_N, WARPS
+            ),
+        )  # fmt: skip
+    into = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
+    for i in tl.static_range(TOKENS):
+        made = sums[i].to(dtype).to(tl.float32)
+        gate, up = tl.split(tl.reshape(made, (PAIRS, 2)))
+        opened = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+        at = out_ptr + (first + i) * WIDTH + into
+        tl.store(at, (opened * up).to(dtype), (into < WIDTH) & (first + i < t))
 
 
 @triton.jit(do_not_specialize=["t"])
@@ -310,28 +382,61 @@ def _gated(
     WIDTH: tl.constexpr,
     NORM: tl.constexpr,
     KEPT: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    MORE: tl.constexpr,
+    WARPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    # Columns in pairs of gate and up.
-    PAIRS: tl.constexpr = BLOCK_N // 2
-    column = tl.arange(0, BLOCK_N)
-    rows = tl.program_id(0) * PAIRS + column // 2 + column % 2 * WIDTH
-    token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    _begin(w_ptr, rows, K, KEPT, PDL)
-    made = _product(
-        x_ptr, norm_ptr, w_ptr, scale_ptr, zero_ptr, token, rows, t, eps,
-        K, NORM, KEPT, ROWS, BLOCK_N, BLOCK_K, STAGES,
-    )  # fmt: skip
+    # Rows in pairs of gate and up.
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    rows = column // 2 + column % 2 * WIDTH
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, NORM, KEPT, WARPS)
+    scales = _scales(scale_ptr, rows, KEPT)
+    if MORE:
+        for first in tl.range(0, t, TOKENS, num_stages=1):
+            _gated_of(
+                first, x_ptr, weights, scales, out_ptr, t, eps,
+                K, WIDTH, NORM, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+            )  # fmt: skip
+    else:
+        _gated_of(
+            0, x_ptr, weights, scales, out_ptr, t, eps,
+            K, WIDTH, NORM, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+        )  # fmt: skip
+
+
+@triton.jit
+def _added_of(
+    first, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
+    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr,
+    KEPT: tl.constexpr, BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
     dtype = out_ptr.dtype.element_ty
-    gate, up = tl.split(tl.reshape(made.to(dtype).to(tl.float32), (ROWS, PAIRS, 2)))
-    opened = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-    into = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    at = out_ptr + token[:, None] * WIDTH + into[None, :]
-    tl.store(at, (opened * up).to(dtype), (token < t)[:, None])
+    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    before = ()
+    if RESIDUAL:
+        for i in tl.static_range(TOKENS):
+            mask = (column < N) & (first + i < t)
+            before += (tl.load(residual_ptr + (first + i) * N + column, mask, 0.0),)
+    sums = ()
+    for i in tl.static_range(TOKENS):
+        sums += (
+            _product(
+                x_ptr, weights, scales, first + i, t, eps, K, NORM, KEPT, BLOCK_N, WARPS
+            ),
+        )  # fmt: skip
+    for i in tl.static_range(TOKENS):
+        made = sums[i].to(dtype)
+        if RESIDUAL:
+            made = (before[i].to(tl.float32) + made.to(tl.float32)).to(dtype)
+        mask = (column < N) & (first + i < t)
+        tl.store(out_ptr + (first + i) * N + column, made, mask)
 
 
 @triton.jit(do_not_specialize=["t"])
@@ -350,28 +455,28 @@ def _added(
     NORM: tl.constexpr,
     RESIDUAL: tl.constexpr,
     KEPT: tl.constexpr,
-    ROWS: tl.constexpr,
     BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr,
-    STAGES: tl.constexpr,
+    TOKENS: tl.constexpr,
+    MORE: tl.constexpr,
+    WARPS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = tl.minimum(column, N - 1)
-    token = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
-    _begin(w_ptr, rows, K, KEPT, PDL)
-    made = _product(
-        x_ptr, norm_ptr, w_ptr, scale_ptr, zero_ptr, token, rows, t, eps,
-        K, NORM, KEPT, ROWS, BLOCK_N, BLOCK_K, STAGES,
-    )  # fmt: skip
-    dtype = out_ptr.dtype.element_ty
-    mask = (token < t)[:, None] & (column < N)[None, :]
-    at = token.to(tl.int64)[:, None] * N + column[None, :]
-    made = made.to(dtype)
-    if RESIDUAL:
-        before = tl.load(residual_ptr + at, mask, 0.0).to(tl.float32)
-        made = (before + made.to(tl.float32)).to(dtype)
-    tl.store(out_ptr + at, made, mask)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    rows = tl.minimum(tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, NORM, KEPT, WARPS)
+    scales = _scales(scale_ptr, rows, KEPT)
+    if MORE:
+        for first in tl.range(0, t, TOKENS, num_stages=1):
+            _added_of(
+                first, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
+                N, K, NORM, RESIDUAL, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+            )  # fmt: skip
+    else:
+        _added_of(
+            0, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
+            N, K, NORM, RESIDUAL, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
+        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["stride"])

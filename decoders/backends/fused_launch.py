@@ -11,19 +11,21 @@ from torch import Tensor
 
 from . import fused_kernels as kernels
 
-ROWS = 16  # of a tile: what a tensor core takes at least
-SPAN = 64  # keys that one program of attention reads at once
+ROWS = 16  # of a tile of attention: what a tensor core takes at least
+SPAN = 256  # keys that one program of attention reads at once
+AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
-MANY = 128  # programs that keep a GPU busy
+INPUTS = 256  # of a row that a warp reads at once
+MANY = 256  # programs that keep a GPU busy
+MOST_TOKENS = 4  # whose sums registers hold at once
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A weight as the kernels read it. values: [N, K] in the states' dtype or int8, or uint8
-    [N, K / 2], in which byte b holds the inputs b // 32 * 64 + b % 32 and 32 more, the latter in
-    its upper half. scale: [N] for int8, [N, K / 32] for int4, as `zero` is; else the values again,
-    which are then not read."""
+    """A weight as the kernels read it. values: [N, K] in the states' dtype or int8, or int32
+    [N, K / 8] with eight inputs each, the first in the lowest bits. scale: [N] for int8, [N, K / 32]
+    for int4, as `zero` is; else the values again, which are then not read."""
 
     how: int
     outputs: int
@@ -35,32 +37,26 @@ class Kept:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut. outputs: of one program; inputs: read at once, a power of two each."""
+    """How a product is cut. outputs: of one program, a power of two, even where they come in pairs;
+    warps: of one program, which share each row. pdl: whether it starts before the kernel in front
+    of it has ended, where that can be."""
 
     outputs: int
-    inputs: int
-    stages: int
     warps: int
+    pdl: bool = True
 
 
-def tile_of(outputs: int, inputs: int, how: int = DENSE, ragged: bool = False) -> Tile:
-    """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum. ragged:
-    whether the last program may have fewer outputs."""
-    fits = (n for n in (64, 32, 16) if outputs >= n * MANY and (ragged or outputs % n == 0))
-    wide = next(fits, 16)
-    if how == INT4:
-        return Tile(wide, 128, 4, 4)
-    return Tile(wide, 128 if wide > 16 or inputs < 1024 else 256, 5, 4)
+def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
+    """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum. A thread
+    holds up to 48 inputs of each row; of int4, which are widened for several tokens, half of it."""
+    blocks = 3 if how == INT4 else 6
+    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, blocks * INPUTS)))
+    return Tile(4 if outputs >= 4 * MANY else 2, warps)
 
 
-def splits_of(capacity: int, kv_heads: int) -> int:
-    """Programs among which the keys of one head are shared out: enough to keep a GPU busy."""
-    return min(-(-capacity // SPAN), max(1, MANY // kv_heads), 64)
-
-
-def at_once(head_dim: int) -> int:
-    """Splits that are added up at once, as many as registers hold; a power of two."""
-    return max(1, 512 // head_dim)
+def splits_of(capacity: int) -> int:
+    """Programs among which the keys of one head are shared out."""
+    return min(triton.cdiv(capacity, SPAN), 64)
 
 
 @dataclass(frozen=True)
@@ -70,9 +66,17 @@ class Launch:
 
     pdl: bool = False
 
-    def __call__(self, kernel: Any, grid: tuple[int, ...], *arguments: Any, **named: Any) -> None:
-        options = {"launch_pdl": True} if self.pdl else {}
-        kernel[grid](*arguments, PDL=self.pdl, **named, **options)
+    def __call__(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        *arguments: Any,
+        pdl: bool = True,
+        **named: Any,
+    ) -> None:
+        pdl = pdl and self.pdl
+        options = {"launch_pdl": True} if pdl else {}
+        kernel[grid](*arguments, PDL=pdl, **named, **options)
 
     def product(
         self,
@@ -84,21 +88,22 @@ class Launch:
         **named: Any,
     ) -> None:
         """One of the kernels that multiply by a weight."""
-        tile = tile_of(w.outputs, w.inputs, w.how, ragged=kernel is kernels._added)
+        tile = tile_of(w.outputs, w.inputs, w.how)
         self(
             kernel,
-            (triton.cdiv(w.outputs, tile.outputs), triton.cdiv(t, ROWS)),
+            (triton.cdiv(w.outputs, tile.outputs),),
             *before,
             w.values,
             w.scale,
             w.zero,
             *after,
             KEPT=w.how,
-            ROWS=ROWS,
             BLOCK_N=tile.outputs,
-            BLOCK_K=tile.inputs,
-            STAGES=tile.stages,
+            TOKENS=min(triton.next_power_of_2(t), MOST_TOKENS),
+            MORE=t > MOST_TOKENS,
+            WARPS=tile.warps,
             num_warps=tile.warps,
+            pdl=tile.pdl,
             **named,
         )
 
@@ -166,8 +171,8 @@ class Launch:
             MOST=triton.next_power_of_2(scratch.splits),
             ROWS=ROWS,
             SPAN=SPAN,
-            AT_ONCE=at_once(head_dim),
-            num_warps=4,
+            AT_ONCE=AT_ONCE,
+            num_warps=8,
         )
 
     def gated(self, x: Tensor, norm: Tensor | None, eps: float, w: Kept, out: Tensor) -> None:
@@ -234,7 +239,7 @@ class Scratch:
         """For passes over up to `tokens` tokens. The splits depend on the model and its capacity
         alone: how many there are decides how a row is summed."""
         tiles = triton.cdiv(tokens * (heads // kv_heads), ROWS)
-        splits = splits_of(capacity, kv_heads)
+        splits = splits_of(capacity)
         size = (tiles, kv_heads, splits, ROWS)
         on = like.device
         return cls(

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = 227 * 1024  # bytes that one program may have
+WIDTHS = ((1, False), (2, False), (4, False), (4, True))  # tokens at once, whether more follow
 SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab
     "135M": (576, 9, 3, 64, 1536, 49152),
     "1.2B": (2048, 32, 8, 64, 8192, 128256),
@@ -66,22 +67,25 @@ def main() -> None:
             def product(
                 fn: Any, outputs: int, inputs: int, how: int = how, name: str = name, **named: Any
             ) -> None:
-                ragged = fn is kernels._added
-                tile = launch.tile_of(outputs, inputs, how, ragged)
-                cut = {"BLOCK_N": tile.outputs, "BLOCK_K": tile.inputs, "STAGES": tile.stages}
-                constants = {"K": inputs, "KEPT": how, "ROWS": launch.ROWS, "PDL": True, **cut}
-                types = {"w_ptr": ("*bf16", "*i8", "*u8")[how], "start_ptr": "*i64"}
-                compiled(name, fn, {**constants, **named, "num_warps": tile.warps}, types)
+                tile = launch.tile_of(outputs, inputs, how)
+                types = {"w_ptr": ("*bf16", "*i8", "*i32")[how], "start_ptr": "*i64"}
+                for tokens, more in WIDTHS:
+                    constants = {
+                        "K": inputs, "KEPT": how, "PDL": True, "BLOCK_N": tile.outputs,
+                        "WARPS": tile.warps, "num_warps": tile.warps, "TOKENS": tokens,
+                        "MORE": more,
+                    }  # fmt: skip
+                    compiled(f"{name} {tokens}{'+' * more}", fn, {**constants, **named}, types)
 
             heading = {"HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PDL": True}
             rows = query + 2 * kv_heads * head_dim
             biased = {k: v for k, v in heading.items() if k != "PDL"} | {"BIASED": True}
             product(kernels._queries_keys_values, rows, d, **biased)
             floats = dict.fromkeys(("part_ptr", "top_ptr", "sum_ptr"), "*fp32")
-            splits = launch.splits_of(8192, kv_heads)
+            splits = launch.splits_of(8192)
             attending = {
                 **heading, "MOST": triton.next_power_of_2(splits), "ROWS": launch.ROWS,
-                "SPAN": launch.SPAN, "AT_ONCE": launch.at_once(head_dim),
+                "SPAN": launch.SPAN, "AT_ONCE": launch.AT_ONCE, "num_warps": 8,
             }  # fmt: skip
             types = {**floats, "start_ptr": "*i64", "count_ptr": "*i32"}
             compiled(name, kernels._attend, attending, types)
