@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .fused_launch import Kept, Launch
 
 
-
 def misfit(shape: Shape, weights: Weights) -> str | None:
     """Why a model cannot run by these kernels, in a few words; None where it can."""
     first, d = weights.layers[0], shape.head_dim
@@ -81,7 +80,9 @@ def kept(weight: Matrix) -> Kept:
         q = weight.steps()  # [N, K] from 0 to 15
         outputs, inputs = q.shape
         low, high = q.to(torch.uint8).view(outputs, -1, 2).unbind(2)
-        values = (high << 4 | low).contiguous().view(torch.int32)  # eight to a number, the first lowest
+        values = (
+            (high << 4 | low).contiguous().view(torch.int32)
+        )  # eight to a number, the first lowest
         scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
         return Kept(INT4, outputs, inputs, values, scale, zero)
     if isinstance(weight, Int8Weight):

@@ -39,8 +39,9 @@ def _weights(
     KEPT: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """The given rows of w [N, K], in blocks of eight inputs for each thread; steps and zeros of
-    int4 ones; and the norm's weight."""
+    """The given rows of w [N, K], in blocks of eight inputs for each thread, [THREADS, N, 8]; steps
+    and zeros of int4 ones; and the norm's weight. Threads come first of a tile's dimensions, so
+    that Triton shares out all tiles among them alike, and nothing moves between threads."""
     THREADS: tl.constexpr = 32 * WARPS
     far = rows.to(tl.int64)
     ws, steps, zeros, norms = (), (), (), ()
@@ -49,16 +50,17 @@ def _weights(
         known = eight * 8 < K
         k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
         if KEPT == 2:
-            packed = w_ptr + far[:, None] * (K // 8) + eight[None, :]
-            ws += (tl.load(packed, known[None, :], 0),)
-            grid = far[:, None] * (K // 32) + (eight // 4)[None, :]
-            steps += (tl.load(scale_ptr + grid, known[None, :], 0.0),)
-            zeros += (tl.load(zero_ptr + grid, known[None, :], 0.0),)
+            packed = far[None, :] * (K // 8) + eight[:, None]
+            packed = tl.max_contiguous(packed, [1, 1])  # one for each thread
+            ws += (tl.load(w_ptr + packed, known[:, None], 0),)
+            grid = far[None, :] * (K // 32) + (eight // 4)[:, None]
+            steps += (tl.load(scale_ptr + grid, known[:, None], 0.0),)
+            zeros += (tl.load(zero_ptr + grid, known[:, None], 0.0),)
         else:
-            at = w_ptr + far[:, None, None] * K + k[None, :, :]
-            ws += (tl.load(at, known[None, :, None], 0),)
+            at = w_ptr + far[None, :, None] * K + k[:, None, :]
+            ws += (tl.load(at, known[:, None, None], 0),)
         if NORM:
-            norms += (tl.load(norm_ptr + k[None, :, :], known[None, :, None], 0.0),)
+            norms += (tl.load(norm_ptr + k[:, None, :], known[:, None, None], 0.0),)
     return ws, steps, zeros, norms
 
 
@@ -79,13 +81,13 @@ def _product(
     """One row of x [t, K], normed or not, by the rows that `_weights` gave; float32 [BLOCK_N]."""
     THREADS: tl.constexpr = 32 * WARPS
     ws, steps, zeros, norms = weights
-    made = tl.full((BLOCK_N, THREADS), 0.0, tl.float32)
-    squares = tl.full((1, THREADS), 0.0, tl.float32)
+    made = tl.full((THREADS, BLOCK_N), 0.0, tl.float32)
+    squares = tl.full((THREADS, 1), 0.0, tl.float32)
     for block in tl.static_range((K + 8 * THREADS - 1) // (8 * THREADS)):
         eight = block * THREADS + tl.arange(0, THREADS)
         k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
         known = (eight * 8 < K) & (token < t)
-        x = tl.load(x_ptr + token * K + k[None, :, :], known[None, :, None], 0.0).to(tl.float32)
+        x = tl.load(x_ptr + token * K + k[:, None, :], known[:, None, None], 0.0).to(tl.float32)
         if NORM:
             squares += tl.sum(x * x, 2)
             x = x * norms[block].to(tl.float32)
@@ -96,9 +98,9 @@ def _product(
             made += tl.sum(x, 2) * zeros[block].to(tl.float32)
         else:
             made += tl.sum(ws[block].to(tl.float32) * x, 2)
-    sums = tl.sum(made, 1)
+    sums = tl.sum(made, 0)
     if NORM:
-        sums = sums * tl.rsqrt(tl.sum(squares, 1) / K + eps)
+        sums = sums * tl.rsqrt(tl.sum(squares, 0) / K + eps)
     if KEPT == 1:
         sums = sums * scales
     return sums
