@@ -51,15 +51,18 @@ class Tokens:
     @property
     def lengths(self) -> np.ndarray:
         """[n] tokens of each text."""
-        return self.starts[1:] - self.starts[:-1]
+        lengths: np.ndarray = np.diff(self.starts)
+        return lengths
 
     def text(self, row: int) -> np.ndarray:
         """Ids of one text, a view."""
-        return self.ids[self.starts[row] : self.starts[row + 1]]
+        ids: np.ndarray = self.ids[self.starts[row] : self.starts[row + 1]]
+        return ids
 
     def names(self) -> np.ndarray:
         """[n] each text's task by its name."""
-        return np.array(self.tasks, dtype=str)[self.task]
+        names: np.ndarray = np.array(self.tasks, dtype=str)[self.task]
+        return names
 
     def pick(self, rows: np.ndarray) -> Tokens:
         """Some of the texts: a mask [n] or indices."""
