@@ -157,7 +157,7 @@ lossless() {
 write() {
   [ -e benchmarks/write_tokens.py ] || { skip write "there is no benchmarks/write_tokens.py"; return; }
   local queries=$DATA/train more=""
-  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-prompt 64 --tokens 2000"; fi
+  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-asking 16 --max-prompt 64 --tokens 2000"; fi
   # shellcheck disable=SC2086
   run write "$PYTHON" benchmarks/write_tokens.py --queries "$queries" --out "$OUT/tokens" \
     --minutes $WRITE --rows $ROWS --device "$DEVICE" $more
