@@ -49,7 +49,7 @@ cd "$ROOT" || exit 1
 
 # minutes and counts: write, train, each specialist, t5, speed of the default target, of the big one
 if [ "$QUICK" = 1 ]; then
-  WRITE=0.2 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
+  WRITE=0.5 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
   LIMIT=1 COLLECTED=1 NEW=8 ROWS=8 T5_SIZE="--size small --vocab 1000 --answered 16"
   BIG_SHAPE="--hidden 256 --layers 2 --heads 4 --kv-heads 2 --mlp 512"
   SMALL_TRAINING="--width 128 --vocab-size 512 --batch-tokens 2048"
@@ -157,7 +157,7 @@ lossless() {
 write() {
   [ -e benchmarks/write_tokens.py ] || { skip write "there is no benchmarks/write_tokens.py"; return; }
   local queries=$DATA/train more=""
-  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-asking 16 --max-prompt 64 --tokens 2000"; fi
+  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-asking 16 --max-prompt 1200 --tokens 2000 --own 0 --held-out-percent 30"; fi
   # shellcheck disable=SC2086
   run write "$PYTHON" benchmarks/write_tokens.py --queries "$queries" --out "$OUT/tokens" \
     --minutes $WRITE --rows $ROWS --device "$DEVICE" $more
@@ -221,8 +221,14 @@ pack() {
   (cd "$OUT" && find . -maxdepth 4 -size -4M \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.done' \) \
     -not -path './random-llama/*' -not -path './t5/*' -not -path './tokens/*' -print0 |
     tar -czf figures.tar.gz --null -T -)
-  (cd "$OUT" && kept=() && for path in drafts/*/model t5; do [ -e "$path" ] && kept+=("$path"); done &&
-    [ ${#kept[@]} -gt 0 ] && tar -cf - --exclude '*.pt' --exclude '*.tmp' "${kept[@]}" | gzip -1 | split -b 15m - models.tar.gz.)
+  local kept=() path
+  for path in "$OUT"/drafts/*/model "$OUT/t5"; do
+    if [ -e "$path" ]; then kept+=("${path#"$OUT"/}"); fi
+  done
+  if [ ${#kept[@]} -gt 0 ]; then
+    tar -C "$OUT" -cf - --exclude '*.pt' --exclude '*.tmp' "${kept[@]}" | gzip -1 |
+      split -b 15m - "$OUT/models.tar.gz."
+  fi
   ls -l "$OUT"/figures.tar.gz "$OUT"/models.tar.gz.* 2>/dev/null | awk '{print $NF, $5, "bytes"}'
 }
 
