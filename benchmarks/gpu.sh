@@ -5,8 +5,9 @@
 #
 # OUT (default runs/gpu) gets a log for each step, its results as soon as there are any, and a stamp
 # when it is done: called again, done steps are passed over and cut ones go on. No network, and no
-# package but torch, transformers, safetensors, numpy, pydantic, pyyaml, rich and gguf (pytest for
-# `check`); flashspec and economize are measured where they are installed.
+# package but torch, transformers, safetensors, numpy, pydantic, pyyaml and rich; gguf and accelerate
+# where TARGET_GGUF is to be converted, pytest for `check`; flashspec and economize are measured
+# where they are installed.
 #
 #     PYTHON       interpreter (python3)
 #     DEVICE       cuda or cpu (cuda)
@@ -108,7 +109,7 @@ print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
 arms() {
   if [ -n "${ARMS:-}" ]; then
     echo "$ARMS"
-  elif [ -e "$DRAFTER/recurrent.safetensors" ]; then
+  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms.yaml; then
     {
       cat decoders/arms.yaml
       echo "  recurrent: {kind: recurrent, drafter: $DRAFTER, length: {kind: adaptive, k: 6}}"
