@@ -50,6 +50,7 @@ from decoders.backends.rope import Rotation
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16
 WIDTHS = (1, 2, 4, 8, 16)
+MLP = {576: 1536, 2048: 8192}  # by hidden size
 HELD = 200  # positions before a timed pass
 REPEATS = 30
 ROUNDING = {"bfloat16": lambda weight: weight, "int8": halved, "int4": quartered}
@@ -68,7 +69,7 @@ def shape_of(name: str, layers: int | None = None) -> Shape:
 
 
 def weights_of(shape: Shape, kind: str = "bfloat16", tied: bool = True) -> Weights:
-    mlp = {576: 1536, 2048: 8192}[shape.hidden]
+    mlp = MLP[shape.hidden]
     d, query = shape.hidden, shape.heads * shape.head_dim
     rows = query + 2 * shape.kv_heads * shape.head_dim
 
@@ -301,11 +302,11 @@ def kernels_of(backend: LlamaBackend) -> list[dict[str, Any]]:
 def matrices(name: str) -> dict[str, tuple[int, int, bool]]:
     """outputs, inputs and whether gated, of each product of a pass."""
     shape = shape_of(name)
-    d, query, mlp = shape.hidden, shape.heads * shape.head_dim, {576: 1536, 2048: 8192}
+    d, query, mlp = shape.hidden, shape.heads * shape.head_dim, MLP[shape.hidden]
     rows = query + 2 * shape.kv_heads * shape.head_dim
     return {
-        "qkv": (rows, d, False), "out": (d, query, False), "gate_up": (2 * mlp[d], d, True),
-        "down": (d, mlp[d], False), "head": (shape.vocab, d, False),
+        "qkv": (rows, d, False), "out": (d, query, False), "gate_up": (2 * mlp, d, True),
+        "down": (d, mlp, False), "head": (shape.vocab, d, False),
     }  # fmt: skip
 
 

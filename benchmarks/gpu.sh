@@ -5,8 +5,9 @@
 #
 # OUT (default runs/gpu) gets a log for each step, its results as soon as there are any, and a stamp
 # when it is done: called again, done steps are passed over and cut ones go on. No network, and no
-# package but torch, transformers, safetensors, numpy, pydantic, pyyaml, rich and gguf (pytest for
-# `check`); flashspec and economize are measured where they are installed.
+# package but torch, transformers, safetensors, numpy, pydantic, pyyaml and rich; gguf and accelerate
+# where TARGET_GGUF is to be converted, pytest for `check`; flashspec and economize are measured
+# where they are installed.
 #
 #     PYTHON       interpreter (python3)
 #     DEVICE       cuda or cpu (cuda)
@@ -49,7 +50,7 @@ cd "$ROOT" || exit 1
 
 # minutes and counts: write, train, each specialist, t5, speed of the default target, of the big one
 if [ "$QUICK" = 1 ]; then
-  WRITE=0.2 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
+  WRITE=0.5 TRAIN=0.2 SPECIALISTS=0.05 T5=0.1 SPEED=0.3 SPEED_BIG=0.2
   LIMIT=1 COLLECTED=1 NEW=8 ROWS=8 T5_SIZE="--size small --vocab 1000 --answered 16"
   BIG_SHAPE="--hidden 256 --layers 2 --heads 4 --kv-heads 2 --mlp 512"
   SMALL_TRAINING="--width 128 --vocab-size 512 --batch-tokens 2048"
@@ -108,7 +109,7 @@ print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
 arms() {
   if [ -n "${ARMS:-}" ]; then
     echo "$ARMS"
-  elif [ -e "$DRAFTER/recurrent.safetensors" ]; then
+  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms.yaml; then
     {
       cat decoders/arms.yaml
       echo "  recurrent: {kind: recurrent, drafter: $DRAFTER, length: {kind: adaptive, k: 6}}"
@@ -157,7 +158,7 @@ lossless() {
 write() {
   [ -e benchmarks/write_tokens.py ] || { skip write "there is no benchmarks/write_tokens.py"; return; }
   local queries=$DATA/train more=""
-  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-prompt 64 --tokens 2000"; fi
+  if [ "$QUICK" = 1 ]; then queries=$DATA/dev more="--max-new-tokens 16 --max-asking 16 --max-prompt 1200 --tokens 2000 --own 0 --held-out-percent 30"; fi
   # shellcheck disable=SC2086
   run write "$PYTHON" benchmarks/write_tokens.py --queries "$queries" --out "$OUT/tokens" \
     --minutes $WRITE --rows $ROWS --device "$DEVICE" $more
@@ -221,8 +222,14 @@ pack() {
   (cd "$OUT" && find . -maxdepth 4 -size -4M \( -name '*.json' -o -name '*.jsonl' -o -name '*.log' -o -name '*.done' \) \
     -not -path './random-llama/*' -not -path './t5/*' -not -path './tokens/*' -print0 |
     tar -czf figures.tar.gz --null -T -)
-  (cd "$OUT" && kept=() && for path in drafts/*/model t5; do [ -e "$path" ] && kept+=("$path"); done &&
-    [ ${#kept[@]} -gt 0 ] && tar -cf - --exclude '*.pt' --exclude '*.tmp' "${kept[@]}" | gzip -1 | split -b 15m - models.tar.gz.)
+  local kept=() path
+  for path in "$OUT"/drafts/*/model "$OUT/t5"; do
+    if [ -e "$path" ]; then kept+=("${path#"$OUT"/}"); fi
+  done
+  if [ ${#kept[@]} -gt 0 ]; then
+    tar -C "$OUT" -cf - --exclude '*.pt' --exclude '*.tmp' "${kept[@]}" | gzip -1 |
+      split -b 15m - "$OUT/models.tar.gz."
+  fi
   ls -l "$OUT"/figures.tar.gz "$OUT"/models.tar.gz.* 2>/dev/null | awk '{print $NF, $5, "bytes"}'
 }
 

@@ -195,7 +195,8 @@ def main() -> None:
     record = cuda_graphs() if device.type == "cuda" and not given.eager else None
     capacity = given.max_prompt + given.max_new_tokens
     stack = Stack.of_backend(target)
-    writer = Writer(stack, given.rows, capacity, ends, record)
+    fast = False if given.plain else None
+    writer = Writer(stack, given.rows, capacity, ends, record, fast)
     Run(writer, plan, template, ends, given).write(in_turns(asked, plan, template))
 
 
@@ -322,6 +323,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--device", default="auto")
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--eager", action="store_true", help="record no graph")
+    parser.add_argument("--plain", action="store_true", help="PyTorch's operations, no kernels")
     given = parser.parse_args()
     given.context = max(given.max_prompt, given.max_asking + 256) + given.max_new_tokens
     return given

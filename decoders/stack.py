@@ -25,7 +25,7 @@ from .backends.packed import Matrix, dense, linear, pack
 from .draft_vocab import DraftVocab
 from .drafters import EarlyExitDrafter, NeuralDrafter
 
-AT_ONCE = {"cpu": 4096}  # tokens; more would only take memory
+AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
 OTHERS_AT_ONCE = 32768
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 from . import memory
 from .backends.int8 import WIDE
 from .backends.kv import KVCache
-from .backends.llama_model import rounded
+from .backends.llama_model import Part, rounded
 from .backends.noise import key_of
 from .backends.packed import Rounded, linear
 from .backends.recorded import Recorder, Run, cuda_graphs
@@ -38,6 +38,7 @@ from .stack import Stack, in_groups
 CPU_ROWS = 64
 CUDA_ROWS = 1024
 OF_MEMORY = 0.5  # the share of what is free that a cache may take
+PART = 8  # rows whose attention is computed at once where there are no kernels for it
 LOOK_EVERY = 16  # steps between looks at which rows have ended, where a look is a wait
 WORTH_RECORDING = 32  # steps
 
@@ -203,7 +204,7 @@ class Writer:
         self._replay: Run | None = None
         if record is not None:  # while no row is at work: a step repeated changes nothing
             with torch.inference_mode():
-                self._replay = record(lambda: self._step(rows, rounded(capacity)))
+                self._replay = record(lambda: self._step([(slice(0, rows), capacity)]))
 
     def answers(self, asks: Iterable[Ask]) -> Iterator[Answer]:
         """Each answer once it has ended; `asks` is read as rows fall free. Raises DraftpickError
@@ -235,11 +236,12 @@ class Writer:
         free = (row for row in range(self._rows) if row not in self._at_work)
         rows: dict[tuple[int, ...], list[int]] = {}
         begun: dict[int, _Row] = {}
-        for ask, row in zip(asks, free, strict=False):
+        numbered = sorted(enumerate(asks, self._taken), key=lambda pair: len(pair[1].prompt))
+        for (index, ask), row in zip(numbered, free, strict=False):
             self._check(ask)
-            begun[row] = _Row(self._taken, ask, ask.most - 1)
+            begun[row] = _Row(index, ask, ask.most - 1)
             rows.setdefault(tuple(ask.prompt), []).append(row)
-            self._taken += 1
+        self._taken += len(asks)
         self._at_work |= begun
         prompts = sorted(rows, key=len)
         for group in in_groups(prompts, self._device):
@@ -289,18 +291,27 @@ class Writer:
             if self._replay is not None:
                 self._replay()
             else:
-                read = max(row.length for row in self._at_work.values())
-                self._step(max(self._at_work) + 1, min(read, self._capacity))
+                self._step(self._parts())
             self.steps += 1
             for row in self._at_work.values():
                 row.left = max(row.left - 1, 0)
 
-    def _step(self, n: int, read: int) -> Tensor:
-        """The next token of the first n rows; those that have ended stay as they are. read: no row
-        at work has more positions. Returns which go on."""
+    def _parts(self) -> list[Part]:
+        """The first rows up to the last one at work. Neighbours often began together, with prompts
+        of similar lengths, so that a few at a time they read no more than they have."""
+        n = max(self._at_work) + 1
+        reads = [self._at_work[row].length if row in self._at_work else 1 for row in range(n)]
+        firsts = range(0, n, PART)
+        return [(slice(at, min(at + PART, n)), max(reads[at : at + PART])) for at in firsts]
+
+    def _step(self, parts: Sequence[Part]) -> Tensor:
+        """The next token of the first rows; those that have ended stay as they are. parts: of these
+        rows, each with how many positions one of its rows at work has at most. Returns which rows
+        go on."""
+        n = parts[-1][0].stop
         token, position, alive = self._token[:n], self._position[:n], self._alive[:n]
         lengths = position * alive + 1  # of a row that has ended, next to nothing
-        h = self._passes.through(self._stack.embed(token), position, lengths, read)
+        h = self._passes.through(self._stack.embed(token), position, lengths, parts)
         logits = linear(self._stack.read(h), self._stack.head)  # [n, N]
         chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position)
         token.copy_(torch.where(alive, chosen, token))

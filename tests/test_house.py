@@ -95,3 +95,38 @@ def test_importing_costs_nothing(statement: str) -> None:
     loaded = loaded_by(statement)
     assert "decoders" in loaded or statement == "import router.cli"
     assert not loaded & HEAVY
+
+
+ABSENT = (
+    "datasets", "matplotlib", "mlflow", "pandas", "pyarrow", "rouge_score", "sacrebleu", "scipy",
+    "sentence_transformers", "sklearn", "typer",
+)  # fmt: skip
+BARE = (
+    "decoders.engine",
+    "decoders.batch",
+    "decoders.targets",
+    "collect.provenance",
+    "collect.queries",
+    "router.specbench.journal",
+    *sorted(
+        f"collect.align.{path.stem}"
+        for path in (ROOT / "collect" / "align").glob("*.py")
+        if path.stem not in ("__init__", "commands")  # the command line's own
+    ),
+)
+SCRIPTS = (
+    "collect_speed", "decode", "floor", "footprint", "glance", "gpu_summary", "lossless",
+    "perplexity", "random_llama", "train_t5_family",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("names", [BARE, SCRIPTS], ids=["packages", "benchmarks"])
+def test_what_decodes_and_trains_needs_torch_and_transformers_alone(names: tuple[str, ...]) -> None:
+    """Of the heavy packages, that is: a GPU machine may have no others."""
+    refused = f"sys.modules.update(dict.fromkeys({ABSENT}))"  # None there: import raises
+    scripts = f"sys.path.append({str(ROOT / 'benchmarks')!r})"
+    loaded = loaded_by(f"{refused}; {scripts}; import {', '.join(names)}")
+    assert {"torch", "transformers"} <= loaded
+    refusal = "import datasets"
+    with pytest.raises(subprocess.CalledProcessError):
+        loaded_by(f"{refused}; {refusal}")

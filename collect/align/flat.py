@@ -8,7 +8,7 @@ indices are made on the host, ahead of time: a GPU never has to say how many pos
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -29,7 +29,8 @@ T = TypeVar("T")
 @dataclass(frozen=True)
 class Flat:
     """rows: [B, T] ids, padded with 0. where: [M] the flat positions' indices into `rows`. at: [M]
-    each one's place in its own text, -1 for padding at the end. positions: M without it."""
+    each one's place among those of its own text, -1 for padding at the end. positions: M without
+    it."""
 
     rows: Tensor
     where: Tensor
@@ -53,17 +54,22 @@ class Flat:
         return self.rows.reshape(-1)[self.where]
 
 
-def flatten(texts: list[np.ndarray], multiple: int = 1) -> Flat:
-    """Whole texts in one batch, M rounded up to a multiple."""
+def flatten(
+    texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None
+) -> Flat:
+    """Whole texts in one batch, M rounded up to a multiple. first: where each one's positions
+    begin; what stands before is read by the target alone. None is from their starts."""
+    begins = np.zeros(len(texts), np.int64) if first is None else np.array(first, np.int64)
     lengths = np.array([len(text) for text in texts])
-    width, positions = int(lengths.max()), int(lengths.sum())
+    width, positions = int(lengths.max()), int((lengths - begins).sum())
     rows = np.zeros((len(texts), width), np.int64)
     inside = np.arange(width) < lengths[:, None]  # [B, T]
     rows[inside] = np.concatenate(texts)
-    size = -(-positions // multiple) * multiple
+    size = max(1, -(-positions // multiple)) * multiple
     where, at = np.zeros(size, np.int64), np.full(size, -1, np.int32)
-    where[:positions] = np.flatnonzero(inside)
-    at[:positions] = where[:positions] % width
+    text, place = np.nonzero(inside & (np.arange(width) >= begins[:, None]))
+    where[:positions] = text * width + place
+    at[:positions] = place - begins[text]
     return Flat(torch.from_numpy(rows), torch.from_numpy(where), torch.from_numpy(at), positions)
 
 
@@ -85,7 +91,8 @@ class Stream:
     """Batches of some texts without end, epoch after epoch; the same for the same seed.
 
     most: padded positions of a batch; a longer text, or one above `longest`, keeps its end.
-    multiple: as in `flatten`.
+    multiple: as in `flatten`. A prompt that has many answers is trained on with its first alone;
+    with the others the target just reads it.
     """
 
     def __init__(self, tokens: Tokens, most: int, longest: int, multiple: int, seed: int) -> None:
@@ -95,6 +102,8 @@ class Stream:
         if not len(self._tokens):
             raise DraftpickError("no text of two tokens or more is left to train on")
         self._lengths = np.minimum(self._tokens.lengths, self._longest)
+        cut = self._tokens.lengths - self._lengths
+        self._first = np.maximum(_new(self._tokens) - cut, 0)
 
     def __len__(self) -> int:
         """Texts that are trained on."""
@@ -110,7 +119,8 @@ class Stream:
         while True:
             order = self._order(epoch)
             for texts in order[skipped:]:
-                yield flatten([self._text(int(at)) for at in texts], self._multiple)
+                chosen = [self._text(int(at)) for at in texts]
+                yield flatten(chosen, self._multiple, self._first[texts].tolist())
             skipped = max(0, skipped - len(order))
             epoch += 1
 
@@ -119,6 +129,19 @@ class Stream:
 
     def _text(self, at: int) -> np.ndarray:
         return self._tokens.text(at)[-self._longest :]
+
+
+def _new(tokens: Tokens) -> np.ndarray:
+    """[n] where in each text what no earlier one begins with begins: 0, or after a prompt that was
+    there before, at its last token, whose state the first draft goes on from."""
+    seen: set[bytes] = set()
+    first = np.zeros(len(tokens), np.int64)
+    for at, answer in enumerate(tokens.answer.tolist()):
+        prompt = tokens.text(at)[:answer].tobytes()
+        if prompt in seen:
+            first[at] = max(0, answer - 1)
+        seen.add(prompt)
+    return first
 
 
 def on_device(batches: Iterator[Flat], device: torch.device) -> Generator[Flat, None, None]:

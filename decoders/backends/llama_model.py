@@ -21,6 +21,7 @@ from .packed import Matrix, dense, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
+Part = tuple[slice, int]  # of a batch, and how many positions it reads
 KEYS_ROUND = 128
 ROWS_ROUND = 4
 QUERIES = 128  # positions of a prompt whose attention is computed at once
@@ -79,12 +80,14 @@ def layer(
     rope: Rope,
     mask: Tensor | None,
     slot: Slot | None = None,
+    parts: Sequence[Part] | None = None,
 ) -> Tensor:
     """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
 
     rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D]. mask: what `attention_mask` made,
     None for causal attention from position 0. slot: where keys and values are written and read,
-    None where there is no cache. Returns what has h's shape.
+    None where there is no cache. parts: of the B, each with how many positions it reads; None where
+    all read as many. Returns what has h's shape.
     """
     qkv = _queries_keys_values(h, w, shape, rope)
     q, kv = qkv.tensor_split((shape.heads,), -3)
@@ -93,7 +96,10 @@ def layer(
     else:
         slot.store(kv)
         k, v = slot.keys, slot.values
-    a = _attend(q, k, v, mask)
+    if parts is None or mask is None:
+        a = _attend(q, k, v, mask)
+    else:
+        a = torch.cat([_attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
     h = h + linear(a.transpose(1, 2).reshape(*h.shape[:-1], -1), w.out)
     x = rms_norm(h, w.mlp_norm, shape.norm_eps)
     gate, up = linear(x, w.gate_up).chunk(2, -1)

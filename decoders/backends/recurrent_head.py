@@ -44,7 +44,7 @@ class RecurrentHead:
     def __init__(self, target: StateBackend, cell: RecurrentCell, vocab: DraftVocab) -> None:
         self.vocab, self.config = vocab, cell.config
         self.device, self.dtype = target.device, target.dtype
-        self._embed = target.embed
+        self.embed = target.embed
         rounding = _rounding(target, cell)
         how = HOW[rounding]
         self.blocks = [
@@ -71,7 +71,7 @@ class RecurrentHead:
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """The next states alone."""
         eps, (first, *rest) = self.config.eps, self.blocks
-        embedded = rms_norm(self._embed(token), self.embed_norm, eps)
+        embedded = rms_norm(self.embed(token), self.embed_norm, eps)
         state = state + first(torch.cat([rms_norm(state, first.norm, eps), embedded], -1))
         for block in rest:
             state = state + block(rms_norm(state, block.norm, eps))

@@ -5,18 +5,34 @@ Here nothing depends on where the sequence stands at all: a state and a few toke
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import torch
 from torch import Tensor
 
+from ..draft_vocab import DraftVocab
 from .recorded import WIDEST, Recorder, Run
-from .recurrent_head import RecurrentHead
+from .recurrent_cell import CellConfig
+
+
+class Steps(Protocol):
+    """A head whose steps can be recorded: RecurrentHead, or FusedHead (recurrent_fused.py)."""
+
+    config: CellConfig
+    vocab: DraftVocab
+    device: torch.device
+    dtype: torch.dtype
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]: ...
+
+    def advance(self, state: Tensor, token: Tensor) -> Tensor: ...
 
 
 class RecordedSteps:
     """One head's steps, each kind recorded when it is first asked for. What `record` is given is
     repeatable, as there."""
 
-    def __init__(self, head: RecurrentHead, record: Recorder) -> None:
+    def __init__(self, head: Steps, record: Recorder) -> None:
         self._head, self._record = head, record
         size, device = head.config.hidden, head.device
         self._state = torch.zeros(1, size, dtype=head.dtype, device=device)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import noise
 from .kv import KVCache
-from .llama_model import LayerWeights, Rope, Shape, all_heads, attention_mask, layer
+from .llama_model import LayerWeights, Part, Rope, Shape, all_heads, attention_mask, layer, rounded
 from .packed import linear
 
 POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
@@ -48,20 +48,25 @@ class RowPasses:
         self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
         self._fast = kernels() if fast else None
 
-    def through(self, h: Tensor, positions: Tensor, lengths: Tensor, read: int) -> Tensor:
+    def through(
+        self, h: Tensor, positions: Tensor, lengths: Tensor, parts: Sequence[Part]
+    ) -> Tensor:
         """h: [n, d], states of the new tokens, at `positions` int64 [n]; its memory may be used.
-        lengths: int64 [n], how many positions each row looks at, at least 1 and at most `read`.
+        lengths: int64 [n], how many positions each row looks at, at least 1. parts: all rows, each
+        part with the most positions that one of its rows looks at; the kernels take no notice.
         Returns [n, d] after the last layer."""
         if self._fast is not None:
             return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
         cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
         rope = all_heads((cos, sin), self._shape)
+        parts = [(rows, rounded(read)) for rows, read in parts]
+        read = max(read for _, read in parts)
         seen = torch.arange(read, device=h.device) < lengths.unsqueeze(1)
         mask = attention_mask(seen.unsqueeze(1), self._shape, h.dtype)
         h = h.unsqueeze(1)
-        slots = self._cache.rows(positions, mask.shape[-1])
+        slots = self._cache.rows(positions, read)
         for w, slot in zip(self._layers, slots, strict=True):
-            h = layer(h, w, self._shape, rope, mask, slot)
+            h = layer(h, w, self._shape, rope, mask, slot, parts)
         return h.squeeze(1)
 
     def choose(

@@ -34,8 +34,7 @@ class RecurrentDrafter:
         self.context, self.parameters = target.context, head.parameters
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
-        passes = getattr(target, "recorded", None)
-        self._recorded = None if passes is None else RecordedSteps(head, passes.record)
+        self._recorded = _recorded(target, head)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
@@ -77,3 +76,16 @@ class RecurrentDrafter:
 
     def commit(self, context: list[int]) -> None:
         """The target's states are all there is."""
+
+
+def _recorded(target: StateBackend, head: RecurrentHead) -> RecordedSteps | None:
+    """Its steps recorded, by the kernels that the target's passes are recorded with; None where
+    passes are not."""
+    passes = getattr(target, "recorded", None)
+    if passes is None:
+        return None
+    if passes.fused is None:
+        return RecordedSteps(head, passes.record)
+    from ..backends.recurrent_fused import FusedHead, fits
+
+    return RecordedSteps(FusedHead(head) if fits(head) else head, passes.record)

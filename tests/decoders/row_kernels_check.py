@@ -98,13 +98,14 @@ def test_a_pass(dtype: torch.dtype, heads: tuple[int, int, int], bias: bool) -> 
     weights, rope = layers(of, dtype, bias), rope_table(of, DEVICE, dtype)
     positions = torch.tensor([0, 63, 64, 5, 200], device=DEVICE)
     lengths = torch.tensor([1, 64, 65, 6, 1], device=DEVICE)  # the last row has ended
+    parts = [(slice(0, 2), 64), (slice(2, 5), 65)]  # of the slow way
     made = []
     for fast in (False, True):
         cache = KVCache(of.layers, 6, of.kv_heads, 256, of.head_dim, dtype, DEVICE)
         cache.all.copy_(randn(*cache.all.shape, dtype=dtype, seed=7))
         cache.all[:, 1, :, 64:] = 1e4  # not to be looked at
         passes = RowPasses(of, weights, rope, cache, fast)
-        h = passes.through(randn(5, of.hidden, dtype=dtype, seed=3), positions, lengths, 256)
+        h = passes.through(randn(5, of.hidden, dtype=dtype, seed=3), positions, lengths, parts)
         made.append((h, cache.all))
     (slow, held), (quick, kept) = made
     near(quick, slow, 16)

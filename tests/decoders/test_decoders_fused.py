@@ -39,7 +39,10 @@ from decoders.backends.llama_model import (
 from decoders.backends.packed import Rounding, linear
 from decoders.backends.recorded import WIDEST, Run, cuda_graphs
 from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent_fused import FusedHead, fits
+from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rope import Rotation
+from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.records import Request
 
@@ -294,6 +297,26 @@ def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
     logits = torch.empty(t, 50, device=DEVICE)
     blocks.read_out(made, cell.norm, eps, fused.kept(head), logits)
     assert off(logits, cell.read(expected) @ head.T) < 1e-5
+
+
+@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
+def test_a_fused_head_takes_the_steps_of_the_plain_one(
+    tiny: Tiny, rounding: Rounding | None
+) -> None:
+    target = LlamaBackend.load(tiny(**FITS), DEVICE, torch.bfloat16, rounding=rounding)
+    torch.manual_seed(0)
+    cell = RecurrentCell(CellConfig(hidden=64, width=128)).to(DEVICE, torch.bfloat16)
+    vocab = DraftVocab([0, 2, 3, 5, 8, 9, 12, 15], 16).to(DEVICE)
+    head = RecurrentHead(target, cell.requires_grad_(False), vocab)
+    assert fits(head)
+    one, token = states(1, 64, torch.bfloat16), torch.tensor([7], device=DEVICE)
+    made, plain = FusedHead(head).step(one, token), head.step(one, token)
+    for mine, theirs in zip(made, plain, strict=True):
+        assert mine.shape == theirs.shape
+        assert off(mine, theirs) < 0.02
+    assert off(FusedHead(head).advance(one, token), head.advance(one, token)) < 0.02
+    narrow = RecurrentCell(CellConfig(hidden=64, width=40)).to(DEVICE, torch.bfloat16)
+    assert not fits(RecurrentHead(target, narrow.requires_grad_(False), vocab))
 
 
 # -- what fits ------------------------------------------------------------------------------------

@@ -1,0 +1,243 @@
+"""The scripts that measure, on a model of a few random weights: they run, their books add up."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+Main = Callable[..., None]
+WORDS = ["a", "boat", "car", "house", "red", "blue", "green", "white", "sees", "the", "and", "?"]
+TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %} ?"
+VOCAB = 128
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Main:
+    """script(name, options...): the script's main."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+
+    def run(name: str, *options: object) -> None:
+        from importlib import import_module
+
+        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, options)])
+        import_module(name).main()
+
+    return run
+
+
+@pytest.fixture
+def model(tmp_path: Path, script: Main) -> Path:
+    """A random Llama with a tokenizer of a few words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    source = tmp_path / "source"
+    vocabulary = {word: at for at, word in enumerate(["<unk>", "<s>", "</s>", *WORDS])}
+    raw = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    raw.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=raw, unk_token="<unk>", bos_token="<s>", eos_token="</s>"
+    )
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(source)
+    config = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 2}
+    (source / "config.json").write_text(json.dumps(config))
+    folder = tmp_path / "model"
+    sizes = ["--hidden", 64, "--layers", 2, "--heads", 4, "--kv-heads", 2, "--mlp", 96]
+    script("random_llama", folder, "--tokenizer-of", source, *sizes, "--device", "cpu")
+    return folder
+
+
+@pytest.fixture
+def queries(tmp_path: Path) -> Path:
+    rows = [
+        {"id": f"{task}-{n}", "task": task, "turns": [" ".join(WORDS[n : n + 3 + n])]}
+        for task in ("qa", "math")
+        for n in range(3)
+    ]
+    path = tmp_path / "queries.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> Path:
+    path = tmp_path / "arms.yaml"
+    path.write_text("arms:\n  copy: {kind: max_gram, length: {k: 3}}\n")
+    return path
+
+
+def held(path: Path) -> dict[str, Any]:
+    return dict(json.loads(path.read_text()))
+
+
+def test_a_random_llama_is_one_that_transformers_reads(model: Path, script: Main) -> None:
+    from transformers import AutoModelForCausalLM
+
+    read = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32)
+    with torch.inference_mode():
+        states = read(torch.tensor([[1, 5, 9, 4]]), output_hidden_states=True).hidden_states
+    assert 0.2 < float(states[-1].std()) < 5
+    before = (model / "model.safetensors").stat().st_mtime_ns
+    script("random_llama", model)
+    assert (model / "model.safetensors").stat().st_mtime_ns == before
+
+
+def test_equality_is_counted_and_gone_on_with(
+    model: Path, queries: Path, arms: Path, tmp_path: Path, script: Main
+) -> None:
+    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 8]
+    out = tmp_path / "equal.jsonl"
+    script("lossless", *options, "--limit", 1, "--backend", "native", "hf", "--out", out)
+    assert len(out.read_text().splitlines()) == 2
+    with out.open("a") as stream:
+        stream.write('{"id": "cut o')
+    options += ["--backend", "native", "hf", "--out", out]
+    script("lossless", *options, "--batch", 3)
+    found = held(out.with_suffix(".json"))
+    assert found["queries"] == 6
+    labels = {f"{a}, float32 {b}" for a in ("autoregressive", "copy") for b in ("native", "hf")}
+    assert set(found["arms"]) == labels
+    for arm in found["arms"].values():
+        assert arm["equal"] + arm["part_at_a_tie"] == arm["compared"] == 6
+
+    with pytest.raises(SystemExit):
+        script("lossless", *options, "--arms", "copy", "--backend", "native")
+
+
+def test_a_wrong_answer_is_told(
+    model: Path,
+    queries: Path,
+    arms: Path,
+    tmp_path: Path,
+    script: Main,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from dataclasses import replace
+
+    from decoders import DecodeResult, Engine
+
+    honest = Engine.decode
+
+    def decode(engine: Engine, arm: str, *rest: Any, **more: Any) -> DecodeResult:
+        if arm == "copy" and engine.target.dtype == torch.bfloat16:
+            raise RuntimeError("no kernel")
+        result = honest(engine, arm, *rest, **more)
+        wrong = [(token + 1) % VOCAB for token in result.ids]
+        return replace(result, ids=wrong) if arm == "copy" else result
+
+    monkeypatch.setattr(Engine, "decode", decode)
+    out = tmp_path / "self.jsonl"
+    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
+    dtypes = ["--dtype", "float32", "bfloat16", "--backend", "native"]
+    script("lossless", *options, *dtypes, "--against", "self", "--out", out)
+    found = held(out.with_suffix(".json"))["arms"]
+    assert found["autoregressive, bfloat16 native"]["equal"] == 6
+    lied = found["copy, float32 native"]
+    assert (lied["equal"], lied["compared"], lied["part_at_a_tie"]) == (0, 6, 0)
+    assert lied["largest_gap"] > 0
+    assert found["copy, bfloat16 native"]["failed"] == 6
+
+
+def test_speed_is_kept_prompt_by_prompt(
+    model: Path, queries: Path, arms: Path, tmp_path: Path, script: Main
+) -> None:
+    out = tmp_path / "speed.json"
+    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
+    options += ["--device", "cpu", "--exit-layer", 0, "--no-compile", "--out", out, "--resume"]
+    options += ["--dtype", "float32", "bfloat16:native", "float32:graphs"]
+    script("decode", *options, "--repeats", 1, "--minutes", 0)  # no prompt fits into that
+    assert not out.exists()
+    script("decode", *options, "--repeats", 1)
+    first = held(out)
+    script("decode", *options, "--repeats", 3)
+    found = held(out)
+    assert found["prompts"] == 4  # two a task
+    own = {"autoregressive", "copy", "autoregressive, bfloat16, native", "copy, bfloat16, native"}
+    assert own | {"transformers", "transformers prompt lookup"} <= set(found["tokens_per_s"])
+    for name, seconds in found["seconds"].items():
+        assert [len(times) for times in seconds] == [3] * 4
+        assert [times[:1] for times in seconds] == first["seconds"][name]
+    plain = found["ratios"]["autoregressive"]["x our plain"]
+    assert plain == {"of_sums": 1.0, "median": 1.0}
+    assert found["tokens_per_round"]["autoregressive"] == 1.0
+
+    with pytest.raises(SystemExit):
+        script("decode", *options, "--seed", 1, "--note", "another")
+
+
+def test_a_method_that_fails_is_left_out(
+    model: Path,
+    queries: Path,
+    arms: Path,
+    tmp_path: Path,
+    script: Main,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from importlib import import_module
+
+    def broken(ids: list[int]) -> int:
+        raise ValueError("nothing works")
+
+    module = import_module("decode")
+    monkeypatch.setattr(module, "flashspec_runs", lambda *_: {"broken": broken})
+    out = tmp_path / "speed.json"
+    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
+    options += ["--device", "cpu", "--exit-layer", 0, "--no-compile", "--out", out, "--limit", 1]
+    script("decode", *options, "--repeats", 1)
+    assert held(out)["failed"] == {"broken": "ValueError: nothing works"}
+    assert "broken" not in held(out)["tokens_per_s"]
+    script("decode", *options, "--repeats", 2, "--resume")
+    assert all(len(t) == 2 for times in held(out)["seconds"].values() for t in times)
+
+
+def test_floors_and_shares(model: Path, arms: Path, tmp_path: Path, script: Main) -> None:
+    out = tmp_path / "floor.json"
+    options = ["--target", model, "--config", arms, "--device", "cpu", "--max-new-tokens", 4]
+    script("floor", *options, "--dtype", "float32", "bfloat16", "--out", out)
+    found = held(out)
+    matrices = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 64  # of a layer
+    read = 2 * (matrices + 2 * 64) + 64 + VOCAB * 64
+    assert found["weights_bytes"] == {"float32": 4 * read, "bfloat16": 2 * read}
+    assert all(len(widths) == len(found["widths"]) for widths in found["pass_s"].values())
+    for shares in found["rounds"].values():
+        assert sum(shares[part] for part in ("draft", "verify", "other")) == pytest.approx(1)
+
+
+def test_collection_is_timed_by_its_parts(
+    model: Path, queries: Path, arms: Path, tmp_path: Path, script: Main
+) -> None:
+    out = tmp_path / "collect.json"
+    options = ["--target", model, "--queries", queries, "--config", arms, "--max-new-tokens", 4]
+    script("collect_speed", *options, "--batch", 2, "--device", "cpu", "--out", out)
+    found = held(out)
+    assert found["queries"] == 6 and found["failed"] == {}
+    parts = {"target, greedy", "target, sampled", "copy, alone", "copy, replayed"}
+    assert set(found["seconds_of"]) == parts
+    assert sum(found["seconds_of"].values()) < found["seconds"]
+
+
+def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
+    """Its steps have a time each, a step that is not known is told, and a done one is passed."""
+    path = ROOT / "benchmarks" / "gpu.sh"
+    text = path.read_text()
+    timed = set(text.partition("declare -A SECONDS_OF=(")[2].partition("\n)")[0].split("[")[1:])
+    names = {entry.partition("]")[0] for entry in timed}
+    started = {line.split()[1] for line in text.splitlines() if line.strip().startswith("run ")}
+    assert started == names
+    for name in names:
+        (tmp_path / f"{name}.done").touch()
+    command = ["bash", str(path), str(tmp_path), "collect", "sweep"]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHON": sys.executable, "HOME": str(tmp_path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "collect: done before" in done.stdout
+    assert "no such step: sweep" in done.stdout
+    assert (tmp_path / "figures.tar.gz").is_file()
