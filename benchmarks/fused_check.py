@@ -1,4 +1,4 @@
-"""The fused kernels on a GPU: that they are right, how near the floor they come, which tiles do.
+"""The fused kernels on a GPU: that they are right, and how near the floor they come.
 
     python benchmarks/fused_check.py --out fused_check.json
 
@@ -6,7 +6,7 @@ Random weights in the shapes of SmolLM2-135M and of a Llama of 1.2B, which are a
 on. Four parts, each going on where another fails: every kernel beside PyTorch's operators and every
 width bit by bit beside all at once; passes by CUDA events, fused, as plain graphs and eager, beside
 the floor that a measured copy sets; whole rounds by the host's clock; and each kernel of a pass by
-the profiler. `--tiles` also times other tiles for each matrix.
+the profiler. fused_tiles.py tries other tiles.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from decoders.backends import fused, fused_launch
 from decoders.backends.fused import FusedLayers
-from decoders.backends.fused_launch import Launch, Tile
+from decoders.backends.fused_launch import Launch
 from decoders.backends.kv import KVCache
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import (
@@ -54,11 +54,6 @@ MLP = {576: 1536, 2048: 8192}  # by hidden size
 HELD = 200  # positions before a timed pass
 REPEATS = 30
 ROUNDING = {"bfloat16": lambda weight: weight, "int8": halved, "int4": quartered}
-TILES = [  # outputs, inputs, stages, warps
-    Tile(n, k, s, w)
-    for n, k, s, w in itertools.product((8, 16, 32, 64), (64, 128, 256), (4, 6), (2, 4))
-    if n * k <= 8192 and n * k >= 1024
-]
 
 
 def shape_of(name: str, layers: int | None = None) -> Shape:
@@ -96,13 +91,13 @@ def fuse(backend: LlamaBackend, pdl: bool) -> None:
     backend.recorded = RecordedPasses(*parts, cuda_graphs(), layers)
 
 
-def compile_ahead(name: str, kind: str, pdl: bool) -> None:
+def compile_ahead(name: str, kind: str, pdl: bool, t: int) -> None:
     """Into Triton's cache on disk, in a process of its own: kernels compile one by one."""
     shape = shape_of(name, layers=1)
     weights, rope = weights_of(shape, kind), rope_table(shape, CUDA, BF16)
     cache = KVCache(1, 1, shape.kv_heads, shape.context, shape.head_dim, BF16, CUDA)
     layers = FusedLayers(shape, weights, rope, cache, WIDEST, Launch(pdl))
-    start, h = torch.zeros(1, dtype=torch.int64, device=CUDA), weights.embedding[:2]
+    start, h = torch.zeros(1, dtype=torch.int64, device=CUDA), weights.embedding[:t]
     h = layers.through(h, 0, 1, start, 0)
     layers.logits(layers.normed(h, torch.empty_like(h)))
     torch.cuda.synchronize()
@@ -296,73 +291,6 @@ def kernels_of(backend: LlamaBackend) -> list[dict[str, Any]]:
                     statistics.median(gaps) if gaps else 0.0}]  # fmt: skip
 
 
-# -- tiles ----------------------------------------------------------------------------------------
-
-
-def matrices(name: str) -> dict[str, tuple[int, int, bool]]:
-    """outputs, inputs and whether gated, of each product of a pass."""
-    shape = shape_of(name)
-    d, query, mlp = shape.hidden, shape.heads * shape.head_dim, MLP[shape.hidden]
-    rows = query + 2 * shape.kv_heads * shape.head_dim
-    return {
-        "qkv": (rows, d, False), "out": (d, query, False), "gate_up": (2 * mlp, d, True),
-        "down": (d, mlp, False), "head": (shape.vocab, d, False),
-    }  # fmt: skip
-
-
-def launches(name: str, which: str, pdl: bool, copies: int) -> Callable[[], None]:
-    """A product of one token over several weights in turn, so that no cache holds them."""
-    outputs, inputs, gated = matrices(name)[which]
-    dense = [
-        torch.randn(outputs, inputs, device=CUDA, dtype=BF16) * inputs**-0.5 for _ in range(copies)
-    ]
-    kept, launch = [fused.kept(w) for w in dense], Launch(pdl)
-    x = torch.randn(1, inputs, device=CUDA, dtype=BF16)
-    norm = torch.ones(inputs, device=CUDA, dtype=BF16)
-    out = torch.empty(1, outputs // 2 if gated else outputs, device=CUDA, dtype=BF16)
-
-    def run() -> None:
-        for w in kept:
-            if gated:
-                launch.gated(x, norm, 1e-5, w, out)
-            else:
-                launch.added(x, w, out, out)
-
-    return run
-
-
-def with_tile(tile: Tile) -> None:
-    fused_launch.tile_of = lambda *_, **__: tile
-
-
-def compile_tile(name: str, which: str, tile: Tile, pdl: bool) -> None:
-    with_tile(tile)
-    launches(name, which, pdl, 1)()
-    torch.cuda.synchronize()
-
-
-def tiles_of(name: str, which: str, pdl: bool) -> list[tuple[float, Tile]]:
-    """Microseconds of one product by tile, the best first."""
-    usual, (outputs, inputs, _) = fused_launch.tile_of, matrices(name)[which]
-    copies = max(2, min(64, (256 << 20) // (2 * outputs * inputs)))
-    run, timed = launches(name, which, pdl, copies), []
-    try:
-        for tile in fitting_tiles(name, which):
-            with_tile(tile)
-            replay = cuda_graphs()(lambda: run() or torch.empty(0, device=CUDA))
-            timed.append((median_s(replay, 8) / copies * 1e6, tile))
-    finally:
-        fused_launch.tile_of = usual
-    return sorted(timed, key=lambda pair: pair[0])
-
-
-def fitting_tiles(name: str, which: str) -> list[Tile]:
-    outputs, inputs, _ = matrices(name)[which]
-    usual = fused_launch.tile_of(outputs, inputs, ragged=which == "head")
-    fits = [t for t in TILES if outputs % t.outputs == 0 and outputs // t.outputs <= 8192]
-    return [usual, *(t for t in fits if t != usual)]
-
-
 # -- all of it ------------------------------------------------------------------------------------
 
 
@@ -390,7 +318,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--models", nargs="+", default=["135M", "1.2B"])
     parser.add_argument("--kinds", nargs="+", default=list(ROUNDING))
-    parser.add_argument("--tiles", action="store_true", help="time other tiles too")
     parser.add_argument("--jobs", type=int, default=12, help="processes that compile")
     parser.add_argument("--out", type=Path, default=Path("fused_check.json"))
     given = parser.parse_args()
@@ -403,14 +330,7 @@ def main() -> None:
         if kind == "bfloat16" or pdl == orders[0]
     ]
     jobs: list[tuple[Callable[..., None], tuple[Any, ...]]]
-    jobs = [(compile_ahead, variant) for variant in variants]
-    if given.tiles:
-        jobs += [
-            (compile_tile, (name, which, tile, orders[0]))
-            for name in given.models
-            for which in matrices(name)
-            for tile in fitting_tiles(name, which)
-        ]
+    jobs = [(compile_ahead, (*variant, t)) for variant in variants for t in (1, 2, 4, 16)]
 
     def compile_all() -> list[str]:
         with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
@@ -424,12 +344,6 @@ def main() -> None:
     for name in given.models:
         for kind in given.kinds:
             guarded(f"{name} {kind}", found, lambda n=name, k=kind: passes(n, k, orders, found))
-    if given.tiles:
-        for name in given.models:
-            for which in matrices(name):
-                guarded(f"tiles {name} {which}", found, lambda n=name, w=which: [
-                    [us, vars(tile)] for us, tile in tiles_of(n, w, orders[0])
-                ])  # fmt: skip
     given.out.write_text(json.dumps(found, indent=1, default=str))
     tell(found, given.models, given.kinds)
 
@@ -478,13 +392,6 @@ def tell(found: dict[str, Any], models: list[str], kinds: list[str]) -> None:
             print(
                 f"    {row['kernel']:40s} {row['grid']:12s} x{row['a pass']:5.1f} {row['us']:7.2f}"
             )
-    for name, told in found.items():
-        if name.startswith("tiles ") and isinstance(told, list):
-            usual = fused_launch.tile_of(*matrices(name.split()[1])[name.split()[2]][:2])
-            now = next((us for us, tile in told if tile == vars(usual)), float("nan"))
-            print(f"{name}: now {now:.2f} us {vars(usual)}")
-            for us, tile in told[:3]:
-                print(f"    {us:6.2f} us {tile}")
 
 
 if __name__ == "__main__":

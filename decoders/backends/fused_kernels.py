@@ -21,6 +21,9 @@ done once on the finished product (Wx)/r, not on x, and x * weight is not rounde
 `t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled anew for them.
 """
 
+# Tuples grow while Triton unrolls a loop, each of a type of its own.
+# mypy: disable-error-code="assignment,var-annotated"
+
 from __future__ import annotations
 
 import triton

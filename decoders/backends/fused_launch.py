@@ -13,6 +13,8 @@ from . import fused_kernels as kernels
 
 ROWS = 16  # of a tile of attention: what a tensor core takes at least
 SPAN = 256  # keys that one program of attention reads at once
+READERS = 8  # warps of that program
+EARLY = True  # whether it starts before the kernel in front of it has ended
 AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
@@ -24,8 +26,8 @@ MOST_TOKENS = 4  # whose sums registers hold at once
 @dataclass(frozen=True)
 class Kept:
     """A weight as the kernels read it. values: [N, K] in the states' dtype or int8, or int32
-    [N, K / 8] with eight inputs each, the first in the lowest bits. scale: [N] for int8, [N, K / 32]
-    for int4, as `zero` is; else the values again, which are then not read."""
+    [N, K / 8] with eight inputs each, the first in the lowest bits. scale: [N] for int8, and for
+    int4 [N, K / 32], as `zero` is; else the values again, which are then not read."""
 
     how: int
     outputs: int
@@ -56,7 +58,7 @@ def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
 
 def splits_of(capacity: int) -> int:
     """Programs among which the keys of one head are shared out."""
-    return min(triton.cdiv(capacity, SPAN), 64)
+    return min(-(-capacity // SPAN), 64)
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,8 @@ class Launch:
             ROWS=ROWS,
             SPAN=SPAN,
             AT_ONCE=AT_ONCE,
-            num_warps=8,
+            num_warps=READERS,
+            pdl=EARLY,
         )
 
     def gated(self, x: Tensor, norm: Tensor | None, eps: float, w: Kept, out: Tensor) -> None:

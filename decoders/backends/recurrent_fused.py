@@ -7,14 +7,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .fused import PAIR, FusedBlocks, kept
+from .fused import FusedBlocks, kept
+from .int4 import GROUP
 from .recurrent_head import RecurrentHead
 
 
 def fits(head: RecurrentHead) -> bool:
     """Whether the kernels can run a cell of these sizes."""
     return head.dtype == torch.bfloat16 and not (
-        head.config.hidden % PAIR or head.config.width % PAIR
+        head.config.hidden % GROUP or head.config.width % GROUP
     )
 
 

@@ -85,7 +85,8 @@ def main() -> None:
             splits = launch.splits_of(8192)
             attending = {
                 **heading, "MOST": triton.next_power_of_2(splits), "ROWS": launch.ROWS,
-                "SPAN": launch.SPAN, "AT_ONCE": launch.AT_ONCE, "num_warps": 8,
+                "SPAN": launch.SPAN, "AT_ONCE": launch.AT_ONCE,
+                "num_warps": launch.READERS,
             }  # fmt: skip
             types = {**floats, "start_ptr": "*i64", "count_ptr": "*i32"}
             compiled(name, kernels._attend, attending, types)
