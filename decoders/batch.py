@@ -15,7 +15,9 @@ from .alone import Alone
 from .arms import AUTOREGRESSIVE
 from .backends.base import opening
 from .backends.llama import LlamaBackend
+from .chance import Generator
 from .drafters import (
+    HybridDrafter,
     MaxGramDrafter,
     NullDrafter,
     RecurrentDrafter,
@@ -27,7 +29,7 @@ from .loop import Method
 from .records import Request, Sampling
 from .replay import Replay, replay
 from .stack import Guess, Stack, score, states_before
-from .unrolled import Unrolled
+from .unrolled import Known, Unrolled
 from .writer import write
 
 if TYPE_CHECKING:
@@ -101,9 +103,16 @@ class Batch:
         pairs = list(zip(prompts, target_ids, strict=True))
         if isinstance(method.drafter, MaxGramDrafter):
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
-        if isinstance(method.drafter, RecurrentDrafter) and self._target is not None:
+        drafter = method.drafter
+        model = drafter.model if isinstance(drafter, HybridDrafter) else drafter
+        if isinstance(model, RecurrentDrafter) and self._target is not None:
             states = states_before(self._target, prompts, target_ids)
-            unrolled = Unrolled(method.drafter.head, states, target_ids)
+            unrolled = Unrolled(model.head, states, target_ids)
+            if isinstance(drafter, HybridDrafter):
+                return [
+                    self._forced_hybrid(name, *pair, partial(unrolled, row))
+                    for row, pair in enumerate(pairs)
+                ]
             return [
                 self._forced(name, answer, partial(unrolled, row))
                 for row, answer in enumerate(target_ids)
@@ -167,6 +176,35 @@ class Batch:
             drafter.commit(context)
             return drafter.guess(context, k)
 
+        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _forced_hybrid(
+        self,
+        name: str,
+        prompt: list[int],
+        answer: list[int],
+        guesses: Callable[[int, int], list[Guess]],
+    ) -> Replay:
+        """guesses: as in `_forced`, its model's."""
+        method, costs = self._drafting(name), self._engine.cost_table
+        assert isinstance(method.drafter, HybridDrafter)
+        start = opening(self._engine.target, prompt)
+
+        def model(context: list[int], k: int) -> list[int]:
+            return [guess.token for guess in guesses(len(context) - len(start), k)]
+
+        drafter = method.drafter.over(Known(model, self._engine.target))
+        chance = Generator(self._engine.target.device, 0)  # greedy: never asked
+
+        def draft(at: int, k: int) -> list[int]:
+            context = start + answer[:at]
+            drafter.commit(context)
+            ids: list[int] = drafter.propose(context, k, Sampling(), chance).ids.tolist()
+            return ids
+
+        drafter.reset(prompt)
+        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
+        drafter.reset(prompt)
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:

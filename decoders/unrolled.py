@@ -7,12 +7,15 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
+from .backends.base import Backend
 from .backends.recurrent_head import RecurrentHead
+from .chance import Chance
+from .records import Proposal, Sampling
 from .stack import Guess
 
 ROWS = 1024  # places whose logits are held at once
@@ -55,3 +58,30 @@ class Unrolled:
         token = self._head.vocab.to_target[best.indices]
         guesses += [Guess(t, c) for t, c in zip(token.tolist(), sure, strict=True)]
         return state, token
+
+
+class Known:
+    """A drafter whose drafts are known beforehand. drafts(context, k): at most k to follow it."""
+
+    parameters = calls = 0
+
+    def __init__(self, drafts: Callable[[list[int], int], list[int]], target: Backend) -> None:
+        self._drafts, self._device, self.context = drafts, target.device, target.context
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        """Nothing is held."""
+
+    def propose(
+        self,
+        context: list[int],
+        k: int,
+        sampling: Sampling,
+        chance: Chance,
+        min_confidence: float = 0.0,
+        needs_raw: bool = False,
+    ) -> Proposal:
+        ids = self._drafts(context, k)
+        return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
+
+    def commit(self, context: list[int]) -> None:
+        """Nothing is held."""

@@ -54,9 +54,7 @@ class Flat:
         return self.rows.reshape(-1)[self.where]
 
 
-def flatten(
-    texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None
-) -> Flat:
+def flatten(texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None) -> Flat:
     """Whole texts in one batch, M rounded up to a multiple. first: where each one's positions
     begin; what stands before is read by the target alone. None is from their starts."""
     begins = np.zeros(len(texts), np.int64) if first is None else np.array(first, np.int64)

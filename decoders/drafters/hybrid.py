@@ -44,6 +44,10 @@ class HybridDrafter:
         self.context = model.context
         self._forget()
 
+    def over(self, model: Drafter) -> HybridDrafter:
+        """The same with another model. Copies and chances are shared: use one at a time."""
+        return HybridDrafter(self.copying, self._chances, model, self._passes, self._draft_cost)
+
     @property
     def calls(self) -> int:
         return self.model.calls
@@ -73,7 +77,7 @@ class HybridDrafter:
         needs_raw: bool = False,
     ) -> Proposal:
         self._forget()
-        self._at = len(context)
+        self._at, self._chances.temperature = len(context), sampling.temperature
         self.copying.commit(context)  # the first round's token comes without one
         self._copied = copy = self.copying.copy(context, k)
         cut = self._passes.best_cut(copy.chances)

@@ -13,6 +13,7 @@ from decoder_toys import (
     CPU,
     ListedLengths,
     grown,
+    hybrid,
     max_gram,
     method,
     native,
@@ -122,6 +123,7 @@ RECIPES = [
     recipe(name="copy", kind="max_gram", length=K),
     recipe(name="recurrent", kind="max_gram", length=K),
     recipe(name="recurrent-few-words", kind="neural", drafter="x", length=SURE),
+    recipe(name="hybrid", kind="max_gram", length=LengthRecipe(k=5)),
 ]
 RECURRENT = ["recurrent", "recurrent-few-words"]
 WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words", *RECURRENT]
@@ -146,6 +148,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "copy": lambda: max_gram([*range(1, 16), -1], shortest=1),
             "recurrent": lambda: recurrent(target, seed=1),
             "recurrent-few-words": lambda: recurrent(target, seed=2, vocab=few),
+            "hybrid": lambda: hybrid(recurrent(target, seed=1)),
         }
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
@@ -253,7 +256,7 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
     assert out.embeddings.shape == (3, 0)
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "copy"])
+@pytest.mark.parametrize("name", [*WRITERS, "copy", "hybrid"])
 def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
     results = [engine.decode(name, p, Request(20)) for p in PROMPTS]
     answers = [r.ids for r in results]

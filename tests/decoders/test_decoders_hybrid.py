@@ -139,6 +139,24 @@ def test_chances_start_at_those_of_all_answers_and_follow_this_one() -> None:
     assert chances(2) == pytest.approx(copied_stands(2))
 
 
+def test_a_copy_is_trusted_less_the_warmer_the_answer() -> None:
+    for matched in (1, 4, 12, 20):
+        shares = [copied_stands(matched, warmth / 10) for warmth in range(25)]
+        assert shares == sorted(shares, reverse=True)
+        assert len(set(shares[:12])) == 12 and 0 <= shares[-1] < 1
+    assert copied_stands(3, 0.7) == 0.56 and copied_stands(3, 1.0) == pytest.approx(0.42)
+    model = Scripted([0, 0, 0])
+    drafter = hybrid(model)
+    short_match = [1, 2, 3, 4, 5, 6, 1, 2]
+    drafter.reset(short_match)
+    cold, warm = (
+        drafter.propose(short_match, 3, Sampling(t), Generator(CPU, 0)).ids.tolist()
+        for t in (0.0, 1.0)
+    )
+    assert cold == [3, 4, 5]
+    assert set(warm) == {0}
+
+
 def test_what_the_answer_has_not_reached_is_not_learnt() -> None:
     chances = CopyChances()
     chances.observe([12, 12, 12, 12], stood=2, known=2)
