@@ -51,7 +51,7 @@ def render(name: str, card: dict[str, Any]) -> str:
         "",
         f"    {card['command']}",
         "",
-        f"{card['parameters']:,} trained parameters, {card['seconds'] / 60:.0f} minutes on "
+        f"{card['parameters']:,} trained parameters, {_took(card['seconds'])} on "
         f"{_machine(card['provenance']['hardware'])}.",
     ]
     if card["start"]:
@@ -94,3 +94,7 @@ def _positions(positions: int | None) -> list[str]:
 def _machine(hardware: dict[str, Any]) -> str:
     gpus = hardware.get("gpus") or []
     return ", ".join(map(str, gpus)) or f"{hardware['cores']} cores of {hardware['cpu']}"
+
+
+def _took(seconds: float) -> str:
+    return f"{seconds:.0f} seconds" if seconds < 120 else f"{seconds / 60:.0f} minutes"
