@@ -19,7 +19,7 @@
 #     QUICK        1: a rehearsal, everything tiny
 set -u
 
-STEPS=(check lossless write train t5 speed floor collect)
+STEPS=(check lossless write train t5 speed routed floor collect)
 declare -A SECONDS_OF=( # at most; the table's sum is what a whole run may take
   [check-tests]=150 [check-fused]=90
   [lossless-float32]=240 [lossless-self]=180
@@ -27,6 +27,7 @@ declare -A SECONDS_OF=( # at most; the table's sum is what a whole run may take
   [train]=420
   [t5]=300
   [speed-default]=480 [speed-1b]=300 [speed-eager]=90
+  [routed-train]=75 [routed-held]=75
   [floor-default]=75 [floor-1b]=60
   [collect]=90
 )
@@ -198,6 +199,20 @@ speed() {
     --device "$DEVICE" --no-peers --resume --out "$OUT/speed-eager.json"
 }
 
+routed() { # every arm timed on queries to learn from, and on others to judge by
+  local config other=$DATA/specbench/question.jsonl
+  config=$(arms)
+  [ -e "$other" ] || other=$DATA/train
+  run routed-train "$PYTHON" benchmarks/routed.py measure --queries "$DATA/dev" --config "$config" \
+    --arms "$(sped "$config")" --limit $LIMIT --max-new-tokens $NEW --device "$DEVICE" --minutes 1 \
+    --out "$OUT/timed-train"
+  run routed-held "$PYTHON" benchmarks/routed.py measure --queries "$other" --config "$config" \
+    --arms "$(sped "$config")" --limit $LIMIT --max-new-tokens $NEW --device "$DEVICE" --minutes 1 \
+    --out "$OUT/timed-held"
+  "$PYTHON" benchmarks/routed.py judge --train "$OUT/timed-train" --held-out "$OUT/timed-held" \
+    --out "$OUT/routed.json" >"$OUT/routed.log" 2>&1 || skip routed "see $OUT/routed.log"
+}
+
 floor() {
   local config
   config=$(arms)
@@ -236,8 +251,8 @@ pack() {
 place_target
 for step in "${STEPS[@]}"; do
   case $step in
-    check | lossless | write | train | t5 | speed | floor | collect) "$step" ;;
-    *) echo "no such step: $step; there are check lossless write train t5 speed floor collect" ;;
+    check | lossless | write | train | t5 | speed | routed | floor | collect) "$step" ;;
+    *) echo "no such step: $step; there are check lossless write train t5 speed routed floor collect" ;;
   esac
 done
 "$PYTHON" benchmarks/gpu_summary.py "$OUT"

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -223,6 +224,72 @@ def test_collection_is_timed_by_its_parts(
     parts = {"target, greedy", "target, sampled", "copy, alone", "copy, replayed"}
     assert set(found["seconds_of"]) == parts
     assert sum(found["seconds_of"].values()) < found["seconds"]
+
+
+def timed(place: Path, seed: int, count: int = 60) -> None:
+    """Made-up times: `one` is best where the first number of the embedding is above 0."""
+    rng = np.random.default_rng(seed)
+    vectors, lines = {}, []
+    for number in range(count):
+        vector = rng.normal(size=4).astype(np.float32)
+        seconds = {"autoregressive": 1.0, "one": 0.9, "two": 0.8}
+        seconds["one" if vector[0] > 0 else "two"] = 0.5
+        vectors[f"q{number}"] = vector
+        arms = {name: [[10, 10 * s, 9, 0, 0]] for name, s in seconds.items()}
+        row = {"id": f"q{number}", "task": "qa", "prompt": 5, "arms": arms, "looped": number == 0}
+        lines.append(json.dumps(row))
+    Path(f"{place}.jsonl").write_text("\n".join(lines) + "\n")
+    Path(f"{place}.about.json").write_text(json.dumps({"embedder": "e", "arms": "f"}))
+    np.savez(f"{place}.npz", **vectors)
+
+
+def test_policies_are_judged_on_other_queries_times(tmp_path: Path, script: Main) -> None:
+    for name, seed in (("train", 0), ("held", 1)):
+        timed(tmp_path / name, seed)
+    out = tmp_path / "routed.json"
+    options = ["--train", tmp_path / "train", "--held-out", tmp_path / "held", "--out", out]
+    script("routed", "judge", *options, "--seeds", 1)
+    rows = held(out)["rows"]
+    assert rows["autoregressive"]["gain"] == pytest.approx(1)
+    assert rows["best for each query"]["gain"] == pytest.approx(2)
+    assert rows["best fixed (two)"]["gain"] == pytest.approx(rows["two"]["gain"])
+    assert rows["two"]["over_fixed"] == pytest.approx(1)
+    assert rows["two"]["gain"] < rows["regression"]["gain"] <= 2  # there is something to learn
+    assert rows["regression"]["low"] > 1
+    script("routed", "judge", *options, "--seeds", 1, "--leave-out", "two")
+    assert "two" not in held(out)["rows"]
+
+
+def test_every_arm_is_timed_once_a_query_and_a_run_goes_on(
+    model: Path, queries: Path, arms: Path, tmp_path: Path, script: Main
+) -> None:
+    place = tmp_path / "timed"
+    options = ["--queries", queries, "--target", model, "--config", arms, "--max-new-tokens", 4]
+    options += ["--device", "cpu", "--dtype", "float32", "--out", place]
+    script("routed", "measure", *options, "--limit", 1)
+    first = Path(f"{place}.jsonl").read_text()
+    script("routed", "measure", *options)
+    whole = Path(f"{place}.jsonl").read_text()
+    assert whole.startswith(first) and len(whole) > len(first)
+    rows = [json.loads(line) for line in whole.splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows) == 6
+    for row in rows:
+        assert {len(turns) for turns in row["arms"].values()} == {1}
+        assert len({turns[0][0] for turns in row["arms"].values()}) == 1  # lossless arms
+    assert set(np.load(f"{place}.npz")) == {row["id"] for row in rows}
+
+
+def test_copies_are_counted_by_the_length_of_their_match(
+    tmp_path: Path, script: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from collect.align.tokens import Text, save
+
+    # after 1 2 comes 3 again; after that 4 once more, then 9 where 5 was copied
+    save(tmp_path / "t.npz", [Text([1, 2, 3, 4, 5, 1, 2, 3, 4, 9], 7, "qa")])
+    script("copy_chances", "--tokens", tmp_path / "t.npz")
+    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("temperature 0"))
+    shares = line.partition(": ")[2].split(", ")
+    assert shares[2:4] == ["1.00", "0.00"]  # 1 2 3 -> 4 stood, 1 2 3 4 -> 5 fell
 
 
 def test_the_gpu_script_is_whole(tmp_path: Path) -> None:

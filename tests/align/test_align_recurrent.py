@@ -230,6 +230,25 @@ def test_a_stream_goes_on_where_it_was_left(tokens: Tokens) -> None:
             assert tuple(flat.ids[first:last].tolist()) in kept
 
 
+def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
+    prompt, other = [5, 6, 7, 8], [5, 6, 9]
+    texts = [
+        Text([*prompt, 1, 2, 3], 4, "a"),
+        Text([*other, 1], 3, "a"),
+        Text([*prompt, 2, 2], 4, "a", 1.0),
+    ]
+    stream = Stream(pack(texts), 100, 12, 1, seed=0)
+    (flat,) = itertools.islice(stream.batches(), stream.steps(1))
+    assert flat.rows.shape == (3, 7)  # the target reads all of it
+    assert flat.positions == 7 + 4 + 3  # of the third from its prompt's last token on
+    starts = [*(flat.at == 0).nonzero()[:, 0].tolist(), flat.positions]
+    read = sorted(flat.ids[a:b].tolist() for a, b in itertools.pairwise(starts))
+    assert read == sorted([[*prompt, 1, 2, 3], [*other, 1], [8, 2, 2]])
+    short = Stream(pack(texts), 100, 4, 1, seed=0)  # texts keep their ends
+    (flat,) = itertools.islice(short.batches(), short.steps(1))
+    assert flat.positions == 4 + 4 + 3
+
+
 def test_batches_come_in_order_from_their_thread(
     tokens: Tokens,
 ) -> None:
