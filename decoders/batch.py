@@ -50,7 +50,8 @@ class BatchOutput:
 
 
 class Batch:
-    """Batched where the models are native, one by one elsewhere; the answers are the same.
+    """Batched where the models are native, one by one elsewhere; the answers are the same, but for
+    near-ties in bfloat16, whose sums run in another order where many rows are multiplied at once.
 
     An arm that drafts for a lossless review can only speed up the target's answer: it is told by
     what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
