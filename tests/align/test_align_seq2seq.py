@@ -209,7 +209,7 @@ def test_a_bigram_table_needs_no_kind_of_target(
 @pytest.mark.parametrize(
     ("kind", "more", "says"),
     [
-        ("drafter", {}, "--kind drafter makes a decoder-only model, and .* encoder-decoder"),
+        ("drafter", {}, "--kind drafter needs a decoder-only target, and .* an encoder-decoder"),
         ("exit", {"exit_layer": 3}, "--exit-layer must be 1 to 2 for this target, not 3"),
     ],
 )

@@ -98,7 +98,7 @@ def test_the_catalogue(cache: Path) -> None:
     assert cards[TARGET].path == str(cache / TARGET)
     for card in cards.values():
         assert card.licence and len(card.sha256) == 64 and card.size_bytes > 0
-        assert card.kind in ("target", "drafter", "exit", "bigram", "embedder")
+        assert card.kind in ("target", "drafter", "exit", "recurrent", "bigram", "embedder")
 
 
 def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch) -> None:
