@@ -21,13 +21,14 @@ from typing import Any
 
 from rich.progress import track
 
-from collect.provenance import hardware, versions
-from collect.queries import first_per_task, shipped
-from decoders import Engine, read_queries
+from collect.queries import first_per_task, read_queries, shipped
+from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.sync import synchronize
 from decoders.errors import DraftpickError
-from router.specbench.journal import write_atomically
+from decoders.files import write_atomically
+from decoders.offline.batch import Batch
+from decoders.provenance import hardware, versions
 
 
 def main() -> None:
@@ -61,7 +62,7 @@ def main() -> None:
     batches = [prompts[at : at + at_once] for at in range(0, len(prompts), at_once)]
     work = Work(engine, given.max_new_tokens)
     started = time.perf_counter()
-    engine.cost_table  # noqa: B018  # measured when first asked for, once a machine
+    work.decoder.cost_table  # noqa: B018  # measured when first asked for, once a machine
     costs_s = time.perf_counter() - started
     settings: dict[str, Any] = {
         "batch": at_once,
@@ -102,7 +103,7 @@ class Work:
     failed: arms that could not be collected, and why."""
 
     def __init__(self, engine: Engine, most: int) -> None:
-        self._engine, self._most = engine, most
+        self._engine, self._most, self.decoder = engine, most, Batch(engine)
         self.failed: dict[str, str] = {}
         self.forget()
 
@@ -112,7 +113,7 @@ class Work:
         self.tokens = 0
 
     def batch(self, prompts: list[list[int]]) -> None:
-        batch, most = self._engine.batch, self._most
+        batch, most = self.decoder, self._most
         out = self._timed("target, greedy", lambda: batch.target(prompts, most))
         self.tokens += sum(map(len, out.ids))
         self._timed("target, sampled", lambda: batch.target(prompts, most, temperature=1.0, seed=1))
@@ -125,7 +126,7 @@ class Work:
                     print(f"{name} is left out: {self.failed[name]}")
 
     def _arm(self, name: str, prompts: list[list[int]], answers: Sequence[list[int]]) -> None:
-        batch, most = self._engine.batch, self._most
+        batch, most = self.decoder, self._most
         own = self._timed(f"{name}, alone", lambda: batch.arm(name, prompts, most))
         if own.replays is None:
             self._timed(

@@ -42,13 +42,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from collect.provenance import hardware, versions
-from collect.queries import first_per_task, shipped
-from decoders import Engine, Request, read_queries, targets
+from collect.queries import Query, first_per_task, read_queries, shipped
+from decoders import Engine, Request
 from decoders.backends.sync import synchronize
 from decoders.errors import DraftpickError
-from decoders.queries import Query
-from router.specbench.journal import write_atomically
+from decoders.files import write_atomically
+from decoders.models import targets
+from decoders.provenance import hardware, versions
 
 PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with
 COMPILED = "transformers compiled"

@@ -28,15 +28,15 @@ from rich.console import Console
 from rich.table import Table
 from torch.profiler import ProfilerActivity, profile
 
-from collect.provenance import hardware, versions
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounded
 from decoders.backends.sync import synchronize
-from decoders.costs import CONTEXT
 from decoders.errors import DraftpickError
-from router.specbench.journal import write_atomically
+from decoders.files import write_atomically
+from decoders.offline.costs import CONTEXT
+from decoders.provenance import hardware, versions
 
 REPEATS = {"cpu": 15, "cuda": 40}
 EVENTS = 12  # times by the GPU's own clock

@@ -88,7 +88,7 @@ def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
     def transformers() -> Answer:
         import torch
 
-        from decoders import targets
+        from decoders.models import targets
 
         like = torch.zeros(1, dtype=torch.bfloat16)
         model = transformers_model(targets.resolve(target), like)

@@ -28,12 +28,13 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from collect.provenance import hardware, versions
-from decoders import Engine, Request, read_queries, targets
+from collect.queries import Query, read_queries
+from decoders import Engine, Request
 from decoders.arms import AUTOREGRESSIVE
 from decoders.errors import DraftpickError
-from decoders.queries import Query
-from router.specbench.journal import write_atomically
+from decoders.files import write_atomically
+from decoders.models import targets
+from decoders.provenance import hardware, versions
 
 # float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and
 # 32, where its largest logits are, are 0.125 wide

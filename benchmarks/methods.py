@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from decoders import Engine, Request, Sampling
-from decoders.theory import swi
-from router import telemetry
+from decoders.costs.theory import swi
+from decoders.files import write_atomically
+from decoders.provenance import measured_on
 from router.cli import shipped_queries
-from router.specbench.journal import write_atomically
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY
@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     engine = Engine.load(
         given.target, config, only=names or None, dtype=given.dtype, device=given.device
     )
-    hardware = telemetry.hardware(given.dtype, given.device)
+    hardware = measured_on(given.dtype, given.device)
     page = list(heading(engine, given.max_new_tokens, hardware))
     for temperature in given.temperatures:
         request = Request(given.max_new_tokens, Sampling(temperature), seed=given.seed)

@@ -12,9 +12,9 @@ from pathlib import Path
 from collect.align.calibration import read_outputs
 from collect.align.run import first_turn
 from collect.align.tokens import Text, save
-from decoders import targets
+from collect.queries import read_queries
 from decoders.errors import DraftpickError
-from decoders.queries import read_queries
+from decoders.models import targets
 
 
 def texts(queries: list[Path], outputs: list[Path], target: str, most: int) -> Iterator[Text]:

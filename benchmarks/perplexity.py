@@ -17,8 +17,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from collect.queries import first_per_task, shipped
-from decoders import Engine, read_queries
+from collect.queries import first_per_task, read_queries, shipped
+from decoders import Engine
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 GIVEN, READ, AT_ONCE = 8, 256, 16

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders import targets
+from decoders.models import targets
 
 COPIED = (
     "tokenizer.json",

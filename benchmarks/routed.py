@@ -30,8 +30,9 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from collect.provenance import hardware, versions
-from decoders import Engine, Request, read_queries
+from collect.queries import read_queries
+from decoders import Engine, Request
+from decoders.provenance import hardware, versions
 from decoders.records import Sampling
 from policies import RewardTable, fit
 

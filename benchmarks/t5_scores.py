@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from collect.provenance import provenance
 from decoders import Engine, Request
+from decoders.provenance import provenance
 from decoders.zoo.catalogue import sha256_of
 
 SCORERS = ("sacrebleu", "rouge_score")

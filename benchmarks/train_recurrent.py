@@ -40,9 +40,9 @@ from collect.align.stage import Stage, Target, finished, of_tasks, run_stage
 from collect.align.student import RecurrentRecipe
 from collect.align.teacher import Teacher
 from collect.align.tokens import load
-from decoders import targets
 from decoders.backends.llama import LlamaBackend
 from decoders.errors import DraftpickError
+from decoders.models import targets
 
 GROUPS = {
     "math": ("math",),

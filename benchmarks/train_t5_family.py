@@ -42,8 +42,8 @@ from tokenizers.trainers import UnigramTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
-from collect.provenance import hardware, versions
-from decoders import targets
+from decoders.models import targets
+from decoders.provenance import hardware, versions
 
 TASKS = ("en-de", "sum")
 CALLED = {"en-de": "translation", "sum": "summarization"}  # in query files

@@ -31,13 +31,13 @@ from typing import Any
 
 from collect.align.calibration import HELD_OUT_PERCENT
 from collect.align.tokens import Text, save
-from decoders import targets
+from collect.queries import Query, read_queries
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.noise import key_of
 from decoders.backends.recorded import cuda_graphs
-from decoders.queries import Query, read_queries
-from decoders.stack import Stack
-from decoders.writer import Answer, Ask, Writer
+from decoders.models import targets
+from decoders.offline.stack import Stack
+from decoders.offline.writer import Answer, Ask, Writer
 
 OWN = "own"  # the task of conversations that the target made up
 COOL, WARM = 0.7, 1.0

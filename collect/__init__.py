@@ -1,7 +1,6 @@
 """Collect: queries x arms -> stored outcomes -> rewards.
 
-    from collect import SweepOptions, read_queries, reward_table
-    from collect.sweep import sweep
+    from collect import SweepOptions, read_queries, reward_table, sweep
 
 Names are imported when first used, so that `import collect` costs nothing.
 """
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
     from .dataset import load, read_manifest
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS
+    from .run import sweep
     from .summary import summarise
     from .table import read_outcomes, reward_table
 
@@ -30,9 +30,9 @@ __all__ = [
     "reward_table",
     "shipped",
     "summarise",
+    "sweep",
 ]
 
-# `sweep` and `provenance` are missing on purpose: a function cannot share its module's name here.
 _HOMES = {
     "REWARDS": "rewards",
     "Query": "queries",
@@ -44,6 +44,7 @@ _HOMES = {
     "reward_table": "table",
     "shipped": "queries",
     "summarise": "summary",
+    "sweep": "run",
 }
 
 

@@ -14,17 +14,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from collect.queries import Query
 from decoders.errors import DraftpickError
-from decoders.queries import Query
 from decoders.records import Request
 
-from .engine import SweepEngine
+from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, OutcomeRow, QueryRow, error_row
 
 T = TypeVar("T")
@@ -86,10 +86,14 @@ class Collected:
 
 
 def collect_batch(
-    engine: SweepEngine, prompts: Sequence[Prompt], arms: Sequence[ArmInfo], options: SweepOptions
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    prompts: Sequence[Prompt],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
 ) -> Collected:
     """Every arm on every prompt; a failure becomes an error row, never an exception."""
-    answers = _each(prompts, lambda group: _target_answers(engine, group, options))
+    answers = _each(prompts, lambda group: _target_answers(engine, batch, group, options))
     answered: list[tuple[Prompt, TargetAnswer]] = []
     done = Collected([], [])
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -97,10 +101,10 @@ def collect_batch(
             answered.append((prompt, answer))
         else:
             _extend(done, failed_query(prompt.query, prompt.ids, arms, engine.embedder, answer))
-    by_arm = [
-        _each(answered, lambda group, arm=arm: _arm_rows(engine, arm, group, options))  # type: ignore[misc]
-        for arm in arms
-    ]
+    by_arm: list[list[OutcomeRow | Exception]] = []
+    for arm in arms:
+        rows_of = partial(_arm_rows, engine, batch, arm, options)
+        by_arm.append(_each(answered, rows_of))
     for index, (prompt, answer) in enumerate(answered):
         rows = [
             row
@@ -197,9 +201,9 @@ def _complete(results: Sequence[R], count: int) -> Sequence[R]:
 
 
 def _target_answers(
-    engine: SweepEngine, prompts: Sequence[Prompt], options: SweepOptions
+    engine: SweepEngine, batch: BatchDecoder, prompts: Sequence[Prompt], options: SweepOptions
 ) -> list[TargetAnswer]:
-    written = engine.batch.target([prompt.ids for prompt in prompts], options.max_new_tokens)
+    written = batch.target([prompt.ids for prompt in prompts], options.max_new_tokens)
     return [
         TargetAnswer(list(ids), _text(engine, ids), np.asarray(embedding, dtype=np.float32))
         for ids, embedding in zip(written.ids, written.embeddings, strict=True)
@@ -208,9 +212,10 @@ def _target_answers(
 
 def _arm_rows(
     engine: SweepEngine,
+    batch: BatchDecoder,
     arm: ArmInfo,
-    group: Sequence[tuple[Prompt, TargetAnswer]],
     options: SweepOptions,
+    group: Sequence[tuple[Prompt, TargetAnswer]],
 ) -> list[OutcomeRow]:
     prompts = [prompt.ids for prompt, _ in group]
     targets = [answer.ids for _, answer in group]
@@ -218,15 +223,15 @@ def _arm_rows(
     if arm.autoregressive:
         # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
         seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
-        written = engine.batch.target(
+        written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
         replays = [_Replay.without_drafts(ids) for ids in targets]
     else:
-        written = engine.batch.arm(arm.name, prompts, options.max_new_tokens)
+        written = batch.arm(arm.name, prompts, options.max_new_tokens)
         made = written.replays
         if made is None:
-            made = engine.batch.teacher_forced(arm.name, prompts, targets)
+            made = batch.teacher_forced(arm.name, prompts, targets)
         replays = [_Replay(tuple(r.agree), r.rounds, r.drafted, r.accepted) for r in made]
     live = written.replays is not None
     rows = []

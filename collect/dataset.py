@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -26,6 +25,7 @@ import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
 from decoders.errors import Damaged, DraftpickError
+from decoders.files import replacing
 
 from .records import ArmInfo, Costs, OutcomeRow, QueryRow
 
@@ -292,20 +292,9 @@ def _refuse_foreign(folder: Path) -> None:
 
 
 def _write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write beside `path`, then rename over it: readers see the old file or the new, whole one."""
-    scratch = path.with_name(f".{path.name}.tmp")
-    with _explained(path):
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with open(scratch, "wb") as file:
-                write(file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(scratch, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                scratch.unlink(missing_ok=True)
-            raise
+    """As `replacing`; the system's refusals are explained."""
+    with _explained(path), replacing(path) as file:
+        write(file)
 
 
 @contextlib.contextmanager

@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from .sweep import SweepProgress
+from .run import SweepProgress
 
 
 @contextmanager

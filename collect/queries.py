@@ -1,24 +1,250 @@
-"""The queries that ship with draftpick, beside the reader of one's own."""
+"""Queries and the JSON lines they are read from: this project's own form, and Spec-Bench's.
+
+Own form:        {"id", "task", "turns", "reference"?, "source"?, "category"?}
+Spec-Bench form: {"question_id", "category", "turns", "reference"?}
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from decoders.errors import NoSuchName
-from decoders.queries import TASKS, Query, first_per_task, read_queries
+from decoders.errors import DraftpickError, NoSuchName
 
-__all__ = ["SPLITS", "TASKS", "Query", "first_per_task", "read_queries", "shipped"]
+TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")
 
-SPLITS = ("train", "test")
-_FOLDER = Path(__file__).parent / "shipped"
+# Spec-Bench's categories. Its "math" is eight-category chat (MT-Bench); its word problems are
+# "math_reasoning". The rest carry the task's own name.
+MT_BENCH_CATEGORIES = (
+    "writing",
+    "roleplay",
+    "reasoning",
+    "math",
+    "coding",
+    "extraction",
+    "stem",
+    "humanities",
+)
+CATEGORY_TASKS: dict[str, str] = {
+    **dict.fromkeys(MT_BENCH_CATEGORIES, "mt_bench"),
+    "mt_bench": "mt_bench",
+    "math_reasoning": "math",
+    "translation": "translation",
+    "summarization": "summarization",
+    "qa": "qa",
+    "rag": "rag",
+}
+
+
+@dataclass(frozen=True)
+class Query:
+    """One user's question, or a chat of several.
+
+    id: unique among the queries read together. task: one of TASKS. turns: the user's messages in
+    order, at least one, none blank. reference: an accepted answer to the first turn, several
+    joined with " | ", or None. source: where it came from (the file's name if the line does not
+    say). category: Spec-Bench's finer label, or None.
+    """
+
+    id: str
+    task: str
+    turns: tuple[str, ...]
+    reference: str | None = None
+    source: str = ""
+    category: str | None = None
+
+
+SPLITS = ("train", "test")  # of the queries that ship, beside this file
+
+
+def shipped_folder(split: str) -> Path:
+    """The folder of query files that ships: "train" or "test"; written for this project."""
+    if split not in SPLITS:
+        raise NoSuchName("split", split, SPLITS)
+    return Path(__file__).parent / "shipped" / split
 
 
 def shipped(split: Literal["train", "test"]) -> list[Query]:
-    """The queries of one split, task by task in the order of TASKS; written for this project.
+    """The queries of one split, task by task in the order of TASKS.
 
     Raises DraftpickError for a split other than "train" and "test".
     """
-    if split not in SPLITS:
-        raise NoSuchName("split", split, SPLITS)
-    return read_queries([_FOLDER / split / f"{task}.jsonl" for task in TASKS])
+    folder = shipped_folder(split)
+    return read_queries([folder / f"{task}.jsonl" for task in TASKS])
+
+
+def task_of(category: str) -> str:
+    """The task that a Spec-Bench category belongs to; raises DraftpickError for an unknown one."""
+    try:
+        return CATEGORY_TASKS[category]
+    except KeyError:
+        known = ", ".join(CATEGORY_TASKS)
+        raise DraftpickError(f"unknown category {category!r}; known: {known}") from None
+
+
+def read_queries(paths: str | Path | Iterable[str | Path]) -> list[Query]:
+    """The queries of one or more JSON-lines files, in order; a folder means its *.jsonl files.
+
+    Raises DraftpickError naming file and line for: a missing or empty file, a line that is not
+    JSON, a missing or wrong field, an unknown task, and an id that occurs twice.
+    """
+    if isinstance(paths, str | Path):
+        paths = [paths]
+    queries: list[Query] = []
+    first_seen: dict[str, str] = {}
+    for path in _expand(paths):
+        for where, record in _lines(path):
+            query = _parse(record, where, source=path.name)
+            if query.id in first_seen:
+                raise DraftpickError(
+                    f"{where}: the id {query.id!r} was used before, at {first_seen[query.id]}; "
+                    "give each query an id of its own"
+                )
+            first_seen[query.id] = where
+            queries.append(query)
+    return queries
+
+
+def first_per_task(queries: Sequence[Query], limit: int | None) -> list[Query]:
+    """The first `limit` queries of every task, in their order; None keeps all of them."""
+    if limit is None:
+        return list(queries)
+    if limit < 1:
+        raise DraftpickError(f"the limit must be at least 1 query a task, not {limit}")
+    taken: Counter[str] = Counter()
+    kept: list[Query] = []
+    for query in queries:
+        if taken[query.task] < limit:
+            taken[query.task] += 1
+            kept.append(query)
+    return kept
+
+
+def _expand(paths: Iterable[str | Path]) -> Iterator[Path]:
+    for path in map(Path, paths):
+        if not path.is_dir():
+            yield path
+            continue
+        files = sorted(path.glob("*.jsonl"))
+        if not files:
+            raise DraftpickError(f"{path}: the folder holds no .jsonl file; name a query file")
+        yield from files
+
+
+def _lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
+    """("file:line", object) of every line that is not blank; raises on the first bad one."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise DraftpickError(f"{path}: no such query file; check the path") from None
+    except OSError as error:
+        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from error
+    found = False
+    for number, line in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        found = True
+        where = f"{path}:{number}"
+        try:
+            record = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            raise DraftpickError(f"{where}: not UTF-8 text; save the file as UTF-8") from None
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", "nested too deeply")
+            raise DraftpickError(
+                f"{where}: not JSON ({reason}); each line must hold one JSON object"
+            ) from None
+        if not isinstance(record, dict):
+            raise DraftpickError(
+                f"{where}: holds a {type(record).__name__}, not an object; write "
+                '{"id": ..., "task": ..., "turns": [...]}'
+            )
+        yield where, record
+    if not found:
+        raise DraftpickError(f"{path}: the query file is empty; it needs one JSON object a line")
+
+
+def _parse(record: dict[str, object], where: str, source: str) -> Query:
+    turns = _turns(record, where)
+    stated_source = record.get("source")
+    return Query(
+        id=_id(record, where),
+        task=_task(record, where),
+        turns=turns,
+        reference=_reference(record.get("reference"), len(turns), where),
+        source=stated_source if isinstance(stated_source, str) else source,
+        category=_category(record, where),
+    )
+
+
+def _id(record: dict[str, object], where: str) -> str:
+    for field in ("id", "question_id"):
+        value = record.get(field)
+        if isinstance(value, str) and value.strip():
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+        if value is not None:
+            raise DraftpickError(f'{where}: "{field}" must be a non-empty string or an integer')
+    raise DraftpickError(f'{where}: the field "id" (or Spec-Bench\'s "question_id") is missing')
+
+
+def _category(record: dict[str, object], where: str) -> str | None:
+    value = record.get("category")
+    if value is not None and not isinstance(value, str):
+        raise DraftpickError(f'{where}: "category" must be a string')
+    return value
+
+
+def _task(record: dict[str, object], where: str) -> str:
+    task = record.get("task")
+    if task is not None:
+        if task in TASKS:
+            return str(task)
+        raise DraftpickError(f"{where}: unknown task {task!r}; known: {', '.join(TASKS)}")
+    category = _category(record, where)
+    if category is None:
+        raise DraftpickError(
+            f'{where}: the field "task" (or Spec-Bench\'s "category") is missing; '
+            f"tasks: {', '.join(TASKS)}"
+        )
+    try:
+        return task_of(category)
+    except DraftpickError as error:
+        raise DraftpickError(f"{where}: {error}") from None
+
+
+def _turns(record: dict[str, object], where: str) -> tuple[str, ...]:
+    turns = record.get("turns")
+    if turns is None:
+        raise DraftpickError(f'{where}: the field "turns" is missing')
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise DraftpickError(f'{where}: "turns" must be a list of strings, the user\'s messages')
+    if not turns:
+        raise DraftpickError(f'{where}: "turns" is empty; it needs at least one message')
+    for index, turn in enumerate(turns):
+        if not turn.strip():
+            raise DraftpickError(f'{where}: "turns" has a blank message at index {index}')
+    return tuple(turns)
+
+
+def _reference(value: object, turn_count: int, where: str) -> str | None:
+    """One string for the first turn. Spec-Bench gives a list: an entry a turn in a chat, else
+    the accepted answers, which may be lists themselves (rag)."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        entries = value[:1] if turn_count > 1 and len(value) == turn_count else value
+        answers = [
+            answer
+            for entry in entries
+            for answer in (entry if isinstance(entry, list) else [entry])
+            if answer is not None
+        ]
+        if all(isinstance(answer, str | int | float) for answer in answers):
+            return " | ".join(map(str, answers)) or None
+    raise DraftpickError(f'{where}: "reference" must be a string, a list of strings, or null')

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoders.queries import TASKS
+from collect.queries import TASKS
 
 from . import dataset
 from .table import read_outcomes, reward_table

@@ -1,6 +1,8 @@
 """One core for every way to decode: a loop, and the drafters, verifiers and lengths it runs.
 
-Names below load on first use, so that importing this package costs nothing.
+Names below load on first use, so that importing this package costs nothing. The seams (`Drafter`,
+`Verifier`, ...) are in `protocols.py`; a part of one's own is put into one of the plain dicts
+`KINDS`, `RULES`, `LENGTHS` and `BACKENDS`.
 """
 
 from __future__ import annotations
@@ -11,39 +13,52 @@ from typing import TYPE_CHECKING, Any
 from .errors import DraftpickError
 
 if TYPE_CHECKING:
-    from .arms import load_arms
+    from .arms import KINDS, ArmRecipe, DraftingRecipe, load_arms
     from .engine import Engine
-    from .queries import Query, read_queries
-    from .recipes import ArmRecipe
-    from .records import DecodeResult, Prefilled, Request, Sampling
+    from .protocols import Backend, Drafter, DraftLength, Strategy, Verifier
+    from .records import (
+        DecodeResult,
+        Prefilled,
+        Proposal,
+        Request,
+        Sampling,
+        StepStats,
+        Verdict,
+    )
 
-_HOME = {
-    "ArmRecipe": ".recipes",
-    "load_arms": ".arms",
-    "Engine": ".engine",
-    "Query": ".queries",
-    "read_queries": ".queries",
-    "DecodeResult": ".records",
-    "Prefilled": ".records",
-    "Request": ".records",
-    "Sampling": ".records",
-}
+_HOMES = {
+    "arms": ("KINDS", "ArmRecipe", "DraftingRecipe", "load_arms"),
+    "engine": ("Engine",),
+    "protocols": ("Backend", "DraftLength", "Drafter", "Strategy", "Verifier"),
+    "records": (
+        "DecodeResult", "Prefilled", "Proposal", "Request", "Sampling", "StepStats", "Verdict",
+    ),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "KINDS",
     "ArmRecipe",
+    "Backend",
     "DecodeResult",
+    "DraftLength",
+    "Drafter",
+    "DraftingRecipe",
     "DraftpickError",
     "Engine",
     "Prefilled",
-    "Query",
+    "Proposal",
     "Request",
     "Sampling",
+    "StepStats",
+    "Strategy",
+    "Verdict",
+    "Verifier",
     "load_arms",
-    "read_queries",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME[name], __name__), name)
+    return getattr(import_module(f".{_HOME[name]}", __name__), name)

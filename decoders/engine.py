@@ -10,26 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import memory, pass_costs, targets
-from .arms import AUTOREGRESSIVE, choose, load_arms
-from .backends.base import Backend, opening
+from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
 from .backends.llama import LlamaBackend
-from .batch import Batch
 from .chance import Generator
-from .costs import Costs, measure
+from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import Method
-from .recipes import ArmRecipe
-from .recipes.checkpoints import Reading
+from .models import memory, targets
+from .models.drafts import Reading
+from .protocols import Backend, Drafts, Strategy, opening
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
-from .strategy import Drafts, Strategy
 from .zoo.catalogue import cache_dir
 
 
@@ -54,7 +50,7 @@ class Engine:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint, self._build = fingerprint, build
-        self._methods: dict[str, Strategy] = {}
+        self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
@@ -146,17 +142,17 @@ class Engine:
     def arm_parameters(self, name: str) -> int:
         """What the arm drafts with: 0 for Max-Gram; the target itself where nothing drafts, as for
         autoregressive."""
-        method = self.method(name)
+        method = self.strategy(name)
         if isinstance(method, Drafts) and self.arm(name).kind != "autoregressive":
             return method.parameters
         return method.parameters or self.target.parameters
 
-    def method(self, name: str) -> Strategy:
+    def strategy(self, name: str) -> Strategy:
         """The arm's moving parts, made when first asked for."""
         recipe = self.arm(name)
-        if name not in self._methods:
-            self._methods[name] = self._build(recipe, self.target, self.tokenizer)
-        return self._methods[name]
+        if name not in self._strategies:
+            self._strategies[name] = self._build(recipe, self.target, self.tokenizer)
+        return self._strategies[name]
 
     # -- decoding -----------------------------------------------------------------------------
 
@@ -222,7 +218,7 @@ class Engine:
         """
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
-        method = self.method(arm)
+        method = self.strategy(arm)
         if self._needs(prompt_ids, request) > method.context:
             raise DraftpickError(
                 f"arm {arm!r} follows at most {method.context} tokens, fewer than the "
@@ -252,21 +248,3 @@ class Engine:
         if isinstance(method, Method):  # others may leave what is not the target's own
             self._hold([*prompt_ids, *result.ids[:-1]])
         return result
-
-    # -- collection ---------------------------------------------------------------------------
-
-    @cached_property
-    def batch(self) -> Batch:
-        """Many prompts at once, for collection."""
-        return Batch(self)
-
-    def costs(self) -> dict[str, Any]:
-        """Seconds of each target width (`verify_s`) and each arm's drafted token (`draft_s`)."""
-        return self.cost_table.to_json()
-
-    @cached_property
-    def cost_table(self) -> Costs:
-        """What passes cost on this machine, measured when first asked for."""
-        methods = {name: self.method(name) for name in self.arms if name != AUTOREGRESSIVE}
-        drafters = {name: m.drafter for name, m in methods.items() if isinstance(m, Drafts)}
-        return measure(self.target, drafters)

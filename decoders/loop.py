@@ -12,16 +12,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .backends.base import Backend, TreeBackend, opening
 from .backends.sync import synchronize
 from .chance import Chance
-from .drafters.base import Drafter, work
-from .lengths.base import DraftLength
+from .protocols import Backend, Drafter, DraftLength, Emit, TreeBackend, Verifier, opening, work
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
 from .sampling import choose, penalise, penalised, seen_mask
 from .stopping import Stopper
-from .strategy import Emit
-from .verify.base import Verifier
 
 
 @dataclass(frozen=True)

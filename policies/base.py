@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .errors import PolicyError
 from .records import Decision, Float32, Float64, Origin, RewardTable
+from .storage import write
 
 
 class BasePolicy(ABC):
@@ -82,9 +83,7 @@ class BasePolicy(ABC):
 
     def save(self, folder: str | Path) -> Path:
         """Write the policy; a kill at any moment leaves the old one or the new one."""
-        from .storage import write
-
-        return write(self, folder)
+        return write(folder, self.kind, self.origin, self.settings(), self.arrays())
 
 
 def origin_of(

@@ -1,8 +1,11 @@
-"""The one exception of this package: a sentence that says what was wrong and what to do."""
+"""The exception of this package: a sentence that says what was wrong and what to do."""
+
+from decoders.errors import DraftpickError
 
 
-class PolicyError(Exception):
-    """A mistake that the user can mend; the command line prints it and exits with code 2."""
+class PolicyError(DraftpickError):
+    """A mistake about policies that the user can mend; the command line prints it and exits with
+    code 2."""
 
 
 def unknown(kind: str, name: str, known: "list[str] | tuple[str, ...]") -> PolicyError:

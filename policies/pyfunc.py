@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 from mlflow.pyfunc.model import PythonModel
 
+from .loading import read
 from .records import Policy
-from .storage import read
 
 
 class PolicyModel(PythonModel):

@@ -11,12 +11,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoders.provenance import tags
+
 from .errors import PolicyError
 from .evaluate import Evaluation, report
 from .figures import all_figures
-from .provenance import provenance
+from .fitting import fit, options_of
+from .mlflow_store import one_line, shown, sqlite_path, using
 from .records import EpochStats, Fitted, Policy, RewardTable
-from .store import shown, sqlite_path, using
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -69,8 +71,6 @@ def train_run(
     Raises PolicyError for the user's mistakes, an unreachable store among them; a run that fails
     is marked FAILED, and a policy that was trained before the store broke is still in ``out``.
     """
-    from . import fit, options_of  # this module is one of the package's own parts
-
     options_of(policy)
     if validation is None:
         table, validation = table.split(held_out, seed)
@@ -84,7 +84,7 @@ def train_run(
             name = run_name or policy
             with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
                 run_id = str(run.info.run_id)
-                mlflow.set_tags({f"draftpick.{k}": v for k, v in provenance().items()})
+                mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
                 fitted = fit(policy, table, validation, seed, **dict(options or {}))
                 target = Path(out) if out else Path("mlruns") / "policies" / run_id
                 folder = fitted.policy.save(target)
@@ -95,12 +95,12 @@ def train_run(
                 except MlflowException as error:
                     raise PolicyError(
                         f"the tracking store {shown(uri)} stopped working while the run was "
-                        f"logged: {_line(error)}; the trained policy is in {folder}"
+                        f"logged: {one_line(error)}; the trained policy is in {folder}"
                     ) from error
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {shown(uri)} refused the run: {_line(error)}; mend the store "
-                "or give another one with --tracking-uri"
+                f"the tracking store {shown(uri)} refused the run: {one_line(error)}; mend the "
+                "store or give another one with --tracking-uri"
             ) from error
     return TrainedRun(
         run_id=run_id,
@@ -113,20 +113,6 @@ def train_run(
         evaluation=evaluation,
         evaluated_on="train" if validation is None else "validation",
     )
-
-
-def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
-    """Download a policy's artifacts into the folder. Raises PolicyError where there are none."""
-    with using(tracking_uri, create=False) as store:
-        import mlflow
-
-        try:
-            return Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
-        except Exception as error:  # MLflow, the file system or an object store: one sentence
-            raise PolicyError(
-                f"cannot fetch {uri} from {shown(store)}: {_line(error)}; check the name, or give "
-                "the store with --tracking-uri"
-            ) from error
 
 
 def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
@@ -258,7 +244,3 @@ def _log_model(
 def metric_name(name: str) -> str:
     """A name that MLflow takes for a metric or a data set."""
     return re.sub(r"[^\w./ -]+", "_", name)
-
-
-def _line(error: Exception) -> str:
-    return shown(" ".join(str(error).split()))[:300]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from decoders.recipes import ArmRecipe
+    from decoders.arms import ArmRecipe
 
 FIELDS = ("kind", "drafter", "length", "verifier", "settings", "lossless", "note")
 
@@ -65,7 +65,7 @@ def _settings(recipe: ArmRecipe) -> dict[str, Any] | None:
 
 def _plain(value: Any) -> Any:
     """What JSON can hold: pydantic models as dicts, an arm's part by what its entry says of it."""
-    from decoders.recipes import ArmRecipe
+    from decoders.arms import ArmRecipe
 
     if isinstance(value, ArmRecipe):
         return value.model_dump(mode="json", exclude_unset=True, exclude={"name"})

@@ -9,10 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from collect import commands as collect_commands
-from decoders import theory_command
+from collect import command as collect_command
 
-from .tradeoff import commands as tradeoff_commands
+from . import train
+from .theory import command as theory_command
+from .tradeoff import command as tradeoff_command
 
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
@@ -202,19 +203,20 @@ def specbench(
 
       draftpick specbench --questions question.jsonl --limit 20 --out bench
     """
+    from collect.queries import shipped_folder
+    from decoders.provenance import measured_on
     from decoders.records import Request, Sampling
 
-    from . import telemetry
     from .route import DEFAULT_POLICY
-    from .specbench.command import result_tables
-    from .specbench.command import specbench as run_specbench
+    from .specbench.bench import result_tables
+    from .specbench.bench import specbench as run_specbench
     from .specbench.markdown import failures
     from .specbench.protocol import load_questions
     from .specbench.run import policy_label
 
     sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
     request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
-    asked = load_questions(questions or [shipped_queries("test")], limit, seed, _split(tasks))
+    asked = load_questions(questions or [shipped_folder("test")], limit, seed, _split(tasks))
     how = (config, dtype, device, backend, context)
     named = _split(arms) or []
     summary = run_specbench(
@@ -225,7 +227,7 @@ def specbench(
         arms=named,
         policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
         seed=seed,
-        hardware=telemetry.hardware(dtype, device),
+        hardware=measured_on(dtype, device),
         ask=ask,
     )
     if as_json:
@@ -296,19 +298,15 @@ def demo(
     """
     from .demo import run_demo
 
-    code = run_demo(main, shipped_queries, out, collect_limit, limit, max_new_tokens)
+    code = run_demo(main, out, collect_limit, limit, max_new_tokens)
     if code:
         raise typer.Exit(code)
 
 
-collect_commands.mount(app)
+collect_command.mount(app)
 theory_command.mount(app)
-tradeoff_commands.mount(app)
-
-
-def shipped_queries(split: str) -> Path:
-    """The folder of query files that ships with the distribution: "train" or "test"."""
-    return Path(collect_commands.__file__).parent / "shipped" / split
+tradeoff_command.mount(app)
+train.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:

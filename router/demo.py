@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from collect.queries import shipped_folder
+
 Command = Callable[[list[str]], int]
 
 PROMPT = "Explain in two sentences why leaves turn red in autumn."
@@ -26,7 +28,6 @@ class StageFailed(Exception):
 
 def run_demo(
     command: Command,
-    shipped: Callable[[str], Path],
     out: Path,
     collect_limit: int,
     limit: int,
@@ -34,7 +35,7 @@ def run_demo(
 ) -> int:
     """Run every stage; stop at the first that fails and return its exit code.
 
-    command: runs a command line in this process. shipped: folder of a split's queries. limits:
+    command: runs a command line in this process. limits:
     queries a task, for training and for testing.
     """
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
@@ -43,7 +44,7 @@ def run_demo(
     train = ["train", "--rewards", rewards, "--reward", REWARD, "--policy", "reinforce"]
     try:
         _banner("1/5  collect: every arm answers the training queries")
-        queries = ["--queries", str(shipped("train")), "--limit", str(collect_limit)]
+        queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
         _run(command, ["collect", *queries, *tokens, "--out", rewards])
         _run(command, summary)
         collected = _save(out / "collected.json", _capture(command, [*summary, "--json"]))
@@ -57,7 +58,7 @@ def run_demo(
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
 
         _banner("4/5  specbench: every arm and the routed choice on the test questions")
-        questions = ["--questions", str(shipped("test")), "--limit", str(limit)]
+        questions = ["--questions", str(shipped_folder("test")), "--limit", str(limit)]
         _run(command, ["specbench", *questions, *tokens, "--policy", policy, "--out", bench])
 
         _banner("5/5  report: one page with all of it")
@@ -86,7 +87,7 @@ def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
 
 
 def _save(path: Path, value: Any) -> str:
-    from .specbench.journal import write_atomically
+    from decoders.files import write_atomically
 
     write_atomically(path, json.dumps(value, indent=2) + "\n")
     return str(path)

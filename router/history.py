@@ -14,7 +14,7 @@ def epochs_of(run_id: str, tracking_uri: str | None = None) -> list[dict[str, An
     answer or does not know the run.
     """
     from policies import PolicyError
-    from policies.store import using
+    from policies.mlflow_store import using
 
     with using(tracking_uri, create=False) as uri:
         from mlflow import MlflowClient

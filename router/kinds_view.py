@@ -13,10 +13,9 @@ if TYPE_CHECKING:
 def kinds_json() -> list[dict[str, Any]]:
     """One object for each kind, for `length`, and for each rule of `verifier`: entry, what it is,
     and its fields with their defaults; a field without one has to be given."""
-    from decoders.recipes import KINDS, LengthRecipe
-    from decoders.recipes.base import ArmRecipe, DraftingRecipe
-    from decoders.recipes.strict import Strict
-    from decoders.recipes.verifier import VerifierRecipe
+    from decoders.arms import KINDS, ArmRecipe, DraftingRecipe, LengthRecipe
+    from decoders.arms.strict import Strict
+    from decoders.arms.verifier import VerifierRecipe
 
     general = (Strict, ArmRecipe, DraftingRecipe)
     entries = [_entry(f"kind: {kind}", recipe, general) for kind, recipe in KINDS.items()]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoders.errors import DraftpickError
+from decoders.files import write_atomically
 
 from .specbench import markdown, plots
-from .specbench.journal import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -111,9 +111,9 @@ def test_a_wrong_command_would_be_caught() -> None:
 
 def assert_known(command: str, values: dict[str, Any]) -> None:
     """The names in a command exist: arms that ship, rewards, policies and their options."""
+    from collect.queries import TASKS
     from collect.rewards import REWARDS
     from decoders.arms import load_arms
-    from decoders.queries import TASKS
     from policies import POLICIES, options_of
 
     if values.get("arm") and values["config"] is None:
@@ -363,7 +363,7 @@ def test_arms_of_commands_are_declared(page: Path) -> None:
 
 @pytest.mark.parametrize("snippet", snippets("json"), ids=named)
 def test_query_lines_are_read(snippet: Snippet, tmp_path: Path) -> None:
-    from decoders.queries import read_queries
+    from collect.queries import read_queries
 
     path = tmp_path / "queries.jsonl"
     path.write_text(snippet.text)
@@ -413,8 +413,8 @@ def test_the_readme_lists_the_fields_of_json() -> None:
 
 def test_every_reward_policy_and_column_is_documented() -> None:
     from collect.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
+    from collect.queries import TASKS
     from collect.rewards import REWARDS
-    from decoders.queries import TASKS
     from policies import POLICIES
     from router.specbench.metrics import Cell
 

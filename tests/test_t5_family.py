@@ -46,8 +46,8 @@ def data(tmp_path: Path) -> Path:
 def test_a_family_is_made_scored_and_left_alone(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from collect.queries import read_queries
     from decoders import Engine, Request
-    from decoders.queries import read_queries
 
     monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
     import train_t5_family

@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import write_tokens  # noqa: E402
 
 from collect.align.tokens import Tokens, load  # noqa: E402
-from decoders import targets  # noqa: E402
 from decoders.engine import Engine  # noqa: E402
+from decoders.models import targets  # noqa: E402
 
 TEMPLATE = (
     "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}</s>{% endfor %}"

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from collect.queries import Query
 from decoders.errors import DraftpickError
-from decoders.queries import Query
 
 HELD_OUT_PERCENT = 3
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ import torch
 from decoders.backends.recurrent_cell import RecurrentCell
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
+from decoders.files import replacing, write_atomically
 
 from .held_out import Figures, HeldOut
 from .schedule import CHECKPOINT
@@ -87,14 +87,11 @@ class Course:
     def keep(self, folder: Path, recipe: RecurrentRecipe, student: Student) -> None:
         """Write the curve and the checkpoint, each beside its place first."""
         lines = "".join(json.dumps(point) + "\n" for point in self.curve)
-        temporary = folder / f".{CURVE}.tmp"
-        temporary.write_text(lines)
-        os.replace(temporary, folder / CURVE)
+        write_atomically(folder / CURVE, lines)
         state = {
             "recipe": json.dumps(asdict(recipe)),
             "course": json.dumps(asdict(self)),
             "student": student.state(),
         }
-        temporary = folder / f".{CHECKPOINT}.tmp"
-        torch.save(state, temporary)
-        os.replace(temporary, folder / CHECKPOINT)
+        with replacing(folder / CHECKPOINT) as stream:
+            torch.save(state, stream)

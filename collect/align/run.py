@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from collect.provenance import provenance
-from decoders import targets
+from collect.queries import Query, read_queries
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.queries import Query, read_queries
+from decoders.models import targets
+from decoders.provenance import provenance
 
 from . import bigram, stage
 from .calibration import Example, batches, build

@@ -7,7 +7,6 @@ leaves its last weights; `result.json` says whether it was.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -17,10 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from collect.provenance import provenance
 from decoders.backends.recurrent_cell import CELL, CellConfig, RecurrentCell
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
+from decoders.files import write_atomically
+from decoders.provenance import provenance
 
 from .course import Point
 from .finish import command, finish
@@ -179,6 +179,4 @@ def _result(stage: Stage, recipe: RecurrentRecipe, point: Point, finished: bool)
         "recipe": asdict(recipe),
         "point": asdict(point),
     }
-    temporary = stage.out / f".{RESULT}.tmp"
-    temporary.write_text(json.dumps(record, indent=1))
-    os.replace(temporary, stage.out / RESULT)
+    write_atomically(stage.out / RESULT, json.dumps(record, indent=1))

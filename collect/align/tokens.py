@@ -7,7 +7,6 @@ names `tasks`) and `temperature` (float32 [n], 0 for greedy answers).
 
 from __future__ import annotations
 
-import os
 import zipfile
 import zlib
 from collections.abc import Iterable, Sequence
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from decoders.errors import DraftpickError
+from decoders.files import replacing
 
 HELD_OUT_PERCENT = 3
 _KEYS = ("ids", "starts", "answer", "task", "tasks", "temperature")
@@ -108,12 +108,9 @@ def pack(texts: Iterable[Text]) -> Tokens:
 
 
 def save(path: Path, texts: Iterable[Text] | Tokens) -> None:
-    """Write one shard beside its place and rename it. Raises as `pack`."""
+    """Write one shard, whole or not at all. Raises as `pack`."""
     made = texts if isinstance(texts, Tokens) else pack(texts)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with temporary.open("wb") as stream:
+    with replacing(Path(path)) as stream:
         np.savez(
             stream,
             ids=made.ids,
@@ -123,9 +120,6 @@ def save(path: Path, texts: Iterable[Text] | Tokens) -> None:
             tasks=np.array(made.tasks, dtype=str),
             temperature=made.temperature,
         )
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
 
 
 def load(paths: Iterable[Path]) -> Tokens:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -16,6 +15,7 @@ from torch import nn
 
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
+from decoders.files import replacing
 
 from .calibration import Batch, Example, batches
 from .learners import Learner, agreement
@@ -175,9 +175,8 @@ def _save(
         "step": step,
         "spent": spent,
     }
-    temporary = folder / f".{CHECKPOINT}.tmp"
-    torch.save(state, temporary)
-    os.replace(temporary, folder / CHECKPOINT)
+    with replacing(folder / CHECKPOINT) as stream:
+        torch.save(state, stream)
 
 
 def _resume(

@@ -9,15 +9,14 @@ from pathlib import Path
 
 from rich.progress import track
 
-from collect import queries as shipped_queries
-from decoders.queries import read_queries
+from collect.queries import read_queries, shipped_folder
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
 
 
 def default_queries() -> list[Path]:
     """The training queries that ship."""
-    return sorted((Path(shipped_queries.__file__).parent / "shipped" / "train").glob("*.jsonl"))
+    return sorted(shipped_folder("train").glob("*.jsonl"))
 
 
 def write_outputs(
@@ -35,6 +34,7 @@ def write_outputs(
     Started again it goes on after the last whole line; no query is asked twice.
     """
     from decoders import Engine
+    from decoders.offline.batch import Batch
 
     out.mkdir(parents=True, exist_ok=True)
     path = out / "outputs.jsonl"
@@ -44,12 +44,13 @@ def write_outputs(
     if not todo:
         return path
     engine = Engine.load(target, device=device, context=context)
+    batch = Batch(engine)
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
     with path.open("a", encoding="utf-8") as stream:
         for group in track(groups, description="the target writes"):
-            answers = engine.batch.target([ids for _, ids in group], max_new_tokens).ids
+            answers = batch.target([ids for _, ids in group], max_new_tokens).ids
             for (query, _), ids in zip(group, answers, strict=True):
                 ended = bool(ids) and ids[-1] in engine.eos_ids
                 row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from ..draft_vocab import DraftVocab
+from ..protocols import Backend
 from ..records import Prefilled
-from .base import Backend
 
 
 class MappedBackend:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..draft_vocab import DraftVocab
-from .base import StateBackend
+from ..protocols import StateBackend
 from .int4 import misfit
 from .llama_model import rms_norm
 from .llama_weights import HOW, packed_head

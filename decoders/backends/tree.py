@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DraftpickError
-from .base import Backend, TreeBackend
+from ..protocols import Backend, TreeBackend
 
 
 def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:

@@ -1,7 +1,8 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
 layers, or a recurrence over its final states."""
 
-from .base import Drafter, begin, work
+from ..protocols import Drafter, work
+from .begin import begin
 from .early_exit import EarlyExitDrafter
 from .hybrid import HybridDrafter
 from .max_gram import MaxGramDrafter

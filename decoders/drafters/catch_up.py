@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..backends.base import Backend
+from ..protocols import Backend
 
 
 def roll_back(backend: Backend, context: list[int], read: Callable[[Tensor], Tensor]) -> int:

@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..backends.base import Backend
 from ..lengths import FixedLength
-from .base import Drafter
+from ..protocols import Backend, Drafter
 from .horizontal import HorizontalDrafter, Part
 from .vertical import VerticalDrafter
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.base import ExitBackend
 from ..backends.exit_head import ExitHead
 from ..chance import Chance
+from ..protocols import ExitBackend
 from ..records import Proposal, Sampling
 from .chain import draft_chain
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..protocols import Drafter, work
 from ..records import Proposal, Sampling
 from ..verify.step import one_hot
-from .base import Drafter, work
 from .vertical import VerticalDrafter
 
 

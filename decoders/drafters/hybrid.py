@@ -13,9 +13,9 @@ from itertools import accumulate
 import torch
 
 from ..chance import Chance
-from ..pass_costs import PassCosts
+from ..costs.passes import PassCosts
+from ..protocols import Drafter, work
 from ..records import Proposal, Sampling
-from .base import Drafter, work
 from .catch_up import agreeing
 from .copy_chances import CopyChances
 from .max_gram import Copy, MaxGramDrafter

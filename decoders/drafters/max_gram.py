@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 import torch
 
 from ..chance import Chance
+from ..costs.passes import PassCosts
 from ..errors import DraftpickError
-from ..pass_costs import PassCosts
 from ..records import Proposal, Sampling
 from .catch_up import agreeing
 from .copy_chances import copied_stands

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.base import Backend
 from ..backends.llama import LlamaBackend
 from ..backends.recorded import WIDEST
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
+from ..protocols import Backend
 from ..records import Proposal, Sampling
 from .catch_up import roll_back
 from .chain import draft_chain

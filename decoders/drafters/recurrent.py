@@ -10,11 +10,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.base import StateBackend
 from ..backends.recorded import WIDEST
 from ..backends.recurrent_head import RecurrentHead
 from ..backends.recurrent_recorded import RecordedSteps
 from ..chance import Chance
+from ..protocols import StateBackend
 from ..records import Proposal, Sampling
 from .chain import draft_chain
 

@@ -12,10 +12,10 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ..backends.base import TreeBackend
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
+from ..protocols import TreeBackend
 from ..records import Proposal, Sampling
 from ..sampling import confidence, penalise, probabilities, seen_mask
 from ..tree_shape import TreeShape

@@ -10,14 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.base import Backend
 from ..chance import Chance
-from ..lengths import DraftLength, FixedLength
+from ..lengths import FixedLength
 from ..loop import Clock, Method, play, settle
+from ..protocols import Backend, Drafter, DraftLength, work
 from ..records import Proposal, Sampling
 from ..sampling import raw_probabilities
 from ..verify import Lenient
-from .base import Drafter, work
 from .catch_up import roll_back
 from .null import NullDrafter
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..protocols import Drafter, work
 from ..records import Proposal, Sampling
 from ..tree_shape import TreeShape
-from .base import Drafter, work
 from .catch_up import agreeing
 
 

@@ -1,7 +1,7 @@
 """Draft-length rules by name."""
 
+from ..protocols import DraftLength
 from .adaptive import AdaptiveLength
-from .base import DraftLength
 from .fixed import FixedLength
 from .scheduled import ScheduledLength
 

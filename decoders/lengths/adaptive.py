@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from ..costs.passes import PassCosts
+from ..costs.theory import best_length
 from ..errors import DraftpickError
-from ..pass_costs import PassCosts
 from ..records import StepStats
-from ..theory import best_length
 
 
 class AdaptiveLength:

@@ -1,6 +1,6 @@
 """Verifiers: what of a draft is kept, and what follows it."""
 
-from .base import Verifier
+from ..protocols import Verifier
 from .bild import BiLD
 from .deferral import SpeculativeCascade
 from .lenient import Lenient

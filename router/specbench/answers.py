@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .journal import write_atomically
+from decoders.files import write_atomically
+
 from .protocol import spec_bench_category
 from .records import Row, Turn
 

@@ -8,22 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from decoders.errors import DraftpickError
+from decoders.files import write_atomically
 
 from .records import Row
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file that is either whole or not there."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with partial.open("w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 class Journal:

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from collect.queries import TASKS, Query, read_queries
 from decoders.errors import DraftpickError, NoSuchName
-from decoders.queries import TASKS, Query, read_queries
 
 _SPEC_BENCH_NAMES = {"math": "math_reasoning"}
 

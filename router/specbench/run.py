@@ -21,7 +21,7 @@ from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn
 
 if TYPE_CHECKING:
-    from decoders.queries import Query
+    from collect.queries import Query
 
 WARMUP_TOKENS = 16
 WARMUP_ROUNDS = 2

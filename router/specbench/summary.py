@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from decoders.queries import TASKS
+from collect.queries import TASKS
 
 from .metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell, speedup
 from .records import BASELINE, ROUTED, Answer, Row

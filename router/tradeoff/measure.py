@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 from decoders.records import Request, Sampling
 
 from ..route import Router
-from ..specbench.command import ask_all
+from ..specbench.bench import ask_all
 from ..specbench.records import BASELINE, Row
 from .points import Point, first_answers, points_of
 
 if TYPE_CHECKING:
-    from decoders.queries import Query
+    from collect.queries import Query
 
     from ..seams import RoutingEngine
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from decoders.queries import TASKS
+from collect.queries import TASKS
 
 from ..specbench.metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell
 from ..specbench.quality import JUDGED_BY, likeness, score

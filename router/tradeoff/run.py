@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from decoders.recipes import ArmRecipe
+from decoders.arms import ArmRecipe
+from decoders.files import write_atomically
+from decoders.provenance import measured_on, versions
 from decoders.records import Request
 
-from .. import telemetry
-from ..specbench.journal import write_atomically
 from ..specbench.plots import png
 from . import markdown, plots
 from .measure import measure
@@ -21,7 +21,7 @@ from .summary import summarise
 from .sweep import Sweep
 
 if TYPE_CHECKING:
-    from decoders.queries import Query
+    from collect.queries import Query
 
     from ..seams import RoutingEngine
 
@@ -47,8 +47,8 @@ def tradeoff(
     about = {
         "target": engine.target_name,
         "settings": measured.settings,
-        "hardware": hardware or telemetry.hardware(),
-        "versions": telemetry.versions(),
+        "hardware": hardware or measured_on(),
+        "versions": versions(),
     }
     summary = summarise(sweep.curves, measured.points, measured.rows, about)
     write_atomically(out / "tradeoff.json", json.dumps(summary, indent=2) + "\n")

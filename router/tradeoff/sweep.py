@@ -19,10 +19,10 @@ from typing import Annotated, Any
 
 from pydantic import Field, ValidationError
 
-from decoders.arms import arms_of, read_mapping, sentences
+from decoders.arms import ArmRecipe, arms_of
+from decoders.arms.base import Strict
+from decoders.arms.file import read_mapping, sentences
 from decoders.errors import DraftpickError
-from decoders.recipes import ArmRecipe
-from decoders.recipes.base import Strict
 
 
 class _Template(Strict):

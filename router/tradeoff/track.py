@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from policies.provenance import provenance
-from policies.store import using
+from decoders.provenance import tags
+from policies.mlflow_store import using
 from policies.tracking import experiment_of, metric_name
 
 from ..specbench.summary import OVERALL
@@ -31,7 +31,7 @@ def log(
 
         experiment_id = experiment_of(mlflow.MlflowClient(), uri, experiment)
         with mlflow.start_run(experiment_id=experiment_id, run_name=folder.name) as run:
-            mlflow.set_tags({f"draftpick.{k}": v for k, v in provenance().items()})
+            mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
             methods = ", ".join(summary["settings"]["methods"])
             mlflow.log_params(
                 {**summary["settings"], "methods": methods, "questions": summary["questions"]}

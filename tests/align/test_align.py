@@ -17,7 +17,7 @@ from collect.align.trainer import Recipe
 from decoders import Engine, Request
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.targets import fingerprint
+from decoders.models.targets import fingerprint
 from router.cli import app
 
 WORDS = [f"w{i}" for i in range(40)]  # as conftest.py

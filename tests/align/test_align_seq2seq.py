@@ -19,7 +19,7 @@ from decoders import Engine, Request
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.targets import fingerprint
+from decoders.models.targets import fingerprint
 from router.cli import app
 
 RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)

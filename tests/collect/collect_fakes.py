@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from collect import run
+from collect.queries import TASKS, Query
+from collect.run import SweepReport
 from decoders.errors import ContextTooLong
-from decoders.queries import TASKS, Query
 from decoders.records import DecodeResult, Prefilled, Request
 
 EOS = 2
@@ -65,6 +67,7 @@ class FakeBatch:
     calls: list[tuple[str, int]] = field(default_factory=list)
     hook: Any = None
     loses: str = ""
+    costs_measured: int = 0
 
     def _called(self, name: str, prompts: list[list[int]]) -> None:
         self.calls.append((name, len(prompts)))
@@ -100,6 +103,13 @@ class FakeBatch:
             for t in target_ids[name == self.loses :]
         ]
 
+    def costs(self, k_max: int = 16) -> dict[str, Any]:
+        self.costs_measured += 1
+        return {
+            "verify_s": [0.010 + 0.001 * i for i in range(k_max + 1)],
+            "draft_s": {"small": 0.002, "ngram": 0.0001, "other": 1.0},
+        }
+
 
 class FakeEngine:
     """The few methods that a sweep needs. context: tokens that fit."""
@@ -116,7 +126,6 @@ class FakeEngine:
         self.target_fingerprint = target
         self.batch = FakeBatch()
         self.decoded: list[str] = []
-        self.costs_measured = 0
 
     def arms_fingerprint(self, names: list[str]) -> str:
         return "arms:" + ",".join(names)
@@ -150,13 +159,6 @@ class FakeEngine:
             arm, prompt_ids, ids, "", "eos", 1, 4, 4, [1, 1, 1, 1], 2, 4, 0.25, 0.0, seconds, 0.0
         )
 
-    def costs(self, k_max: int = 16) -> dict[str, Any]:
-        self.costs_measured += 1
-        return {
-            "verify_s": [0.010 + 0.001 * i for i in range(k_max + 1)],
-            "draft_s": {"small": 0.002, "ngram": 0.0001, "other": 1.0},
-        }
-
 
 def make_queries(per_task: int = 2, tasks: tuple[str, ...] = TASKS) -> list[Query]:
     return [
@@ -176,3 +178,8 @@ def pairs(folder: Path) -> list[tuple[str, str]]:
 
 def all_pairs(queries: list[Query], arms: tuple[str, ...] = ARMS) -> list[tuple[str, str]]:
     return sorted((query.id, arm) for query in queries for arm in arms)
+
+
+def sweep(engine: FakeEngine, *given: Any, **named: Any) -> SweepReport:
+    """`collect.run.sweep` with the fake's own batch decoder."""
+    return run.sweep(engine, *given, batch=engine.batch, **named)

@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 import typer
-from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 from typer.testing import CliRunner, Result
 
-from collect import commands
+from collect import command as commands
 from collect.batch import SweepOptions
-from collect.sweep import sweep
 from decoders.errors import DraftpickError
 from policies.errors import PolicyError
 
@@ -141,7 +140,7 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
 
 def test_importing_the_commands_is_light() -> None:
     script = (
-        "import sys, collect.commands, collect; "
+        "import sys, collect.command, collect; "
         "heavy = {'torch', 'mlflow', 'transformers', 'datasets', 'pyarrow', 'numpy'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 
 from collect import dataset
 from collect.batch import SweepOptions
 from collect.dataset import MANIFEST, Store, load, read_manifest
+from collect.queries import TASKS, Query
 from collect.summary import render, summarise
-from collect.sweep import sweep
 from collect.table import reward_table
 from decoders.errors import Damaged, DraftpickError
-from decoders.queries import TASKS, Query
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 

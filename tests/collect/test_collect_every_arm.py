@@ -13,17 +13,17 @@ from collect_fakes import all_pairs, make_queries, pairs
 from collect.batch import SweepOptions
 from collect.dataset import read_manifest, read_table
 from collect.rewards import REWARDS
-from collect.sweep import sweep
+from collect.run import sweep
 from collect.table import reward_table
+from decoders.arms import ArmRecipe, recipe
 from decoders.backends.toy import ToyBackend
-from decoders.cascades import OracleCascade, SequenceCascade, TokenCascade
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import Method
-from decoders.recipes import ArmRecipe, recipe
+from decoders.protocols import Strategy
 from decoders.records import Request
-from decoders.strategy import Strategy
+from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
 from decoders.verify import Lossless
 from policies import fit
 

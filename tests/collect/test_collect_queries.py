@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from collect.queries import TASKS, first_per_task, read_queries, shipped
+from collect.queries import TASKS, first_per_task, read_queries, shipped, task_of
 from decoders.errors import DraftpickError
-from decoders.queries import task_of
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
 

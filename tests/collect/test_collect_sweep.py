@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs
+from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs, sweep
 
 from collect import dataset
 from collect.batch import SweepOptions, rouge_l
-from collect.sweep import SweepProgress, batches, sweep
+from collect.queries import Query
+from collect.run import SweepProgress, batches
 from decoders.errors import DraftpickError
-from decoders.queries import Query
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
@@ -197,7 +197,7 @@ import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from collect_fakes import FakeEngine, make_queries
 from collect.batch import SweepOptions
-from collect.sweep import sweep
+from collect_fakes import sweep
 engine = FakeEngine()
 def die(name, prompts):
     if len(engine.batch.calls) == 9:
@@ -221,7 +221,7 @@ def test_a_second_run_does_nothing_and_more_queries_are_added(tmp_path: Path) ->
     engine.batch.calls.clear()
     assert sweep(engine, make_queries(1), tmp_path, OPTIONS).collected == 0
     assert engine.batch.calls == []
-    assert engine.costs_measured == 1  # the first machine's costs stay
+    assert engine.batch.costs_measured == 1  # the first machine's costs stay
     assert sweep(engine, make_queries(2), tmp_path, OPTIONS).collected == 6
     assert pairs(tmp_path) == all_pairs(make_queries(2))
     assert len(dataset.read_manifest(tmp_path).sessions) == 3

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from decoders.backends.base import Backend
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter
 from decoders.drafters.vertical import VerticalDrafter
-from decoders.lengths import DraftLength, FixedLength
+from decoders.lengths import FixedLength
+from decoders.protocols import Backend, Drafter, DraftLength
 
 
 def vertical(

@@ -26,7 +26,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from decoders.backends.base import Backend, StateBackend
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.early_exit import Adapter, AdapterHead
@@ -37,9 +36,9 @@ from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
+from decoders.costs.passes import PassCosts
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import (
-    Drafter,
     EarlyExitDrafter,
     HybridDrafter,
     MaxGramDrafter,
@@ -51,14 +50,13 @@ from decoders.drafters import (
 )
 from decoders.drafters.copy_chances import CopyChances
 from decoders.drafters.next_token_table import NextTokenTable
-from decoders.lengths import DraftLength, FixedLength
+from decoders.lengths import FixedLength
 from decoders.loop import Method
-from decoders.pass_costs import PassCosts
+from decoders.protocols import Backend, Drafter, DraftLength, StateBackend, Strategy, Verifier
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
-from decoders.strategy import Strategy
 from decoders.tree_shape import TreeShape
-from decoders.verify import Lossless, Verifier
+from decoders.verify import Lossless
 
 CPU = torch.device("cpu")
 

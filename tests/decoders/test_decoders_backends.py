@@ -21,7 +21,6 @@ from t5_toys import seq2seq
 
 from decoders.backends import llama as llama_module
 from decoders.backends import llama_model
-from decoders.backends.base import Backend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rounded, unsupported
@@ -29,8 +28,9 @@ from decoders.backends.rope import rotation_of
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
+from decoders.models.targets import ROUNDINGS
+from decoders.protocols import Backend, opening
 from decoders.records import Sampling
-from decoders.targets import ROUNDINGS
 
 Tiny = Callable[..., Path]
 DECODERS = (

@@ -26,23 +26,24 @@ from decoder_toys import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.alone import Alone
-from decoders.backends.base import Backend
+from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.cascades import Calm, SequenceCascade, TokenCascade
 from decoders.chance import Generator
-from decoders.costs import Costs
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter, NullDrafter
+from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import Method
-from decoders.recipes import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
+from decoders.offline.alone import Alone
+from decoders.offline.batch import Batch
+from decoders.offline.costs import Costs
+from decoders.offline.replay import replay
+from decoders.offline.stack import Stack
+from decoders.protocols import Backend, Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.replay import replay
-from decoders.stack import Stack
+from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless
 
@@ -153,10 +154,12 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
 
-    engine = Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
+    return Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
+
+
+def batch_of(engine: Engine) -> Batch:
     # measured costs would want a longer context; lengths here are fixed, so any will do
-    engine.__dict__["cost_table"] = Costs([0.01] * 4, {r.name: 0.001 for r in RECIPES})
-    return engine
+    return Batch(engine, Costs([0.01] * 4, {r.name: 0.001 for r in RECIPES}))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +173,7 @@ def one_by_one(engine: Engine, most: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("most", [1, 2, 20])
 def test_a_batch_equals_one_by_one(engine: Engine, most: int) -> None:
-    out = engine.batch.target(PROMPTS, most)
+    out = batch_of(engine).target(PROMPTS, most)
     assert out.ids == one_by_one(engine, most)
     alone = np.stack([engine.prefill(p).embedding.numpy() for p in PROMPTS])
     assert out.embeddings.dtype == np.float32 and out.embeddings.shape == (5, 32)
@@ -186,26 +189,26 @@ def test_some_answers_end_early_and_some_do_not(engine: Engine) -> None:
 def test_a_batch_without_ends(tiny: Tiny) -> None:
     engine = make_engine(tiny)
     engine.eos_ids = ()
-    assert engine.batch.target(PROMPTS, 9).ids == one_by_one(engine, 9)
+    assert batch_of(engine).target(PROMPTS, 9).ids == one_by_one(engine, 9)
 
 
 def test_a_transformers_target_is_decoded_one_by_one(tiny: Tiny, engine: Engine) -> None:
     hf = make_engine(tiny, hf=True)
-    out = hf.batch.target(PROMPTS, 12)
-    same = engine.batch.target(PROMPTS, 12)
+    out = batch_of(hf).target(PROMPTS, 12)
+    same = batch_of(engine).target(PROMPTS, 12)
     assert out.ids == same.ids
     np.testing.assert_allclose(out.embeddings, same.embeddings, atol=1e-4)
 
 
 def test_sampling_in_a_batch_follows_its_seed(engine: Engine) -> None:
-    one, two, other = (engine.batch.target(PROMPTS, 10, 1.0, seed).ids for seed in (1, 1, 2))
+    one, two, other = (batch_of(engine).target(PROMPTS, 10, 1.0, seed).ids for seed in (1, 1, 2))
     assert one == two != other
     assert all(not set(ids[:-1]) & set(EOS) for ids in one)
 
 
 def test_a_sampled_batch_has_the_target_s_law(engine: Engine) -> None:
     prompt = PROMPTS[1]
-    out = engine.batch.target([prompt] * 4000, 1, 1.5, 3).ids
+    out = batch_of(engine).target([prompt] * 4000, 1, 1.5, 3).ids
     counts = np.bincount([ids[0] for ids in out], minlength=16) / 4000
     law = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
     np.testing.assert_allclose(counts, law, atol=0.03)
@@ -213,16 +216,16 @@ def test_a_sampled_batch_has_the_target_s_law(engine: Engine) -> None:
 
 def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
-        engine.batch.target([[1], []], 4)
+        batch_of(engine).target([[1], []], 4)
     with pytest.raises(ContextTooLong, match="90 tokens and asks for 10"):
-        engine.batch.target([[1] * 90], 10)
+        batch_of(engine).target([[1] * 90], 10)
 
 
 @pytest.mark.parametrize("name", [name for name in WRITERS if name not in RECURRENT])
 def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine) -> None:
     """A batch of the drafter's answers equals drafting one token at a time, each accepted."""
-    drafter = engine.method(name).drafter
-    for prompt, ids in zip(PROMPTS, engine.batch.arm(name, PROMPTS, 8).ids, strict=True):
+    drafter = engine.strategy(name).drafter
+    for prompt, ids in zip(PROMPTS, batch_of(engine).arm(name, PROMPTS, 8).ids, strict=True):
         context = list(prompt)
         for _ in ids:
             engine.target.prefill(context)
@@ -239,8 +242,8 @@ def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine)
 
 def test_a_recurrent_drafter_alone_writes_draft_after_draft(engine: Engine) -> None:
     """Each of as many tokens as the arm's, from the target's state in front of the newest."""
-    drafter = engine.method("recurrent").drafter
-    for prompt, ids in zip(PROMPTS, engine.batch.arm("recurrent", PROMPTS, 8).ids, strict=True):
+    drafter = engine.strategy("recurrent").drafter
+    for prompt, ids in zip(PROMPTS, batch_of(engine).arm("recurrent", PROMPTS, 8).ids, strict=True):
         context = list(prompt)
         while len(context) < len(prompt) + len(ids):
             engine.target.prefill(context)
@@ -251,7 +254,7 @@ def test_a_recurrent_drafter_alone_writes_draft_after_draft(engine: Engine) -> N
 
 
 def test_max_gram_alone_copies(engine: Engine) -> None:
-    out = engine.batch.arm("copy", [[9, 4, 8, 9, 4], [3], [15]], 4)
+    out = batch_of(engine).arm("copy", [[9, 4, 8, 9, 4], [3], [15]], 4)
     assert out.ids == [[8, 9, 4, 8], [4, 5, 6], []]  # 6 ends it; nothing follows 15
     assert out.embeddings.shape == (3, 0)
 
@@ -260,7 +263,7 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
 def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
     results = [engine.decode(name, p, Request(20)) for p in PROMPTS]
     answers = [r.ids for r in results]
-    forced = engine.batch.teacher_forced(name, PROMPTS, answers)
+    forced = batch_of(engine).teacher_forced(name, PROMPTS, answers)
     accepted = 0
     for made, result in zip(forced, results, strict=True):
         assert made.rounds == result.rounds
@@ -276,10 +279,10 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
 def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: Engine) -> None:
     """A draft of one token every round: accepted exactly where the drafter agrees."""
-    how = engine.method(name)
+    how = engine.strategy(name)
     single = Method(name, how.drafter, how.verifier, FixedLength(1))
     for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
-        agree = engine.batch.teacher_forced(name, [prompt], [answer])[0].agree
+        agree = batch_of(engine).teacher_forced(name, [prompt], [answer])[0].agree
         result = run(engine.target, single, prompt, Request(len(answer), eos_ids=()))
         assert result.ids == answer
         at, accepted = 1, 0
@@ -292,8 +295,8 @@ def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: 
 
 def test_arms_that_cannot_be_batched_say_so(engine: Engine) -> None:
     for call in (
-        lambda: engine.batch.arm("autoregressive", PROMPTS, 4),
-        lambda: engine.batch.teacher_forced("autoregressive", PROMPTS, [[1]] * 5),
+        lambda: batch_of(engine).arm("autoregressive", PROMPTS, 4),
+        lambda: batch_of(engine).teacher_forced("autoregressive", PROMPTS, [[1]] * 5),
     ):
         with pytest.raises(DraftpickError, match="autoregressive"):
             call()
@@ -313,9 +316,9 @@ def no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
     name: str, most: int, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
-    batched = engine.batch.arm(name, PROMPTS, most).ids
+    batched = batch_of(engine).arm(name, PROMPTS, most).ids
     request.getfixturevalue("no_stacks")
-    out = engine.batch.arm(name, PROMPTS, most)
+    out = batch_of(engine).arm(name, PROMPTS, most)
     assert out.ids == batched
     assert out.replays is None and out.embeddings.shape == (5, 0) and out.decode_s > 0
 
@@ -325,9 +328,9 @@ def test_a_drafter_alone_is_replayed_as_in_a_batch(
     name: str, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
     answers = one_by_one(engine, 20)
-    batched = engine.batch.teacher_forced(name, PROMPTS, answers)
+    batched = batch_of(engine).teacher_forced(name, PROMPTS, answers)
     request.getfixturevalue("no_stacks")
-    alone = engine.batch.teacher_forced(name, PROMPTS, answers)
+    alone = batch_of(engine).teacher_forced(name, PROMPTS, answers)
     for one, other in zip(alone, batched, strict=True):
         assert (one.agree, one.rounds, one.accepted) == (other.agree, other.rounds, other.accepted)
     assert sum(one.accepted for one in alone) > 0
@@ -337,7 +340,7 @@ def test_a_drafter_alone_is_replayed_as_in_a_batch(
 def test_a_drafter_alone_is_replayed_as_it_runs(name: str, engine: Engine, no_stacks: None) -> None:
     """Its drafts are the live loop's own, so that what `min_confidence` stops is known exactly."""
     answers = one_by_one(engine, 20)
-    made = engine.batch.teacher_forced(name, PROMPTS, answers)
+    made = batch_of(engine).teacher_forced(name, PROMPTS, answers)
     for prompt, forced in zip(PROMPTS, made, strict=True):
         result = engine.decode(name, prompt, Request(20))
         assert forced.rounds == result.rounds
@@ -352,7 +355,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
 ) -> None:
     """What it drafted in vain before them is forgotten."""
     engine = make_engine(tiny)
-    how = Method(name, engine.method(name).drafter, Lossless(), ListedLengths(pattern))
+    how = Method(name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern))
     engine._methods[name] = how
     alone = Alone(how.drafter, engine.target)
     for prompt in PROMPTS:
@@ -375,11 +378,11 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
 
 def test_max_gram_writes_alone_what_it_copies(engine: Engine) -> None:
     """The general path beside the one that knows Max-Gram."""
-    copy = engine.method("copy")
+    copy = engine.strategy("copy")
     alone = Alone(copy.drafter, engine.target)
     for prompt in PROMPTS:
         engine.prefill(prompt)
-        assert [alone.write(prompt, 9, EOS, FixedLength(1))] == engine.batch.arm(
+        assert [alone.write(prompt, 9, EOS, FixedLength(1))] == batch_of(engine).arm(
             "copy", [prompt], 9
         ).ids
 
@@ -389,10 +392,10 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     other = make_engine(tiny)
     drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
     other._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
-    assert other.batch.arm("small", PROMPTS, 8).ids == engine.batch.arm("small", PROMPTS, 8).ids
+    assert other.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
     answers = one_by_one(engine, 15)
     forced = other.batch.teacher_forced("small", PROMPTS, answers)
-    assert forced == engine.batch.teacher_forced("small", PROMPTS, answers)
+    assert forced == batch_of(engine).teacher_forced("small", PROMPTS, answers)
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -405,9 +408,9 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
     trees._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
-    assert trees.batch.arm("small", PROMPTS, 8).ids == engine.batch.arm("small", PROMPTS, 8).ids
+    assert trees.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
     made = trees.batch.teacher_forced("small", PROMPTS, answers)
-    chains = engine.batch.teacher_forced("small", PROMPTS, answers)
+    chains = batch_of(engine).teacher_forced("small", PROMPTS, answers)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
     for prompt, forced in zip(PROMPTS, made, strict=True):
         live = trees.decode("small", prompt, Request(20))
@@ -438,7 +441,7 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
     }
     engine._methods.update(own)
     for name in own:
-        out = engine.batch.arm(name, PROMPTS, 12)
+        out = batch_of(engine).arm(name, PROMPTS, 12)
         results = [engine.decode(name, prompt, Request(12)) for prompt in PROMPTS]
         assert out.ids == [result.ids for result in results]
         assert out.replays is not None
@@ -447,11 +450,11 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
             assert made.rounds == result.target_calls - 1
             assert (made.drafted, made.accepted) == (result.drafted, result.accepted)
         with pytest.raises(DraftpickError, match=f"'{name}' gives answers of its own"):
-            engine.batch.teacher_forced(name, PROMPTS, [[1]] * 5)
-    assert all(made.rounds == 0 for made in engine.batch.arm("few-words", PROMPTS, 12).replays)
+            batch_of(engine).teacher_forced(name, PROMPTS, [[1]] * 5)
+    assert all(made.rounds == 0 for made in batch_of(engine).arm("few-words", PROMPTS, 12).replays)
 
 
 def test_lists_of_different_length_are_refused(engine: Engine) -> None:
     for name in ("small", "copy"):
         with pytest.raises(ValueError):
-            engine.batch.teacher_forced(name, PROMPTS, [[1]])
+            batch_of(engine).teacher_forced(name, PROMPTS, [[1]])

@@ -15,20 +15,19 @@ from t5_toys import generate_t5, seq2seq, seq2seq_model
 from transformers import PreTrainedModel
 
 from decoders import Engine
-from decoders import beam as beam_module
-from decoders.arms import load_arms
-from decoders.backends.base import TreeBackend
+from decoders.arms import load_arms, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.beam import Beam, BeamDraft, BeamSearch, Found
 from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
-from decoders.recipes import recipe
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.protocols import DraftLength, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.stopping import Stopper
-from decoders.token_tree import TokenTree
+from decoders.strategies import beam as beam_module
+from decoders.strategies.beam import Beam, BeamDraft, BeamSearch, Found
+from decoders.strategies.token_tree import TokenTree
 
 Tiny = Callable[..., Path]
 PROMPTS = [[3], [3, 1, 4, 1, 5, 9], [2] * 9]

@@ -15,20 +15,20 @@ from decoder_toys import CPU, autoregressive, native, random_exit, run, transfor
 from t5_toys import generate_t5, seq2seq, seq2seq_model
 from torch import Tensor
 
+from decoders.arms import recipe
 from decoders.backends import hf_seq2seq, llama
-from decoders.backends.base import LayeredBackend, opening
 from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import layer
-from decoders.cascades import CONFIDENCES, Calm
 from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import Method
-from decoders.recipes import recipe
+from decoders.protocols import LayeredBackend, opening
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
+from decoders.strategies import CONFIDENCES, Calm
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]

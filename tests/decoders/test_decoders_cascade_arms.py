@@ -11,7 +11,7 @@ import torch
 from decoder_toys import CPU, native
 from test_decoders_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
 
-from decoders import Engine, targets
+from decoders import Engine
 from decoders.arms import load_arms
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
@@ -22,6 +22,7 @@ from decoders.drafters.horizontal import HorizontalDrafter
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
 from decoders.loop import Method
+from decoders.models import targets
 from decoders.records import Request, Sampling
 from router.arms_view import arms_json
 
@@ -111,7 +112,7 @@ def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None
 
 def test_what_is_built(engine: Engine) -> None:
     def drafter(name: str) -> Any:
-        method = engine.method(name)
+        method = engine.strategy(name)
         assert isinstance(method, Method) and method.verifier.lossless
         return method.drafter
 
@@ -138,7 +139,7 @@ def test_what_is_built(engine: Engine) -> None:
 
 def test_one_checkpoint_s_weights_are_in_memory_once(engine: Engine) -> None:
     """Each user has a cache of its own."""
-    users = [engine.method(name).drafter for name in ("vertical", "two-deep", "nest")]  # type: ignore[attr-defined]
+    users = [engine.strategy(name).drafter for name in ("vertical", "two-deep", "nest")]  # type: ignore[attr-defined]
     models = [users[0].reviewer, users[1].reviewer, users[2].parts[0].drafter.reviewer]
     assert all(isinstance(model, LlamaBackend) for model in models)
     assert len({id(model.weights.embedding) for model in models}) == 1
@@ -151,7 +152,7 @@ def test_a_transformers_model_s_weights_too(
     real = targets.load_backend
     monkeypatch.setattr(targets, "load_backend", lambda *args, **more: real(*args, "hf", **more))
     engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
-    users = [engine.method(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
+    users = [engine.strategy(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
     assert all(isinstance(user.reviewer, HFBackend) for user in users)
     assert users[0].reviewer.model is users[1].reviewer.model
     expected = engine.decode("autoregressive", PROMPT, Request(20)).ids
@@ -325,7 +326,7 @@ def refused(tiny: Tiny, tmp_path: Path, body: str) -> str:
     with_tokenizer(tiny(), folder, WORDS)
     engine = Engine(native(tiny()), load_arms(path), tokenizer=tokenizer(WORDS))
     with pytest.raises(DraftpickError) as caught:
-        engine.method("a")
+        engine.strategy("a")
     with pytest.raises(DraftpickError) as early:
         Engine.load(str(folder), path, only=["a"], dtype="float32", device="cpu")
     assert str(early.value) == str(caught.value)

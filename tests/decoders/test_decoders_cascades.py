@@ -35,10 +35,11 @@ from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
-from decoders.drafters import Drafter, NeuralDrafter
+from decoders.drafters import NeuralDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength
+from decoders.protocols import Drafter
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
 from decoders.verify import Lenient

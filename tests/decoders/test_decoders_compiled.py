@@ -15,13 +15,13 @@ import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
 
-from decoders import targets
 from decoders.backends.compiled import Program, Programs, load_programs
 from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
+from decoders.costs.passes import Place
 from decoders.errors import DraftpickError
-from decoders.pass_costs import Place
+from decoders.models import targets
 
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -16,7 +16,7 @@ from t5_toys import seq2seq, seq2seq_model
 from test_decoders_backends import make
 
 from decoders import Engine
-from decoders.backends.base import EncoderDecoder
+from decoders.arms import KINDS, recipe
 from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
@@ -25,7 +25,7 @@ from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.loop import Method
-from decoders.recipes import KINDS, recipe
+from decoders.protocols import EncoderDecoder
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
 
@@ -181,7 +181,7 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
     if name != "sampled-beams":  # which counts those of the others too
         assert result.target_calls <= 1 + result.rounds
     assert (result.draft_work > 0) <= (result.draft_calls > 0)
-    method = engine.method(name)
+    method = engine.strategy(name)
     if isinstance(method, Method) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
     return result
@@ -261,7 +261,7 @@ def test_a_method_that_sits_out_rounds(
 ) -> None:
     """And comes back: what it missed is read, and counted."""
     engine = ready(engines, backend, name)
-    how, request = engine.method(name), Request(LONG)
+    how, request = engine.strategy(name), Request(LONG)
     if not isinstance(how, Method):
         pytest.skip("it is not asked for drafts by rounds")
     for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
@@ -277,7 +277,7 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
     """The seconds of an answer, its parts added up, within 2%; a busy machine may stop us in
     between, so that one of a few answers has to do."""
     engine = ready(engines, backend, name)
-    how, target, request = engine.method(name), engine.target, Request(40, seed=1)
+    how, target, request = engine.strategy(name), engine.target, Request(40, seed=1)
     engine.decode(name, PROMPTS[1], Request(2))  # what loads and traces at first
     apart = []
     for _ in range(6):

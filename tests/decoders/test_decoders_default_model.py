@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from collect.queries import first_per_task, read_queries, shipped
-from decoders import Engine, Query, Request
+from collect.queries import Query, first_per_task, read_queries, shipped
+from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.packed import can_pack
+from decoders.models.targets import resolve
+from decoders.offline.batch import Batch
 from decoders.records import Sampling
-from decoders.targets import resolve
 from decoders.zoo import TARGET
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("every_thread")]
@@ -78,7 +79,7 @@ def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: An
         engine.encode_chat([{"role": "user", "content": query.turns[0]}])
         for query in queries("shipped")
     ]
-    out = engine.batch.target(prompts, TOKENS)
+    out = Batch(engine).target(prompts, TOKENS)
     assert out.ids == [transformers_ids(tuple(prompt)) for prompt in prompts]
 
 
@@ -92,7 +93,9 @@ def test_rounded_every_arm_writes_the_same(
 ) -> None:
     """No answer here crosses position 256 + 512 n, where a last bit may change. Where drafts are
     copied, sampled answers are the same too."""
-    monkeypatch.setattr("decoders.targets.cache_dir", lambda: tmp_path)  # for what is compiled
+    monkeypatch.setattr(
+        "decoders.models.targets.cache_dir", lambda: tmp_path
+    )  # for what is compiled
     engine = Engine.load(dtype=dtype, device="cpu", backend=backend)
     request, sampled = Request(64), Request(64, Sampling(0.8, top_p=0.95), seed=7)
     for query in queries("shipped"):

@@ -14,16 +14,18 @@ from t5_toys import cut_model
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from decoders import Engine, targets
+from decoders import Engine
+from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
-from decoders.recipes import ArmRecipe, LengthRecipe, recipe
+from decoders.models import targets
+from decoders.offline.batch import Batch
+from decoders.offline.stack import Stack
 from decoders.records import Request, Sampling
-from decoders.stack import Stack
 
 Tiny = Callable[..., Path]
 PROMPT = [7, 11, 7, 11, 7]
@@ -255,7 +257,7 @@ def test_costs_are_measured(tiny: Tiny) -> None:
     folder = tiny(vocab_size=128, max_position_embeddings=256)
     small = tiny(seed=5, vocab_size=128, num_hidden_layers=2, max_position_embeddings=256)
     recipes = arms(neural_arm(small), recipe(name="copy", kind="max_gram", length=K))
-    costs = Engine(native(folder), recipes).costs()
+    costs = Batch(Engine(native(folder), recipes)).costs()
     assert len(costs["verify_s"]) == 17 and min(costs["verify_s"]) > 0
     assert set(costs["draft_s"]) == {"small", "copy"}
     assert costs["draft_s"]["small"] > 0 and costs["draft_s"]["copy"] >= 0
@@ -307,7 +309,7 @@ def test_heads_padded_differently_are_aligned(
             assert result.ids == engine.decode("autoregressive", [first, 2], request).ids
     # a random target also writes ids of its padding, which the narrower drafter has no row for
     forced = engine.batch.teacher_forced  # the batched path aligns them too
-    assert callable(forced) and Stack.of_drafter(engine.method("small").drafter) is not None
+    assert callable(forced) and Stack.of_drafter(engine.strategy("small").drafter) is not None
     assert len(engine.batch.arm("small", [[1, 2]], 5).ids[0]) == 5
 
 
@@ -318,7 +320,7 @@ def test_a_reduced_vocabulary_must_be_the_target_s(
     DraftVocab([*range(7)], 20).save(folder)
     engine = Engine(native(target_folder), arms(neural_arm(folder)))
     with pytest.raises(DraftpickError, match="vocabulary of 20, this target has 16"):
-        engine.method("small")
+        engine.strategy("small")
 
 
 def test_a_reduced_vocabulary_from_its_folder(
@@ -372,7 +374,7 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
         result = engine.decode(name, PROMPT, Request(20))
         assert result.ids == plain and result.drafted > 0
     engine.prefill(PROMPT)
-    drafter = engine.method("exit").drafter  # type: ignore[attr-defined]
+    drafter = engine.strategy("exit").drafter  # type: ignore[attr-defined]
     drafter.reset(PROMPT)
     context = [*start, 9]
     made = drafter.propose(context, 5, Sampling(), Generator(CPU)).ids.tolist()
@@ -396,7 +398,7 @@ def test_an_exit_is_a_trained_one_or_a_layer(fields: dict[str, Any]) -> None:
 def test_an_exit_after_the_last_layer(tiny: Tiny) -> None:
     engine = Engine(native(tiny()), arms(recipe(name="exit", kind="early_exit", layer=3)))
     with pytest.raises(DraftpickError, match=r"^arm 'exit': an exit must .* 1 to 2, not 3"):
-        engine.method("exit")
+        engine.strategy("exit")
 
 
 def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
@@ -410,7 +412,7 @@ def test_an_exit_needs_the_native_backend(tiny: Tiny, tmp_path: Path) -> None:
 def test_a_drafter_that_is_nowhere(target_folder: Path) -> None:
     engine = Engine(native(target_folder), arms(neural_arm(Path("/no/such/folder"))))
     with pytest.raises(DraftpickError, match="arm 'small': no such model folder"):
-        engine.method("small")
+        engine.strategy("small")
 
 
 # -- chat -----------------------------------------------------------------------------------------

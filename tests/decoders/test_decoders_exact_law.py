@@ -30,8 +30,9 @@ from torch import Tensor
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
-from decoders.drafters import Drafter, NullDrafter
-from decoders.lengths import DraftLength, FixedLength
+from decoders.drafters import NullDrafter
+from decoders.lengths import FixedLength
+from decoders.protocols import Drafter, DraftLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
 from decoders.verify import Lossless

@@ -25,13 +25,13 @@ from decoder_toys import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.backends.base import Backend
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter
-from decoders.lengths import AdaptiveLength, DraftLength, FixedLength, ScheduledLength
+from decoders.drafters import NeuralDrafter
+from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import Method
+from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling
 
 V = 5

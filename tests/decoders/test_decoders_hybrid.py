@@ -7,12 +7,12 @@ import pytest
 import torch
 from decoder_toys import CPU, hybrid, neural
 
+from decoders.arms import recipe
 from decoders.chance import Generator
+from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter
 from decoders.drafters.copy_chances import BANDS, CopyChances, copied_stands
 from decoders.errors import DraftpickError
-from decoders.pass_costs import PassCosts
-from decoders.recipes import recipe
 from decoders.records import Proposal, Sampling
 
 

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
+from decoders.costs.theory import best_length, speculative
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.records import StepStats
-from decoders.theory import best_length, speculative
 
 
 def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> float:

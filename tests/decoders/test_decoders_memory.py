@@ -13,14 +13,15 @@ import torch
 from decoder_toys import CPU, FITS_INT4, generate, native, transformers_model
 from safetensors.torch import load_file, save_file
 
-from decoders import Engine, memory, targets
+from decoders import Engine
+from decoders.arms import recipe
 from decoders.backends.kv import KVCache
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_weights import Stored, load
 from decoders.backends.packed import Rounding, dense
 from decoders.errors import ContextTooLong, Damaged, DraftpickError
-from decoders.memory import GIB, Need, OutOfMemory, need_of, require, told
-from decoders.recipes import recipe
+from decoders.models import memory, targets
+from decoders.models.memory import GIB, Need, OutOfMemory, need_of, require, told
 from decoders.records import Request
 
 Tiny = Callable[..., Path]
@@ -154,7 +155,7 @@ def test_a_shorter_context(tiny: Tiny, backend: str, tmp_path: Path) -> None:
     small = recipe(name="small", kind="neural", drafter=str(tiny(seed=5, num_hidden_layers=2)))
     folder = str(_named(tiny(), tmp_path))
     engine = Engine.load(folder, {"small": small}, dtype="float32", backend=backend, context=20)
-    assert engine.context == engine.method("small").context == 20
+    assert engine.context == engine.strategy("small").context == 20
     expected = generate(transformers_model(tiny()), PROMPT, 15)
     assert engine.decode("small", PROMPT, Request(15)).ids == expected
     with pytest.raises(ContextTooLong, match=r"the context holds 20; .* or raise --context"):

@@ -28,18 +28,16 @@ from decoder_toys import (
 from torch import Tensor
 from transformers import RepetitionPenaltyLogitsProcessor
 
-from decoders.arms import load_arms
-from decoders.backends.base import Backend
+from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
-from decoders.cascades import Calm, OracleCascade, SequenceCascade, TokenCascade
 from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter
 from decoders.engine import Engine
 from decoders.errors import DraftpickError
-from decoders.recipes import recipe
+from decoders.protocols import Backend, Strategy
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
-from decoders.strategy import Strategy
+from decoders.strategies import Calm, OracleCascade, SequenceCascade, TokenCascade
 
 Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]
@@ -526,4 +524,4 @@ def test_the_arms_run_in_an_engine(tiny: Tiny) -> None:
     with pytest.raises(DraftpickError, match="another tokenizer"):
         other = {"kind": "neural", "drafter": str(tiny(vocab_size=9))}
         engine.arms["x"] = recipe(name="x", kind="token_cascade", drafter=other, alpha=0.4)
-        engine.method("x")
+        engine.strategy("x")

@@ -13,16 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders import Engine
-from decoders.arms import load_arms
+from decoders.arms import ArmRecipe, load_arms, recipe
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.costs import DRAFTED
-from decoders.costs import measure as measure_costs
-from decoders.drafters import MaxGramDrafter, WidenedDrafter
-from decoders.errors import DraftpickError
-from decoders.lengths import AdaptiveLength
-from decoders.loop import Method
-from decoders.pass_costs import (
+from decoders.costs.passes import (
     CONTEXT,
     QUIET,
     WIDEST,
@@ -32,14 +26,20 @@ from decoders.pass_costs import (
     measure,
     undisturbed,
 )
-from decoders.recipes import ArmRecipe, recipe
+from decoders.drafters import MaxGramDrafter, WidenedDrafter
+from decoders.errors import DraftpickError
+from decoders.lengths import AdaptiveLength
+from decoders.loop import Method
+from decoders.offline.batch import Batch
+from decoders.offline.costs import DRAFTED
+from decoders.offline.costs import measure as measure_costs
 from decoders.records import Request, StepStats
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     """Microseconds on a shared machine: these tests are not about how busy it is."""
-    monkeypatch.setattr("decoders.pass_costs.QUIET", float("inf"))
+    monkeypatch.setattr("decoders.costs.passes.QUIET", float("inf"))
 
 
 IN_FOURS = PassCosts(tuple(float(1 + (width - 1) // 4) for width in range(1, 18)))
@@ -142,11 +142,11 @@ def test_a_measurement_on_a_busy_machine_is_kept_until_a_quieter_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that of each loading: what is sampled with a seed depends on where drafts end."""
-    monkeypatch.setattr("decoders.pass_costs.QUIET", QUIET)
+    monkeypatch.setattr("decoders.costs.passes.QUIET", QUIET)
     learnt = []
     for least, usual in ((0.01, 0.05), (0.02, 0.2), (0.03, 0.03), (0.04, 0.04)):
         times = [[least, usual, usual]] * 3
-        monkeypatch.setattr("decoders.pass_costs.time_passes", lambda target, t=times: t)
+        monkeypatch.setattr("decoders.costs.passes.time_passes", lambda target, t=times: t)
         learnt.append(learn(counted(), "model", tmp_path).verify_s[0])
     assert learnt == [0.01, 0.01, 0.03, 0.03]
 
@@ -315,7 +315,7 @@ def test_loading_an_engine_learns_them_once(
     tiny: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("decoders.engine.cache_dir", lambda: tmp_path)
-    monkeypatch.setattr("decoders.targets.load_tokenizer", lambda folder: None)
+    monkeypatch.setattr("decoders.models.targets.load_tokenizer", lambda folder: None)
     folder = str(tiny(vocab_size=128, max_position_embeddings=256))
     plain = recipe(name="autoregressive", kind="autoregressive")
     copy = recipe(name="copy", kind="max_gram", by_cost=True)
@@ -328,7 +328,7 @@ def test_loading_an_engine_learns_them_once(
     assert costs is not None and len(list((tmp_path / "costs").iterdir())) == 1
     again = load(plain, copy)
     assert known(again.target) == costs
-    assert again.cost_table.verify_s == list(costs.verify_s)
+    assert Batch(again).cost_table.verify_s == list(costs.verify_s)
 
 
 def test_what_an_exit_spares_is_taken_off_its_tree_too(
@@ -342,7 +342,7 @@ def test_what_an_exit_spares_is_taken_off_its_tree_too(
         target.extend(ids)
         return 0.0
 
-    monkeypatch.setattr("decoders.costs.seconds_of", seconds)
+    monkeypatch.setattr("decoders.offline.costs.seconds_of", seconds)
     tree = WidenedDrafter(random_exit(target, 2, seed=1), (4, 4), 512)
     assert measure_costs(target, {"tree": tree}).draft_s["tree"] > 0
     assert set(widths) == {1 + DRAFTED}

@@ -21,14 +21,14 @@ from decoder_toys import (
     traced,
 )
 
-from decoders import targets
+from decoders.arms.neural import NeuralRecipe
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.recorded import Run, cuda_graphs
 from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.errors import DraftpickError
-from decoders.recipes.neural import NeuralRecipe
+from decoders.models import targets
 from decoders.records import DecodeResult, Request, Sampling
 
 Tiny = Callable[..., Path]

@@ -33,8 +33,7 @@ from test_decoders_exact_law import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy
 from torch import Tensor
 
 from decoders import Engine
-from decoders.alone import Alone
-from decoders.backends.base import StateBackend
+from decoders.arms import recipe
 from decoders.backends.int4 import Int4Weight
 from decoders.backends.int8 import Int8Weight
 from decoders.backends.llama import LlamaBackend
@@ -50,7 +49,8 @@ from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
-from decoders.recipes import recipe
+from decoders.offline.alone import Alone
+from decoders.protocols import StateBackend
 from decoders.records import Proposal, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -513,7 +513,7 @@ def test_a_shipped_model_of_another_kind_is_refused(tiny: Tiny) -> None:
 def test_what_does_not_fit_is_told_before_anything_is_loaded(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from decoders import targets
+    from decoders.models import targets
 
     save_cell(tmp_path, random_cell(24, 1), DraftVocab([1, 2], 16))
     arms = {"a": recipe(kind="recurrent", name="a", drafter=str(tmp_path))}

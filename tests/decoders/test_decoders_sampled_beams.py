@@ -34,7 +34,7 @@ from decoders.drafters import NeuralDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.records import Request, Sampling
-from decoders.sampled_beams import SampledBeams
+from decoders.strategies.sampled_beams import SampledBeams
 
 Tiny = Callable[..., Path]
 Logits = Callable[[list[int]], Tensor]
@@ -120,7 +120,7 @@ def test_a_score_of_what_was_drawn_alone_is_another_search(monkeypatch: pytest.M
     target, how = ToyBackend.random(2, 3, 1.0), beams(2)
     request = Request(3, Sampling(1.0))
     law = loop_law(target, how, [0, 1], request)
-    monkeypatch.setattr("decoders.sampled_beams.residual", lambda pi, q, p, n: p[int(n)])
+    monkeypatch.setattr("decoders.strategies.sampled_beams.residual", lambda pi, q, p, n: p[int(n)])
     assert distance(law, loop_law(target, how, [0, 1], request)) > 1e-3
 
 

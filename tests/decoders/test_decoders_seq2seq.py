@@ -22,15 +22,15 @@ from decoder_toys import (
 from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
-from decoders.backends.base import EncoderDecoder, opening
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter, TreeDrafter
+from decoders.drafters import NeuralDrafter, TreeDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import Method
+from decoders.protocols import Drafter, EncoderDecoder, opening
 from decoders.records import Request, Sampling
 from decoders.tree_shape import TreeShape
 

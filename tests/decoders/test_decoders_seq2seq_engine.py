@@ -14,12 +14,14 @@ from t5_toys import generate_t5, seq2seq_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTokenizerFast
 
-from decoders import Engine, targets
+from decoders import Engine
+from decoders.arms import DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
-from decoders.costs import Costs, measure
 from decoders.errors import ContextTooLong, DraftpickError
-from decoders.recipes import DraftingRecipe, LengthRecipe, recipe
+from decoders.models import targets
+from decoders.offline.batch import Batch
+from decoders.offline.costs import Costs, measure
 from decoders.records import Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -216,11 +218,11 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     copy = recipe(name="copy", kind="max_gram", shortest=1, length=LengthRecipe(k=3))
     target = targets.load_backend(folder, CPU, torch.float32)
     engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), "copy": copy})
-    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"copy": 0.001})  # the length is fixed
+    batch = Batch(engine, Costs([0.01] * 4, {"copy": 0.001}))  # the length is fixed
     sources = [SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
-    answers = engine.batch.target(sources, 20)
+    answers = batch.target(sources, 20)
     assert answers.embeddings.shape == (3, 32)
-    replays = engine.batch.teacher_forced("copy", sources, answers.ids)
+    replays = batch.teacher_forced("copy", sources, answers.ids)
     for source, ids, replayed in zip(sources, answers.ids, replays, strict=True):
         live = engine.decode("copy", source, Request(20))
         assert ids == live.ids
@@ -230,7 +232,7 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
             live.accepted,
         )
     assert sum(replayed.accepted for replayed in replays) > 0
-    assert engine.batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
+    assert batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
 
 
 def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
@@ -249,14 +251,14 @@ def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
         "nest-tree": recipe(name="nest-tree", branch=[4, 2], **nest),
     }
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
-    engine.__dict__["cost_table"] = Costs([0.01] * 4, dict.fromkeys(arms, 0.001))
+    batch = Batch(engine, Costs([0.01] * 4, dict.fromkeys(arms, 0.001)))
     sources = [SOURCE, [3], [*range(2, 16), EOS]]
-    answers = engine.batch.target(sources, 20).ids
+    answers = batch.target(sources, 20).ids
     for chained, branched in (("chain", "tree"), ("nest", "nest-tree")):
-        alone = [engine.batch.arm(name, sources, 9).ids for name in (chained, branched)]
+        alone = [batch.arm(name, sources, 9).ids for name in (chained, branched)]
         assert alone[0] == alone[1]
-        trees = engine.batch.teacher_forced(branched, sources, answers)
-        chains = engine.batch.teacher_forced(chained, sources, answers)
+        trees = batch.teacher_forced(branched, sources, answers)
+        chains = batch.teacher_forced(chained, sources, answers)
         assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
         for source, tree in zip(sources, trees, strict=True):
             live = engine.decode(branched, source, Request(20))
@@ -274,7 +276,7 @@ def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -
     }
     target = targets.load_backend(folder, CPU, torch.float32)
     engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), **arms})
-    one, two = (engine.method(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
+    one, two = (engine.strategy(name).drafter.backend for name in arms)  # type: ignore[attr-defined]
     assert isinstance(one, HFSeq2SeqBackend)
     assert one is not two and one.model is two.model
     theirs = generate_t5(seq2seq_model(folder), SOURCE, 20)

@@ -32,18 +32,19 @@ from t5_toys import (
 from torch import Tensor
 
 from decoders import Engine
-from decoders.backends.base import ExitBackend
+from decoders.arms import recipe
 from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.seq2seq_exit import LensHead, plain_lens
-from decoders.costs import Costs, measure
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import EarlyExitDrafter
 from decoders.errors import ContextTooLong, DraftpickError
-from decoders.lengths import DraftLength, FixedLength
-from decoders.recipes import recipe
+from decoders.lengths import FixedLength
+from decoders.offline.batch import Batch
+from decoders.offline.costs import Costs, measure
+from decoders.protocols import DraftLength, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -427,12 +428,12 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
 def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
     """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
     engine.eos_ids = ()  # how much is drafted past the end only the live loop knows
-    engine.__dict__["cost_table"] = Costs([0.01] * 4, {"exit": 0.001})
-    answers = engine.batch.target(SOURCES, 20).ids
-    alone = engine.batch.arm("exit", SOURCES, 9).ids
+    batch = Batch(engine, Costs([0.01] * 4, {"exit": 0.001}))
+    answers = batch.target(SOURCES, 20).ids
+    alone = batch.arm("exit", SOURCES, 9).ids
     cut = cut_model(model, 1)
     assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
-    replays = engine.batch.teacher_forced("exit", SOURCES, answers)
+    replays = batch.teacher_forced("exit", SOURCES, answers)
     for source, replayed in zip(SOURCES, replays, strict=True):
         live = engine.decode("exit", source, Request(20))
         assert (replayed.rounds, replayed.drafted, replayed.accepted) == (

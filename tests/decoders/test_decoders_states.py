@@ -13,8 +13,8 @@ from test_decoders_backends import MADE, PROMPT, held, ids, make
 from torch import Tensor
 
 from decoders.backends import llama as llama_module
-from decoders.backends.base import Backend, LayeredBackend, StateBackend, TreeBackend
 from decoders.backends.hf import HFBackend
+from decoders.protocols import Backend, LayeredBackend, StateBackend, TreeBackend
 
 Tiny = Callable[..., Path]
 LAYERED = ("native-float64", "native-int8", "hf-seq2seq", "hf-seq2seq-with-exit")

@@ -10,11 +10,11 @@ import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, generate, max_gram, method, run, transformers_model
 
-from decoders import targets
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
 from decoders.errors import DraftpickError
+from decoders.models import targets
 from decoders.records import Request
 
 Tiny = Callable[..., Path]

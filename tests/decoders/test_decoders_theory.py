@@ -9,9 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.errors import DraftpickError
-from decoders.records import DecodeResult
-from decoders.theory import (
+from decoders.costs.theory import (
     TABLE_1,
     TABLE_1_ACCEPTANCE,
     TABLE_1_COST,
@@ -24,7 +22,9 @@ from decoders.theory import (
     swi,
     vertical,
 )
-from decoders.theory_inputs import acceptance_of, from_costs
+from decoders.errors import DraftpickError
+from decoders.records import DecodeResult
+from router.theory.inputs import acceptance_of, from_costs
 
 ROUNDS = 100_000
 SHARE = st.floats(0, 0.99)

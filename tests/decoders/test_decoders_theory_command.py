@@ -11,11 +11,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from decoders import theory_command
 from decoders.backends.toy import ToyBackend
+from decoders.costs.theory import speculative
 from decoders.engine import Engine
 from decoders.errors import DraftpickError
-from decoders.theory import speculative
+from router.theory import command as theory_command
 
 app = typer.Typer()
 theory_command.mount(app)

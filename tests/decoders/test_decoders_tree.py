@@ -26,16 +26,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.arms import load_arms
-from decoders.backends.base import Backend
+from decoders.arms import load_arms, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.draft_vocab import DraftVocab
-from decoders.drafters import Drafter, NeuralDrafter, TreeDrafter, WidenedDrafter
+from decoders.drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
 from decoders.errors import DraftpickError
-from decoders.lengths import AdaptiveLength, DraftLength, FixedLength
-from decoders.recipes import recipe
+from decoders.lengths import AdaptiveLength, FixedLength
+from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import seen_mask
 from decoders.tree_shape import TreeShape

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 from decoder_toys import method, neural, run
 
-from decoders.arms import load_arms
+from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
-from decoders.batch import Batch
 from decoders.engine import Engine
 from decoders.errors import DraftpickError
-from decoders.recipes import recipe
+from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
 from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
 from router.arms_view import arms_json, describe

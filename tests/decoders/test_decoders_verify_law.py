@@ -34,13 +34,13 @@ from decoder_toys import (
 from t5_toys import EXIT_T5, cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
+from decoders.arms import DraftingRecipe
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
-from decoders.drafters import Drafter
 from decoders.lengths import FixedLength
-from decoders.recipes.base import DraftingRecipe
+from decoders.protocols import Drafter, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.verify import BiLD, Lossy, SpeculativeCascade, Verifier, deferral, lossy, step
+from decoders.verify import BiLD, Lossy, SpeculativeCascade, deferral, lossy, step
 
 Floats = list[float]
 Next = Callable[[list[int]], Tensor]  # context -> logits [V] of what follows

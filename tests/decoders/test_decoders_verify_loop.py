@@ -30,14 +30,15 @@ from test_decoders_loop import Says, Watched, balanced, cycle
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from decoders.arms import DraftingRecipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.recipes.base import DraftingRecipe
+from decoders.protocols import Verifier
 from decoders.records import Proposal, Request, Sampling
-from decoders.verify import BiLD, Lossless, Verifier
+from decoders.verify import BiLD, Lossless
 
 Tiny = Callable[..., Path]
 

@@ -33,9 +33,10 @@ from test_decoders_exact_law import PROMPT, SAMPLINGS, check, small_llama, toy_l
 
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
-from decoders.drafters import Drafter, NeuralDrafter, WidenedDrafter, work
+from decoders.drafters import NeuralDrafter, WidenedDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
+from decoders.protocols import Drafter, work
 from decoders.records import Proposal, Request, Sampling
 
 branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)

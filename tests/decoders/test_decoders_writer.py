@@ -13,16 +13,17 @@ import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, autoregressive, native, run, traced
 
-from decoders import memory, writer
 from decoders.backends import noise
 from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.noise import key_of
 from decoders.backends.recorded import cuda_graphs
 from decoders.errors import DraftpickError
+from decoders.models import memory
+from decoders.offline import writer
+from decoders.offline.stack import Stack
+from decoders.offline.writer import Answer, Ask, Writer, most_rows, write
 from decoders.records import Request
-from decoders.stack import Stack
-from decoders.writer import Answer, Ask, Writer, most_rows, write
 
 Tiny = Callable[..., Path]
 EOS = (6, 13)

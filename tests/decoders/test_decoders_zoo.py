@@ -17,9 +17,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from decoders import targets
 from decoders.backends.llama import LlamaBackend
 from decoders.errors import Damaged, DraftpickError, NoSuchName
+from decoders.models import targets
 from decoders.zoo import fetch as fetch_function
 from decoders.zoo.catalogue import (
     EMBEDDER,

@@ -14,7 +14,7 @@ from policy_tables import separable, tiny
 
 import policies
 from policies import PolicyError, tracking
-from policies.store import default_uri, shown
+from policies.mlflow_store import default_uri, shown
 from policies.tracking import TrainedRun, train_run
 
 
@@ -87,7 +87,7 @@ def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPat
     import mlflow
     import pandas
 
-    from policies.store import using
+    from policies.mlflow_store import using
 
     x = separable(6, seed=4).embeddings
     expected = run.fitted.policy.distribution(x)

@@ -239,7 +239,7 @@ def test_arms_and_models_as_tables_and_json(
 
 
 def test_what_an_arm_may_be(capsys: pytest.CaptureFixture[str]) -> None:
-    from decoders.recipes import KINDS
+    from decoders.arms import KINDS
 
     assert cli.main(["arms", "--kinds", "--json"]) == 0
     told = {entry["entry"]: entry for entry in json.loads(capsys.readouterr().out)}

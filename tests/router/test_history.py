@@ -9,7 +9,7 @@ from router.history import epochs_of
 
 
 def test_epochs_come_back_from_mlflow(tmp_path: Path) -> None:
-    from policies.store import using
+    from policies.mlflow_store import using
 
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with using(uri):

@@ -11,7 +11,7 @@ from router_fakes import FakeEngine, FakePolicy
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request, Sampling
 from router.route import Router
-from router.specbench.command import specbench
+from router.specbench.bench import specbench
 from router.specbench.journal import read_rows
 from router.specbench.protocol import load_questions, select
 from router.specbench.run import ask, policy_label

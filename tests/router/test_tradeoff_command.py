@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from toy_engine import ToyEngine
 
-from decoders import targets
 from decoders.errors import DraftpickError
+from decoders.models import targets
 from decoders.records import Request, Sampling
 from policies.errors import PolicyError
 from router import cli, route

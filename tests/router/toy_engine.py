@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from decoders import Engine
+from decoders.arms import ArmRecipe
 from decoders.backends.toy import ToyBackend
-from decoders.recipes import ArmRecipe
 from decoders.records import DecodeResult
 
 VOCAB = 12  # so few that answers soon repeat themselves, and copying pays

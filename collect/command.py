@@ -1,0 +1,205 @@
+"""`draftpick collect`; heavy imports wait until the command runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .align.command import align
+
+if TYPE_CHECKING:
+    from .engine import SweepEngine
+    from .run import SweepReport
+
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+
+COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
+
+For each query the target model writes its greedy answer, every drafter writes its own, and the
+drafter's loop is replayed along the target's answer. Tokens, likeness (ROUGE-L), accepted tokens,
+rounds and times go into DIR as raw outcomes; rewards are derived from them later, so trying
+another reward needs no new collection.
+
+Stop it whenever you like (Ctrl-C, a power cut): the same command goes on where it stopped. Query
+files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form; of a chat the
+first turn is collected.
+
+\b
+  draftpick collect --out rewards                      the queries that ship
+  draftpick collect --queries my/*.jsonl --out rewards --limit 50
+  draftpick collect --summary rewards --reward modelled
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
+    application's to print."""
+    app.command("collect", help=COLLECT_HELP)(collect)
+    app.command("align")(align)
+
+
+def collect(
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="More query files.")
+    ] = None,
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE...",
+            help="Query files, or folders of them. Without any: the train queries that ship.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to store; a folder that exists is gone on with."),
+    ] = None,
+    arms: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Arms to collect (see `draftpick arms`); default: all."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many queries of each task.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer, in tokens. 64 or 128 tell arms apart well.")
+    ] = 64,
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
+    ] = 64,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also decode each query through each arm alone and keep the times, for the "
+            "`measured` rewards. Much slower; leave the machine idle meanwhile.",
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
+    target: Annotated[
+        str | None,
+        typer.Option(help="The large model: a known name, hub id, folder or .gguf file."),
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, int8 or int4.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="native, hf, fused, graphs, compiled or auto.")
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
+    ] = None,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Collect nothing; print a collection's mean rewards instead."
+        ),
+    ] = None,
+    reward: Annotated[
+        str, typer.Option(help="With --summary: which reward; an unknown name lists them all.")
+    ] = "paper",
+    alpha: Annotated[
+        float,
+        typer.Option(help="With --summary: weight of likeness against cost, 1 = likeness alone."),
+    ] = 0.5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    from decoders.errors import DraftpickError
+
+    files = [*(queries or []), *(more or [])]
+    if summary is not None:
+        if files or out is not None:
+            raise DraftpickError(
+                "--summary only reads a collection; leave out --out and the query files"
+            )
+        _print_summary(summary, reward, alpha, as_json)
+        return
+    if out is None:
+        raise DraftpickError("say where to store the outcomes, for instance --out rewards")
+    from .batch import SweepOptions
+    from .queries import first_per_task, read_queries, shipped
+
+    options = SweepOptions(
+        arms=_names(arms),
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        measure=measure,
+        seed=seed,
+    )
+    # Before the models are loaded: a mistake should show at once.
+    asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
+    engine = _load_engine(target, dtype, device, backend, context, config, options.arms)
+    report = _sweep(engine, asked, out, options)
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps({"out": str(out), **asdict(report)}))
+        return
+    typer.echo(
+        f"{report.collected} queries collected in {report.seconds:.0f} s"
+        + (f", {report.already} were there before" if report.already else "")
+        + f"; {report.errors} of {report.rows} new rows are errors.\n"
+        f"Look:  draftpick collect --summary {out}\nTrain: draftpick train --rewards {out}"
+    )
+    if report.rows and report.errors == report.rows:
+        raise DraftpickError(
+            f"every row collected in this run is an error; see what they say in the `error` column "
+            f"of {out}/outcomes, mend it, and collect into another --out"
+        )
+
+
+def _sweep(engine: SweepEngine, queries: list[Any], out: Path, options: Any) -> SweepReport:
+    from rich.console import Console
+
+    from .progress import progress_bar
+    from .run import sweep
+
+    try:
+        with progress_bar(Console(stderr=True)) as show:
+            return sweep(engine, queries, out, options, show)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _load_engine(
+    target: str | None,
+    dtype: str | None,
+    device: str | None,
+    backend: str | None,
+    context: int | None,
+    config: Path | None,
+    only: tuple[str, ...],
+) -> SweepEngine:
+    """The engine with the defaults it has itself for what was not asked. only: arms; the target
+    itself, whose answers all are compared with, is always there."""
+    from decoders import Engine
+    from decoders.arms import AUTOREGRESSIVE
+
+    named: dict[str, Any] = {
+        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
+    }  # fmt: skip
+    arms = [AUTOREGRESSIVE, *only] if only else None
+    return Engine.load(arms=config, only=arms, **{k: v for k, v in named.items() if v is not None})
+
+
+def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:
+    from .summary import render, summarise
+
+    found = summarise(folder, reward, alpha)
+    if as_json:
+        typer.echo(json.dumps(found.as_json()))
+        return
+    from rich.console import Console
+
+    Console().print(render(found))
+    for line in found.error_examples:
+        typer.echo(f"error: {line}")
+
+
+def _names(listed: str | None) -> tuple[str, ...]:
+    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())

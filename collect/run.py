@@ -1,0 +1,195 @@
+"""The sweep: every arm on every query, resumable after a kill at any moment.
+
+Of a chat with several turns only the first is collected: later turns depend on the answer that
+the model gave, and the arm is chosen once per query, before its first turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+
+from collect.queries import Query
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.provenance import provenance
+from decoders.records import Request
+
+from .batch import Prompt, SweepOptions, collect_batch, failed_query
+from .dataset import Identity, Store, read_table
+from .engine import BatchDecoder, SweepEngine
+from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+
+if TYPE_CHECKING:
+    from decoders import Engine
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """collected: queries done in this run; already: done before; errors: error rows of this run;
+    rows: outcome rows of this run; seconds: wall time."""
+
+    collected: int
+    already: int
+    errors: int
+    rows: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Told after every commit. done, total: queries, those of earlier runs included."""
+
+    done: int
+    total: int
+    errors: int
+
+
+def sweep(
+    engine: SweepEngine,
+    queries: Sequence[Query],
+    out: str | Path,
+    options: SweepOptions | None = None,
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
+    batch: BatchDecoder | None = None,
+) -> SweepReport:
+    """Collect what `out` lacks of queries x arms; run it again after a kill and it goes on.
+
+    Queries are batched by prompt length and batches visited in a seeded random order, so that a
+    sweep cut short is a fair sample and its ETA honest. batch: what decodes many prompts at once;
+    None makes the engine's own. Raises DraftpickError for an unknown arm,
+    no queries, a folder of other settings, one that another process writes to, or a full disk.
+    """
+    options, decoder = options or SweepOptions(), batch or _batch_of(engine)
+    names = _arm_names(engine, options)
+    if not queries:
+        raise DraftpickError("there are no queries to collect; name at least one query file")
+    started = time.perf_counter()
+    with Store(out) as store:
+        manifest = store.begin(
+            _identity(engine, names, options),
+            lambda: (_describe_arms(engine, names), _costs(decoder, names)),
+            provenance(),
+        )
+        pending = _not_stored(queries, store.folder)
+        already = len(queries) - len(pending)
+        collected = errors = 0
+
+        def commit(query_rows: list[QueryRow], outcome_rows: list[OutcomeRow]) -> None:
+            nonlocal collected, errors
+            store.append(query_rows, outcome_rows)
+            collected += len(query_rows)
+            errors += sum(row.error is not None for row in outcome_rows)
+            on_progress(SweepProgress(already + collected, len(queries), errors))
+
+        on_progress(SweepProgress(already, len(queries), 0))
+        prompts: list[Prompt] = []
+        for query in pending:
+            try:
+                prompts.append(_encode(engine, query, options))
+            except Exception as error:  # a prompt the engine refuses is that query's outcome
+                failed = failed_query(query, (), manifest.arms, engine.embedder, error)
+                commit(failed.queries, failed.outcomes)
+        if options.measure and prompts:
+            _warm_up(engine, prompts[0], names)
+        for group in batches(prompts, options.batch_size, options.seed):
+            done = collect_batch(engine, decoder, group, manifest.arms, options)
+            commit(done.queries, done.outcomes)
+    return SweepReport(
+        collected, already, errors, collected * len(names), time.perf_counter() - started
+    )
+
+
+def _batch_of(engine: SweepEngine) -> BatchDecoder:
+    from decoders.offline.batch import Batch
+
+    return Batch(cast("Engine", engine))
+
+
+def batches(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+    """Prompts of like length together (little padding), the batches in a seeded random order."""
+    by_length = sorted(prompts, key=lambda prompt: (len(prompt.ids), prompt.query.id))
+    groups = [by_length[start : start + size] for start in range(0, len(by_length), size)]
+    order = np.random.default_rng(seed).permutation(len(groups))
+    return [groups[index] for index in order.tolist()]
+
+
+def _arm_names(engine: SweepEngine, options: SweepOptions) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(options.arms or engine.arm_names))
+    for name in names:
+        if name not in engine.arms:
+            raise NoSuchName("arm", name, tuple(engine.arm_names))
+    return names
+
+
+def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) -> Identity:
+    return Identity(
+        target=engine.target_fingerprint,
+        embedder=engine.embedder,
+        arms=tuple(names),
+        arms_fingerprint=engine.arms_fingerprint(list(names)),
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        measured=options.measure,
+    )
+
+
+def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, ...]:
+    return tuple(
+        ArmInfo(
+            name=name,
+            kind=engine.arms[name].kind,
+            parameters=int(engine.arm_parameters(name)),
+            lossless=bool(engine.arms[name].lossless),
+            recipe=engine.arms[name].model_dump(mode="json"),
+        )
+        for name in names
+    )
+
+
+def _costs(batch: BatchDecoder, names: Sequence[str]) -> Costs:
+    measured = batch.costs()
+    return Costs(
+        verify_s=tuple(float(seconds) for seconds in measured["verify_s"]),
+        draft_s={n: float(s) for n, s in measured["draft_s"].items() if n in names},
+    )
+
+
+def _not_stored(queries: Sequence[Query], folder: Path) -> list[Query]:
+    """The queries that the folder lacks; an id that it holds must mean the same question."""
+    stored = {
+        row["query_id"]: (row["task"], tuple(row["turns"]))
+        for row in read_table(folder, "queries", ("query_id", "task", "turns")).to_pylist()
+    }
+    pending: dict[str, Query] = {}
+    for query in queries:
+        if stored.get(query.id, (query.task, query.turns)) != (query.task, query.turns):
+            raise DraftpickError(
+                f"the query {query.id!r} stands in {folder} with another text or task; use another "
+                "--out, or give the changed query an id of its own"
+            )
+        if query.id in pending:
+            raise DraftpickError(f"the query id {query.id!r} occurs twice; ids must be unique")
+        if query.id not in stored:
+            pending[query.id] = query
+    return list(pending.values())
+
+
+def _encode(engine: SweepEngine, query: Query, options: SweepOptions) -> Prompt:
+    ids = list(engine.encode_chat([{"role": "user", "content": query.turns[0]}]))
+    engine.check(ids, Request(max_new_tokens=options.max_new_tokens))
+    return Prompt(query, ids)
+
+
+def _warm_up(engine: SweepEngine, prompt: Prompt, names: Sequence[str]) -> None:
+    """One decode an arm, so that no query pays for compilation and first allocations."""
+    for name in names:
+        try:
+            engine.decode(name, prompt.ids, Request(max_new_tokens=8))
+        except Exception:  # what fails here fails on its query too, where a row records it
+            continue

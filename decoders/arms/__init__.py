@@ -1,0 +1,12 @@
+"""Arms: what each kind may say, and how a file of them is read."""
+
+from . import builtin as builtin  # fills KINDS
+from .base import ArmRecipe, DraftingRecipe
+from .file import AUTOREGRESSIVE, arms_of, choose, load_arms
+from .kinds import KINDS, fields_of, recipe, recipe_of
+from .length import LengthRecipe
+
+__all__ = [
+    "AUTOREGRESSIVE", "KINDS", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "arms_of", "choose",
+    "fields_of", "load_arms", "recipe", "recipe_of",
+]  # fmt: skip

@@ -1,0 +1,71 @@
+"""Beam search, drafted or not (D20)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .base import ArmRecipe
+from .length import LengthRecipe
+from .nested import fit
+from .neural import NeuralRecipe
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Strategy
+    from ..records import Request
+
+
+class BeamRecipe(ArmRecipe):
+    """beams, length_penalty: as in transformers, whose `early_stopping` is False here. drafter: a
+    neural one that searches ahead, `length` steps a round, keeping `width` continuations a step
+    (default: twice the beams); none for one step a pass."""
+
+    kind: Literal["beam"] = "beam"
+    beams: Annotated[int, Field(ge=1, le=32)]
+    length_penalty: float = 1.0
+    drafter: NeuralRecipe | None = None
+    length: LengthRecipe = LengthRecipe()
+    width: Annotated[int, Field(ge=1, le=64)] | None = None
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> BeamRecipe:
+        if self.drafter is None and {"length", "width"} & self.model_fields_set:
+            raise ValueError(
+                "`length` and `width` are a drafter's; name a `drafter` or leave both out"
+            )
+        if self.drafter is not None and {"length", "verifier"} & self.drafter.model_fields_set:
+            raise ValueError("give `length` to the arm, not to its drafter, and no `verifier`")
+        if self.length.min_confidence > 0:
+            raise ValueError("beams are drafted without `min_confidence`; leave it out")
+        if self.width is not None and self.width < self.beams:
+            raise ValueError("a step cannot stand with fewer drafts than beams; raise `width`")
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        """A search is not the target's greedy answer, except with one beam."""
+        return self.beams == 1
+
+    def check(self, request: Request) -> None:
+        from ..strategies.beam import require_greedy
+
+        require_greedy(self.name, request)
+
+    def fit(self, target: Reading) -> None:
+        if self.drafter is not None:
+            fit(self.drafter, self.name, target)
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ..backends.tree import require_trees
+        from ..strategies.beam import BeamDraft, BeamSearch
+
+        require_trees(self.name, target, "a target")
+        draft = None
+        if self.drafter is not None:
+            drafter = self.drafter.model_copy(update={"name": self.name})
+            model, vocab = drafter.load_model(target, tokenizer)
+            width = self.width or 2 * self.beams
+            draft = BeamDraft(require_trees(self.name, model, "a drafter"), vocab, width)
+        return BeamSearch(self.name, self.beams, self.length_penalty, self.length.build(), draft)

@@ -1,0 +1,116 @@
+"""Vertical and horizontal cascades of a row of draft models (D14 and D15 together)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from ..tree_shape import TreeShape
+from .base import ArmRecipe
+from .length import LONGEST
+from .max_gram import MaxGramRecipe
+from .nested import fit, make, refuse_by_cost
+from .tree import Branch, require_bounds
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter, Strategy
+
+
+class CSDraftingRecipe(ArmRecipe):
+    """Chen et al., "Cascade Speculative Drafting", Algorithm 1.
+
+    models: draft models from larger to smaller, each a shipped name, a local transformers folder or
+    a hub id, then a Max-Gram as a mapping. K: upper-triangular, a row and a column a model. Row 0
+    says how many tokens each model in turn adds to what the target reviews; row i + 1 how many each
+    model after models[i] adds to what models[i] reviews. lenience: of every review but the
+    target's. Appendix B of the paper reviews Max-Gram strictly; here as in the algorithm. branch:
+    children at the leading drafted positions, for the target to review as a tree; the first of each
+    is the cascade's own, and the others have none. Appendix B has 8 "for each leading node", which
+    we read as [8, 8] with its K of [[1, 3], [0, 1]]: what Max-Gram writes has no siblings.
+    """
+
+    kind: Literal["cs_drafting"] = "cs_drafting"
+    models: list[str | MaxGramRecipe]
+    K: list[list[int]]
+    lenience: Annotated[float, Field(ge=1)] = 1.0
+    branch: Branch = ()
+
+    @field_validator("models", mode="before")
+    @classmethod
+    def _end_in_max_gram(cls, models: Any) -> Any:
+        *neural, last = models if isinstance(models, list) and models else [None]
+        named = bool(neural) and all(isinstance(model, str) for model in neural)
+        if not named or not isinstance(last, dict) or last.get("kind") != "max_gram":
+            raise ValueError(
+                "name at least one draft model, from larger to smaller, and end the list with "
+                "{kind: max_gram}"
+            )
+        if given := {"length", "verifier"} & set(last):
+            raise ValueError(f"leave out `{min(given)}` of the Max-Gram; K says what it drafts")
+        return models
+
+    @model_validator(mode="after")
+    def _upper_triangular(self) -> CSDraftingRecipe:
+        n = len(self.models)
+        refuse_by_cost("models", self._last)
+        if len(self.K) != n or any(len(row) != n for row in self.K):
+            raise ValueError(f"K: give {n} rows of {n} numbers, as there are {n} models")
+        for i, row in enumerate(self.K):
+            if any(row[:i]):
+                raise ValueError(f"K: row {i} must be 0 left of the diagonal, not {row}")
+            if row[i] < 1 or min(row[i:]) < 0 or sum(row) > LONGEST:
+                raise ValueError(
+                    f"K: row {i} must have 1 or more on the diagonal, 0 or more right of it and at "
+                    f"most {LONGEST} together, not {row}"
+                )
+        require_bounds(TreeShape(self.branch), LONGEST)  # a review may let more stand than K
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    @property
+    def drafter(self) -> str:
+        return ", ".join(self._reviewing) + ", max_gram"
+
+    @property
+    def _reviewing(self) -> list[str]:
+        return [model for model in self.models if isinstance(model, str)]
+
+    @property
+    def _last(self) -> MaxGramRecipe:
+        last = self.models[-1]
+        assert isinstance(last, MaxGramRecipe)  # as validated
+        return last
+
+    def fit(self, target: Reading) -> None:
+        from ..models.drafts import fitting
+
+        for name in self._reviewing:
+            fitting(self.name, name, target)
+        fit(self._last, self.name, target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.tree import require_trees
+        from ..drafters import WidenedDrafter
+        from ..drafters.cs_drafting import cs_drafter
+        from ..models.drafts import find
+
+        if self.branch:
+            require_trees(self.name, target, "a target")
+        found = [find(self.name, name, target, tokenizer) for name in self._reviewing]
+        max_gram = make(self._last, self.name, target, tokenizer)
+        reviewers = [checkpoint.load_reviewer() for checkpoint in found]
+        drafter = cs_drafter(reviewers, max_gram, self.K, self.lenience, LONGEST)
+        return WidenedDrafter(drafter, self.branch, target.context) if self.branch else drafter
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ..lengths import FixedLength
+        from ..loop import Method
+        from ..verify import Lossless
+
+        drafter = self.make_drafter(target, tokenizer)
+        return Method(self.name, drafter, Lossless(), FixedLength(LONGEST))

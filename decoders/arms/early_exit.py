@@ -1,0 +1,137 @@
+"""The target's own first layers as drafter (D18)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..errors import DraftpickError
+from ..tree_shape import TreeShape
+from .base import DraftingRecipe
+from .tree import Branch, require_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..backends.exit_head import ExitHead
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter, ExitBackend
+
+
+class EarlyExitRecipe(DraftingRecipe):
+    """drafter: an exit adapter, a shipped name or a local folder. Or layer: how many of the
+    target's layers draft, read by its own norm and head, untrained. branch: children at the leading
+    drafted positions, for the target to review as a tree; those beside the draft have none."""
+
+    kind: Literal["early_exit"] = "early_exit"
+    drafter: str | None = None
+    layer: Annotated[int, Field(ge=1)] | None = None
+    branch: Branch = ()
+
+    @model_validator(mode="after")
+    def _one(self) -> EarlyExitRecipe:
+        if (self.drafter is None) == (self.layer is None):
+            raise ValueError(
+                "give either `drafter`, a trained exit, or `layer`, to draft with the target's own "
+                "norm and head after so many layers"
+            )
+        if self.branch:
+            require_tree(self, TreeShape(self.branch))
+        return self
+
+    @property
+    def on_target(self) -> bool:
+        return True
+
+    @property
+    def doubts(self) -> bool:
+        return True
+
+    def fit(self, target: Reading) -> None:
+        from ..backends.exit_head import check_exit
+        from ..models.drafts import draft_vocab_of, require_layers
+
+        require_layers(self.name, target.in_layers)
+        if self.drafter is not None:
+            draft_vocab_of(self.name, self._folder(), target.vocab_size)
+        if target.layers is not None:
+            with self._named():
+                check_exit(self._layer(), target.layers, 0)
+
+    def prepare(self, target: Backend) -> None:
+        """A target that cannot have this exit is left alone, and so it is where there is none of
+        that name or another is open: the arm says so when it is asked for, the others work."""
+        from ..protocols import ExitBackend
+
+        if isinstance(target, ExitBackend):
+            with suppress(DraftpickError):
+                target.open_exit(self._layer())
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.tree import require_trees
+        from ..drafters import EarlyExitDrafter, WidenedDrafter
+        from ..models.drafts import require_layers
+        from ..protocols import ExitBackend
+
+        require_layers(self.name, isinstance(target, ExitBackend))
+        assert isinstance(target, ExitBackend)
+        head = self._trained(target) if self.layer is None else _plain(self.layer, target)
+        with self._named():
+            drafter = EarlyExitDrafter(target, head)
+        if not self.branch:
+            return drafter
+        require_trees(self.name, target, "a target")
+        return WidenedDrafter(drafter, self.branch, target.context)
+
+    def _layer(self) -> int:
+        """That it leaves after."""
+        if self.layer is not None:
+            return self.layer
+        return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What is wrong, with the arm's name."""
+        try:
+            yield
+        except (DraftpickError, ValueError) as error:
+            raise DraftpickError(f"arm {self.name!r}: {error}") from error
+
+    def _folder(self) -> Path:
+        from ..backends.exit_head import ADAPTER
+        from ..models.drafts import folder_of
+
+        assert self.drafter is not None
+        return folder_of(self.name, self.drafter, ADAPTER)
+
+    def _trained(self, target: ExitBackend) -> ExitHead:
+        from ..backends.early_exit import Adapter, AdapterHead
+        from ..backends.hf_seq2seq import HFSeq2SeqBackend
+        from ..backends.llama import LlamaBackend
+        from ..backends.seq2seq_exit import LensHead, load_lens
+        from ..models.drafts import draft_vocab_of
+
+        folder = self._folder()
+        vocab = draft_vocab_of(self.name, folder, target.vocab_size)
+        vocab = None if vocab is None else vocab.to(target.device)
+        with self._named():
+            if isinstance(target, LlamaBackend):
+                return AdapterHead(target, Adapter.load(folder, target), vocab)
+            assert isinstance(target, HFSeq2SeqBackend)
+            return LensHead(target, load_lens(folder, target), vocab)
+
+
+def _plain(layer: int, target: ExitBackend) -> ExitHead:
+    from ..backends.early_exit import Adapter, AdapterHead
+    from ..backends.hf_seq2seq import HFSeq2SeqBackend
+    from ..backends.llama import LlamaBackend
+    from ..backends.seq2seq_exit import LensHead, plain_lens
+
+    if isinstance(target, LlamaBackend):
+        return AdapterHead(target, Adapter.plain(target, layer), None)
+    assert isinstance(target, HFSeq2SeqBackend)
+    return LensHead(target, plain_lens(target, layer).to(target.dtype), None)

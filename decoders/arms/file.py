@@ -1,0 +1,112 @@
+"""Arms: a name and a recipe, declared in YAML, checked all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from ..errors import DraftpickError, NoSuchName
+from .base import ArmRecipe
+from .kinds import fields_of, recipe, recipe_of
+from .mistakes import told
+from .strict import Strict
+
+SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
+AUTOREGRESSIVE = "autoregressive"
+
+
+class _ArmsFile(Strict):
+    arms: dict[str, Any]
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that a mapping has twice, of which YAML's own would keep the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    line = key.start_mark.line + 1
+                    raise yaml.YAMLError(f"line {line} gives {key.value!r} a second time")
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
+def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
+    """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
+    them. Raises DraftpickError naming every mistake with the path of its field."""
+    path = path or SHIPPED_ARMS
+    return arms_of(read_mapping(path, "arms"), path)
+
+
+def read_mapping(path: Path, needed: str) -> dict[str, Any]:
+    """A YAML file's mapping. Raises DraftpickError where it holds none, asking for `needed:`."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DraftpickError(f"cannot read the {needed} file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
+    try:
+        document = yaml.load(text, _Loader)
+    except yaml.YAMLError as error:
+        raise DraftpickError(f"{path} is not YAML: {str(error).replace(chr(10), ' ')}") from error
+    if not isinstance(document, dict):
+        raise DraftpickError(f"{path} is empty or no mapping; it needs a top-level `{needed}:`")
+    return document
+
+
+def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
+    """As `load_arms`, for what the file at `path` held."""
+    mistakes: list[str] = []
+    arms: dict[str, ArmRecipe] = {}
+    try:
+        declared = _ArmsFile.model_validate(document).arms
+    except ValidationError as error:
+        mistakes += sentences("", error)
+        body = document.get("arms")
+        declared = body if isinstance(body, dict) else {}
+    for name, body in declared.items():
+        body = body if isinstance(body, dict) else {"kind": body}
+        if "name" in body:
+            mistakes.append(f"arms.{name}.name: leave it out; the arm is called {name} already")
+        try:
+            arms[str(name)] = recipe_of({**body, "name": str(name)})
+        except ValidationError as error:
+            mistakes += sentences(f"arms.{name}", error, fields_of(body["kind"]))
+        except ValueError as error:
+            mistakes.append(f"arms.{name}.{error}")
+    if AUTOREGRESSIVE in arms and arms[AUTOREGRESSIVE].kind != AUTOREGRESSIVE:
+        mistakes.append(
+            f"arms.{AUTOREGRESSIVE}: by this name plain decoding is known, which the others are "
+            "compared with; give the arm another"
+        )
+    if mistakes:
+        raise DraftpickError(f"{path}: {len(mistakes)} mistake(s): " + "; ".join(mistakes))
+    if AUTOREGRESSIVE not in arms:
+        arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind=AUTOREGRESSIVE), **arms}
+    return arms
+
+
+def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, ArmRecipe]:
+    """The named arms in the order of `arms`, or all; raises NoSuchName."""
+    if not names:
+        return arms
+    for name in names:
+        if name not in arms:
+            raise NoSuchName("arm", name, list(arms))
+    return {name: arm for name, arm in arms.items() if name in names}
+
+
+def sentences(at: str, error: ValidationError, fields: Sequence[str] = ()) -> list[str]:
+    """A sentence for each mistake, led by the path of its field under `at`. fields: as for
+    `mistakes.told`."""
+    return [
+        f"{'.'.join(part for part in (at, path) if part)}: {words}"
+        for path, words in told(error, fields)
+    ]

@@ -1,0 +1,64 @@
+"""Three models: the small one drafts for the middle one, that one for the target (D13)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import model_validator
+
+from .base import DraftingRecipe
+from .nested import Nested, fit, make, prepare, refuse_by_cost, words
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+class HierarchyRecipe(DraftingRecipe):
+    """small: what drafts first, as many tokens as the arm's `length` says if it has none of its
+    own. middle: the model that reviews them losslessly and then writes on alone, a shipped name, a
+    local transformers folder or a hub id."""
+
+    kind: Literal["hierarchy"] = "hierarchy"
+    small: Nested
+    middle: str
+
+    @model_validator(mode="after")
+    def _possible(self) -> HierarchyRecipe:
+        if self.small.on_target:
+            raise ValueError(
+                "small: an early exit runs on the target's own layers and cannot draft for another "
+                "model"
+            )
+        refuse_by_cost("small", self.small)
+        if self.length.k < 2:
+            raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
+        if self.length.min_confidence:
+            raise ValueError(
+                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "on `small`"
+            )
+        return self
+
+    @property
+    def drafter(self) -> str:
+        return f"{self.middle} after {words(self.small)}"
+
+    def fit(self, target: Reading) -> None:
+        from ..models.drafts import fitting
+
+        fitting(self.name, self.middle, target)
+        fit(self.small, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.small, self.name, target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..drafters.vertical import VerticalDrafter
+        from ..models.drafts import find
+
+        middle = find(self.name, self.middle, target, tokenizer)
+        small = make(self.small, self.name, target, tokenizer)
+        own = "length" in self.small.model_fields_set
+        length = self.small.length if own else self.length
+        return VerticalDrafter(middle.load_reviewer(), small, length.build(), writes_on=True)

@@ -1,0 +1,79 @@
+"""Copying or a model's draft, whichever promises more in each round (D24)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .base import DraftingRecipe
+from .length import LengthRecipe
+from .nested import Nested, fit, make, prepare, words
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+class HybridRecipe(DraftingRecipe):
+    """model: the drafter for where copying promises less; its `length` is not used. shortest,
+    longest: the n-grams that are copied after. draft_cost: of a token that the model drafts, in
+    passes of the target over one token. length: a bound on either's draft."""
+
+    kind: Literal["hybrid"] = "hybrid"
+    model: Nested
+    shortest: Annotated[int, Field(ge=1)] = 2
+    longest: Annotated[int, Field(ge=1, le=64)] = 12
+    draft_cost: Annotated[float, Field(ge=0)] = 0.06
+    length: LengthRecipe = LengthRecipe(k=16)
+
+    @model_validator(mode="after")
+    def _possible(self) -> HybridRecipe:
+        if self.model.copies:
+            raise ValueError("model: give a drafter that does not copy; the copying is built in")
+        if self.longest < self.shortest:
+            raise ValueError("`longest` must not be below `shortest`")
+        if self.length.min_confidence:
+            raise ValueError("length.min_confidence: a copy has no confidence; leave it out")
+        return self
+
+    @property
+    def by_passes(self) -> bool:
+        return True
+
+    @property
+    def copies(self) -> bool:
+        return True
+
+    @property
+    def on_target(self) -> bool:
+        return self.model.on_target
+
+    @property
+    def drafter(self) -> str:
+        return f"copies, or {words(self.model)}"
+
+    def fit(self, target: Reading) -> None:
+        fit(self.model, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.model, self.name, target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..costs.passes import PassCosts, known
+        from ..drafters import HybridDrafter, MaxGramDrafter
+        from ..drafters.copy_chances import CopyChances
+        from ..protocols import EncoderDecoder
+
+        passes = known(target) or PassCosts((1.0,) * (self.length.longest + 1))
+        chances = CopyChances()
+        copying = MaxGramDrafter(
+            target.device,
+            shortest=self.shortest,
+            longest=self.longest,
+            source_apart=isinstance(target, EncoderDecoder),
+            passes=passes,
+            stands=chances,
+        )
+        model = make(self.model, self.name, target, tokenizer)
+        return HybridDrafter(copying, chances, model, passes, self.draft_cost)

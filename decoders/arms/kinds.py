@@ -1,0 +1,30 @@
+"""Kinds of arm by name: what an entry of an arms file may say, and what it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .base import ArmRecipe
+
+KINDS: dict[str, type[ArmRecipe]] = {}
+
+
+def recipe(*, kind: str, **fields: Any) -> ArmRecipe:
+    """A recipe of that kind. Raises ValueError where the kind is unknown, pydantic's
+    ValidationError (a ValueError too) where a field is wrong."""
+    return recipe_of({"kind": kind, **fields})
+
+
+def recipe_of(body: Mapping[Any, Any]) -> ArmRecipe:
+    """The same for what a YAML file says, whose keys may be anything."""
+    kind = body.get("kind")
+    if not isinstance(kind, str) or kind not in KINDS:
+        said = "is missing" if kind is None else f"{kind!r} is not known"
+        raise ValueError(f"kind: {said}; give one of {', '.join(KINDS)}")
+    return KINDS[kind].model_validate(body)
+
+
+def fields_of(kind: str) -> list[str]:
+    """What an entry of that kind may say."""
+    return [name for name in KINDS[kind].model_fields if name != "name"]

@@ -1,0 +1,74 @@
+"""Copying what followed the longest earlier match (D16)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .base import DraftingRecipe
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+class MaxGramRecipe(DraftingRecipe):
+    """drafter: a table of next tokens for where nothing matches, or none. shortest, longest: the
+    n-grams looked for. earliest: take the first match instead of the latest. stop_below: end the
+    draft where the chance that all of it stands falls below this (0: always k tokens). by_cost: end
+    it instead where, by the same chances, the most tokens a second are to be expected of the
+    target's passes, as they were measured; where they were not, stop_below holds."""
+
+    kind: Literal["max_gram"] = "max_gram"
+    drafter: str | None = None
+    shortest: Annotated[int, Field(ge=1)] = 2
+    longest: Annotated[int, Field(ge=1, le=64)] = 12
+    earliest: bool = False
+    stop_below: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    by_cost: bool = False
+
+    @property
+    def by_passes(self) -> bool:
+        return self.by_cost or super().by_passes
+
+    @property
+    def copies(self) -> bool:
+        return True
+
+    @model_validator(mode="after")
+    def _in_order(self) -> MaxGramRecipe:
+        if self.longest < self.shortest:
+            raise ValueError("`longest` must not be below `shortest`")
+        if self.length.min_confidence:
+            raise ValueError("length.min_confidence: a copy has no confidence; give `stop_below`")
+        return self
+
+    def fit(self, target: Reading) -> None:
+        from ..drafters.next_token_table import FILE
+        from ..models.drafts import folder_of
+
+        if self.drafter is not None:
+            folder_of(self.name, self.drafter, FILE)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..costs.passes import known
+        from ..drafters import MaxGramDrafter
+        from ..drafters.next_token_table import FILE, NextTokenTable
+        from ..models.drafts import folder_of
+        from ..protocols import EncoderDecoder
+
+        table = None
+        if self.drafter is not None:
+            folder = folder_of(self.name, self.drafter, FILE)
+            table = NextTokenTable.load(folder, target.vocab_size)
+        return MaxGramDrafter(
+            target.device,
+            table,
+            self.shortest,
+            self.longest,
+            self.earliest,
+            self.stop_below,
+            source_apart=isinstance(target, EncoderDecoder),
+            passes=known(target) if self.by_cost else None,
+        )

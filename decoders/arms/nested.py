@@ -1,0 +1,72 @@
+"""Recipes inside a recipe: the drafters that a cascade is made of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, SerializeAsAny, ValidationError
+
+from .base import DraftingRecipe
+from .mistakes import told
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+def _nested(body: Any) -> Any:
+    """A mapping with `kind:`, of any kind that drafts. Its mistakes become one sentence."""
+    from .kinds import fields_of, recipe_of
+
+    if isinstance(body, DraftingRecipe):
+        return body
+    if not isinstance(body, dict) or "kind" not in body:
+        raise ValueError(
+            "give a mapping with a `kind:`, for instance {kind: neural, drafter: draft-general}"
+        )
+    try:
+        made = recipe_of(body)
+    except ValidationError as error:
+        lines = [f"{p}: {s}" if p else s for p, s in told(error, fields_of(body["kind"]))]
+        raise ValueError("; ".join(lines)) from error
+    if not isinstance(made, DraftingRecipe):
+        raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
+    if made.kind == "tree":
+        raise ValueError("kind: 'tree' is for the target's review alone; give `neural`")
+    if getattr(made, "branch", ()):
+        raise ValueError("branch: leave it out; only the target reviews a tree")
+    if "verifier" in made.model_fields_set:
+        raise ValueError("verifier: leave it out; only the target's review has one to choose")
+    return made
+
+
+Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
+
+
+def fit(inner: DraftingRecipe, arm: str, target: Reading) -> None:
+    """As ArmRecipe.fit; mistakes are the arm's."""
+    inner.model_copy(update={"name": arm}).fit(target)
+
+
+def prepare(inner: DraftingRecipe, arm: str, target: Backend) -> None:
+    """As ArmRecipe.prepare, likewise."""
+    inner.model_copy(update={"name": arm}).prepare(target)
+
+
+def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Drafter:
+    """The drafter of a nested recipe, whose mistakes are the arm's."""
+    return inner.model_copy(update={"name": arm}).make_drafter(target, tokenizer)
+
+
+def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:
+    """For a drafter that another draft model reviews. Raises ValueError."""
+    if getattr(inner, "by_cost", False):
+        raise ValueError(
+            f"{where}: `by_cost` goes by the target's passes, but a smaller model reviews this "
+            "draft; give `stop_below`"
+        )
+
+
+def words(inner: DraftingRecipe) -> str:
+    """A nested recipe in a few words."""
+    return " ".join(filter(None, [inner.kind, getattr(inner, "drafter", None)]))

@@ -1,0 +1,94 @@
+"""A recurrence over the target's final states (D23)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import model_validator
+
+from ..errors import DraftpickError
+from ..tree_shape import TreeShape
+from .base import DraftingRecipe
+from .tree import Branch, require_tree
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..draft_vocab import DraftVocab
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+class RecurrentRecipe(DraftingRecipe):
+    """drafter: a cell trained on the target's states, a shipped name or a local folder. branch:
+    children at the leading drafted positions, for the target to review as a tree; those beside the
+    draft have none."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    drafter: str
+    branch: Branch = ()
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> RecurrentRecipe:
+        if self.branch:
+            require_tree(self, TreeShape(self.branch))
+        return self
+
+    @property
+    def doubts(self) -> bool:
+        return True
+
+    def fit(self, target: Reading) -> None:
+        from ..backends.recurrent_head import require_size
+
+        folder, _ = self._files(target.vocab_size)
+        if target.state_size is not None:
+            with self._named():
+                require_size(folder, target.state_size)
+
+    def prepare(self, target: Backend) -> None:
+        from ..protocols import StateBackend
+
+        if isinstance(target, StateBackend):
+            target.keep_states()
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.recurrent_head import RecurrentHead
+        from ..backends.tree import require_trees
+        from ..drafters import RecurrentDrafter, WidenedDrafter
+        from ..protocols import StateBackend
+
+        if not isinstance(target, StateBackend):
+            raise DraftpickError(
+                f"arm {self.name!r}: a recurrent drafter goes on from the target's final states, "
+                f"which {type(target).__name__} does not hand on; choose another arm"
+            )
+        folder, vocab = self._files(target.vocab_size)
+        with self._named():
+            head = RecurrentHead.load(folder, target, vocab.to(target.device))
+        drafter = RecurrentDrafter(target, head)
+        if not self.branch:
+            return drafter
+        require_trees(self.name, target, "a target")
+        return WidenedDrafter(drafter, self.branch, target.context)
+
+    def _files(self, target_vocab: int) -> tuple[Path, DraftVocab]:
+        """The cell's folder, and its draft tokens."""
+        from ..backends.recurrent_cell import CELL
+        from ..draft_vocab import FILE
+        from ..models.drafts import draft_vocab_of, folder_of
+
+        folder = folder_of(self.name, self.drafter, CELL, "config.json", FILE)
+        vocab = draft_vocab_of(self.name, folder, target_vocab)
+        assert vocab is not None  # as its file is there
+        return folder, vocab
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        """What is wrong, with the arm's name."""
+        try:
+            yield
+        except ValueError as error:
+            raise DraftpickError(f"arm {self.name!r}: {error}") from error

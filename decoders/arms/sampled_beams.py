@@ -1,0 +1,44 @@
+"""Beams that are drawn, of which the best is kept (D20)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field
+
+from .base import ArmRecipe
+from .nested import Nested, fit, make, prepare
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Strategy
+
+
+class SampledBeamsRecipe(ArmRecipe):
+    """beams: answers that are drawn. drafter: a recipe of its own, with its length, that drafts for
+    each of them."""
+
+    kind: Literal["sampled_beams"] = "sampled_beams"
+    beams: Annotated[int, Field(ge=1, le=32)]
+    drafter: Nested
+
+    @property
+    def lossless(self) -> bool:
+        """The best of several draws has not the law of one."""
+        return self.beams == 1
+
+    @property
+    def by_passes(self) -> bool:
+        return self.drafter.by_passes
+
+    def fit(self, target: Reading) -> None:
+        fit(self.drafter, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.drafter, self.name, target)
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        from ..strategies.sampled_beams import SampledBeams
+
+        drafter = make(self.drafter, self.name, target, tokenizer)
+        return SampledBeams(self.name, drafter, self.drafter.length.build(target), self.beams)

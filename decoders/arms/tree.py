@@ -1,0 +1,66 @@
+"""A draft model that offers several tokens at a position (D17)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from ..tree_shape import TreeShape
+from .base import DraftingRecipe
+from .neural import DraftModelRecipe
+
+if TYPE_CHECKING:
+    from ..protocols import Backend, Drafter
+
+MOST_NODES = 256
+Branch = tuple[Annotated[int, Field(ge=1, le=64)], ...]
+
+
+def require_bounds(shape: TreeShape, depths: int) -> None:
+    """Of a tree so deep. Raises ValueError."""
+    if len(shape.branch) > depths:
+        raise ValueError(
+            f"`branch` has {len(shape.branch)} depths, but a draft ends after {depths}; shorten "
+            "the one or lengthen the other"
+        )
+    if (nodes := shape.nodes(depths)) > MOST_NODES:
+        raise ValueError(
+            f"the tree has {nodes} nodes, more than {MOST_NODES}; lower `branch` or shorten drafts"
+        )
+
+
+def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
+    """Of an arm that drafts it. Raises ValueError."""
+    if arm.verifier.rule != "lossless":
+        raise ValueError("a tree is verified losslessly; leave `verifier` out")
+    require_bounds(shape, arm.length.longest)
+
+
+class TreeRecipe(DraftModelRecipe):
+    """drafter: as for `neural`. branch: children at the leading depths, one after them; `length` is
+    the depth. every: all nodes of a depth have children, else only the likeliest one."""
+
+    kind: Literal["tree"] = "tree"
+    branch: Annotated[Branch, Field(min_length=1)]
+    every: bool = False
+
+    @model_validator(mode="after")
+    def _in_bounds(self) -> TreeRecipe:
+        require_tree(self, self.shape)
+        return self
+
+    @property
+    def shape(self) -> TreeShape:
+        return TreeShape(self.branch, self.every)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..backends.tree import require_trees
+        from ..drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
+
+        require_trees(self.name, target, "a target")
+        model, vocab = self.load_model(target, tokenizer)
+        if not self.every:
+            return WidenedDrafter(NeuralDrafter(model, vocab), self.branch, target.context)
+        reader = require_trees(self.name, model, "a drafter")
+        return TreeDrafter(reader, vocab, self.branch, target.context)

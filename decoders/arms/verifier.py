@@ -1,0 +1,162 @@
+"""What `verifier:` may say: the name `lossless`, or a mapping of a rule and its thresholds."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_serializer, model_validator
+
+from .strict import Strict
+
+if TYPE_CHECKING:
+    from ..protocols import Verifier
+
+Nats = Annotated[float, Field(ge=0)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+
+class LosslessRule(Strict):
+    """D2. Written as its name alone."""
+
+    rule: Literal["lossless"] = "lossless"
+
+    @model_serializer
+    def _as_name(self) -> str:
+        return self.rule
+
+    @property
+    def lossless(self) -> bool:
+        return True
+
+    def build(self) -> Verifier:
+        from ..verify import Lossless
+
+        return Lossless()
+
+
+class LossyRule(Strict):
+    """D4: the draft is held between p / beta and p / (1 - alpha). Lossless at alpha 0, beta 1."""
+
+    rule: Literal["lossy"]
+    alpha: Share
+    beta: Annotated[float, Field(gt=0)] = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> LossyRule:
+        if self.alpha + self.beta < 1 - 1e-9:  # 1 - 0.7 is a little more than 0.3
+            raise ValueError(
+                f"`beta` must be at least 1 - alpha = {1 - self.alpha:g}; at 1 it is the usual one"
+            )
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        return self.alpha == 0 and self.beta == 1
+
+    def build(self) -> Verifier:
+        from ..verify import Lossy, lossy
+
+        mixture = partial(lossy.lossy, alpha=self.alpha, beta=self.beta)
+        return Lossy(mixture, self.lossless)
+
+
+class LossyStarRule(Strict):
+    """D4 with the beta that makes pi a distribution. Either alpha, or a KL budget for each token,
+    in nats, that alpha is chosen by. Lossless at 0."""
+
+    rule: Literal["lossy_star"]
+    alpha: Share | None = None
+    kl_budget: Nats | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> LossyStarRule:
+        if (self.alpha is None) == (self.kl_budget is None):
+            raise ValueError("give either `alpha` or `kl_budget`")
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        return 0 in (self.alpha, self.kl_budget)
+
+    def build(self) -> Verifier:
+        from ..verify import Lossy, lossy
+
+        if self.alpha is not None:
+            return Lossy(partial(lossy.lossy_star, alpha=self.alpha), self.lossless)
+        assert self.kl_budget is not None
+        return Lossy(partial(lossy.lossy_budget, kl_budget=self.kl_budget), self.lossless)
+
+
+class DeferralRule(Strict):
+    """D5 to D7: the draft's distribution, or the target's where the rule defers. No alpha makes
+    these lossless: a draft as sure as the target is never deferred."""
+
+    rule: Literal["chow", "diff", "opt"]
+    alpha: Nats
+    log_loss: bool = False
+
+    @model_validator(mode="after")
+    def _sometimes_defers(self) -> DeferralRule:
+        if self.alpha > 1 and self.rule != "opt" and not self.log_loss:
+            raise ValueError(
+                "`alpha` must be between 0 and 1, as probabilities are; above that nothing is "
+                "deferred (with `log_loss` it is in nats and has no limit)"
+            )
+        return self
+
+    @property
+    def lossless(self) -> bool:
+        return False
+
+    def build(self) -> Verifier:
+        from ..verify import SpeculativeCascade, deferral
+
+        rules = {"chow": deferral.chow, "diff": deferral.diff, "opt": deferral.opt}
+        return SpeculativeCascade(
+            partial(rules[self.rule], alpha=self.alpha, log_loss=self.log_loss)
+        )
+
+
+class BiLDStarRule(Strict):
+    """D8: defer where the target finds the draft's likeliest token more surprising than alpha."""
+
+    rule: Literal["bild_star"]
+    alpha: Nats
+
+    @property
+    def lossless(self) -> bool:
+        return False
+
+    def build(self) -> Verifier:
+        from ..verify import SpeculativeCascade, deferral
+
+        return SpeculativeCascade(partial(deferral.bild_star, alpha=self.alpha))
+
+
+class BiLDRule(Strict):
+    """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
+    lossless at 0. Fall back with `length: {k: 10, min_confidence: ...}`."""
+
+    rule: Literal["bild"]
+    rollback: Nats
+
+    @property
+    def lossless(self) -> bool:
+        return self.rollback == 0
+
+    def build(self) -> Verifier:
+        from ..verify import BiLD
+
+        return BiLD(self.rollback)
+
+
+def _named(value: Any) -> Any:
+    return {"rule": value} if isinstance(value, str) else value
+
+
+VerifierRecipe = Annotated[
+    LosslessRule | LossyRule | LossyStarRule | DeferralRule | BiLDStarRule | BiLDRule,
+    Field(discriminator="rule"),
+    BeforeValidator(_named),
+]

@@ -1,0 +1,63 @@
+"""A draft model that reviews what a cheaper one drafts (D14)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from .base import DraftingRecipe
+from .nested import Nested, fit, make, prepare, refuse_by_cost, words
+
+if TYPE_CHECKING:
+    from ..models.drafts import Reading
+    from ..protocols import Backend, Drafter
+
+
+class VerticalRecipe(DraftingRecipe):
+    """review: the middle model, a shipped name, a local transformers folder or a hub id. inner:
+    what drafts for it, its `length` the tokens of one such draft. lenience: how far the middle
+    model lets drafts pass that it would not write itself; 1 not at all. length: tokens shown to the
+    target."""
+
+    kind: Literal["vertical"] = "vertical"
+    review: str
+    inner: Nested
+    lenience: Annotated[float, Field(ge=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _possible(self) -> VerticalRecipe:
+        if self.inner.on_target:
+            raise ValueError(
+                "inner: an early exit runs on the target's own layers and cannot draft for another "
+                "model; put it into a horizontal cascade"
+            )
+        refuse_by_cost("inner", self.inner)
+        if self.length.min_confidence:
+            raise ValueError(
+                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "on `inner`"
+            )
+        return self
+
+    @property
+    def drafter(self) -> str:
+        return f"{self.review} reviewing {words(self.inner)}"
+
+    def fit(self, target: Reading) -> None:
+        from ..models.drafts import fitting
+
+        fitting(self.name, self.review, target)
+        fit(self.inner, self.name, target)
+
+    def prepare(self, target: Backend) -> None:
+        prepare(self.inner, self.name, target)
+
+    def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..drafters.vertical import VerticalDrafter
+        from ..models.drafts import find
+
+        review = find(self.name, self.review, target, tokenizer)
+        inner = make(self.inner, self.name, target, tokenizer)
+        length = self.inner.length.build()
+        return VerticalDrafter(review.load_reviewer(), inner, length, self.lenience)

@@ -1,0 +1,1 @@
+"""What decoding costs: passes as measured on this machine, and what theory makes of them."""

@@ -1,0 +1,157 @@
+"""What a pass of the target costs at each width on this machine: measured once, kept in the cache.
+
+Draft lengths are chosen by it (Leviathan et al., section 3.4, take a pass to cost the same at every
+width; a kernel that works on four rows at a time does not).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ..backends.sync import synchronize
+from ..files import write_atomically
+from ..machine import cpu_name
+from ..protocols import Backend
+
+WIDEST = 17
+CONTEXT = 192  # prompt tokens held while measuring
+REPEATS = 9
+QUIET = 1.3  # the usual time over the least above which something else was running too
+
+
+@dataclass(frozen=True)
+class PassCosts:
+    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one. busy: what a
+    pass usually took over the least of its width while this was measured, 1 on a quiet machine."""
+
+    verify_s: tuple[float, ...]
+    busy: float = 1.0
+
+    def __call__(self, width: int) -> float:
+        """Seconds of a pass over `width` tokens; beyond the widest measured, its share a token."""
+        widest = len(self.verify_s)
+        if width <= widest:
+            return self.verify_s[width - 1]
+        return self.verify_s[-1] * width / widest
+
+    def best_cut(self, chances: Sequence[float]) -> int:
+        """After how many drafted tokens to stop. chances: that the draft stands up to each.
+
+        A round gives 1 + sum(chances[:k]) tokens for one pass over k + 1; of the k with the most
+        tokens a second, the least.
+        """
+        expected = itertools.accumulate(chances, initial=1.0)
+        speeds = [tokens / self(k + 1) for k, tokens in enumerate(expected)]
+        return speeds.index(max(speeds))
+
+
+@dataclass(frozen=True)
+class Place:
+    """What the costs of one target depend on. target: weights and precision."""
+
+    target: str
+    backend: str
+    device: str
+    threads: int
+    torch: str
+
+    @classmethod
+    def of(cls, target: Backend, fingerprint: str) -> Place:
+        cuda = target.device.type == "cuda"
+        device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
+        kind = f"{type(target).__name__} {getattr(target, 'passes', '')}".strip()
+        return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
+
+    @property
+    def file(self) -> str:
+        text = json.dumps(asdict(self), sort_keys=True)
+        return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+
+
+_KNOWN: WeakKeyDictionary[Backend, PassCosts] = WeakKeyDictionary()
+
+
+def known(target: Backend) -> PassCosts | None:
+    """The costs that were learnt for this target, if any were."""
+    return _KNOWN.get(target)
+
+
+def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
+    """Read the costs from `folder`, or measure and write them; `known` has them from now on.
+
+    Measuring takes about 170 short passes and forgets what the target held. What was measured on a
+    busy machine is measured again at the next loading, and the quieter of the two kept. A file that
+    cannot be read is made anew, one that cannot be written is done without.
+    """
+    place = Place.of(target, fingerprint)
+    path = folder / place.file
+    costs = _read(path)
+    if costs is None or costs.busy >= QUIET:
+        measured = measure(target)
+        if costs is None or measured.busy < costs.busy:
+            costs = measured
+            _write(path, place, costs)
+    _KNOWN[target] = costs
+    return costs
+
+
+def measure(target: Backend) -> PassCosts:
+    """What the target held is forgotten."""
+    return undisturbed(time_passes(target))
+
+
+def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
+    """times: seconds of each repeat, by width. The least of a width or a wider one: what else runs
+    on the machine only adds, and so does a token."""
+    least = itertools.accumulate((min(each) for each in reversed(times)), min)
+    busy = statistics.median(statistics.median(each) / min(each) for each in times)
+    return PassCosts(tuple(reversed(list(least))), busy)
+
+
+def time_passes(target: Backend) -> list[list[float]]:
+    """Seconds of each repeat, by width; the repeats take turns."""
+    prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
+    target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
+    held = target.length
+    widest = min(WIDEST, target.context - held)
+    ids = torch.arange(widest, device=target.device) % target.vocab_size
+    times: list[list[float]] = [[] for _ in range(widest)]
+    for _ in range(REPEATS):
+        for width in range(1, widest + 1):
+            times[width - 1].append(seconds_of(target, ids[:width]))
+            target.truncate(held)
+    return times
+
+
+def seconds_of(target: Backend, ids: Tensor) -> float:
+    """One pass over `ids` [T]; the target holds them afterwards."""
+    started = time.perf_counter()
+    target.extend(ids)
+    synchronize(target.device)
+    return time.perf_counter() - started
+
+
+def _read(path: Path) -> PassCosts | None:
+    try:
+        held = json.loads(path.read_text())
+        costs = PassCosts(tuple(map(float, held["verify_s"])), float(held["busy"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return costs if costs.verify_s and min(costs.verify_s) > 0 else None
+
+
+def _write(path: Path, place: Place, costs: PassCosts) -> None:
+    with contextlib.suppress(OSError):  # measured again next time
+        write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

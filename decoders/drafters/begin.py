@@ -1,0 +1,17 @@
+"""Making a drafter ready for the answer's first token, where no loop does it."""
+
+from __future__ import annotations
+
+from ..protocols import Backend, Drafter, opening
+
+__all__ = ["begin"]
+
+
+def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
+    """Make ready to propose the answer's first token. The loop never asks for it, the prompt's own
+    pass gives it there; here the prompt's last token counts as not yet read, as the newest token
+    before any round."""
+    drafter.reset(prompt_ids)
+    start = opening(target, prompt_ids)
+    target.truncate(len(start) - 1)
+    drafter.commit(start)

@@ -1,0 +1,38 @@
+"""Files that are whole or not there: written beside their place, then renamed over it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A binary stream whose content takes the place of `path` when the block ends well.
+
+    A reader, or a kill at any moment, finds the old file or the new one; where the block raises,
+    the old one stays. Folders are made. Raises OSError where the disk refuses.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    scratch = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        scratch.chmod(0o644)  # mkstemp lets nobody else read
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """As `replacing`, for content at hand; text is written as UTF-8."""
+    with replacing(path) as stream:
+        stream.write(content.encode() if isinstance(content, str) else content)

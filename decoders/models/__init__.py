@@ -1,0 +1,1 @@
+"""Models as files: targets, drafters, whether they fit each other and the memory."""

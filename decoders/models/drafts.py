@@ -1,0 +1,206 @@
+"""The files that a recipe names: found, checked, and shown to fit the target."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from weakref import WeakValueDictionary
+
+from ..backends import fused
+from ..backends.hf import HFBackend
+from ..backends.hf_seq2seq import HFSeq2SeqBackend
+from ..backends.llama import LlamaBackend
+from ..backends.mapped import MappedBackend
+from ..draft_vocab import DraftVocab
+from ..errors import DraftpickError
+from ..protocols import Backend, EncoderDecoder
+from ..zoo.catalogue import shipped_folders, verify_files
+from . import targets
+
+
+def folder_of(arm: str, drafter: str, *needed: str) -> Path:
+    """A shipped name, a local folder or a hub id, whose folder holds the files `needed`."""
+    shipped, local = shipped_folders(), Path(drafter).expanduser()
+    if drafter in shipped:
+        folder = shipped[drafter]
+        verify_files(folder)
+    elif local.is_dir():
+        folder = local
+    else:
+        try:
+            folder = targets.resolve(drafter)
+        except DraftpickError as error:
+            raise DraftpickError(f"arm {arm!r}: {error}") from error
+    for name in needed:
+        if not (folder / name).is_file():
+            raise DraftpickError(
+                f"arm {arm!r}: {folder} holds no {name}; it wants the model/ folder that "
+                "`draftpick align` wrote for an arm of this kind"
+            )
+    if folder == local and (local / "card.json").is_file():
+        verify_files(local)
+    return folder
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a drafter must have in common with its target, loaded or not. tokenizer: the target's,
+    None where it is not known. layers: the target's, or its decoder's; None likewise. in_layers:
+    whether it runs them apart. state_size: of its final states; None where it is not known."""
+
+    vocab_size: int
+    encoder_decoder: bool
+    tokenizer: Any
+    layers: int | None = None
+    in_layers: bool = True
+    state_size: int | None = None
+
+    @classmethod
+    def of(cls, target: Backend, tokenizer: Any) -> Reading:
+        return cls(target.vocab_size, isinstance(target, EncoderDecoder), tokenizer)
+
+    @classmethod
+    def of_folder(cls, target: Path, tokenizer: Any, backend: str = "auto") -> Reading:
+        """backend: that it will be loaded with."""
+        return cls(
+            _vocab_size(target),
+            targets.is_encoder_decoder(target),
+            tokenizer,
+            targets.layers_of(target),
+            targets.runs_layers(target, backend),
+            targets.state_size_of(target),
+        )
+
+
+def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab | None]:
+    """The folder of a draft model, and its part of the target's vocabulary if it has not all of it.
+    Raises DraftpickError where there is no such model or it does not fit."""
+    folder = folder_of(arm, drafter, "config.json")
+    _require_same_kind(arm, folder, reading)
+    vocab = draft_vocab_of(arm, folder, reading.vocab_size)
+    if vocab is None:
+        _require_same_tokenizer(arm, folder, reading)
+    return folder, vocab
+
+
+def _require_same_kind(arm: str, folder: Path, reading: Reading) -> None:
+    """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
+    kinds = {True: "an encoder-decoder", False: "decoder-only"}
+    theirs, ours = targets.is_encoder_decoder(folder), reading.encoder_decoder
+    if theirs != ours:
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} is {kinds[theirs]} and the target is {kinds[ours]}; use "
+            "a drafter of the target's kind and tokenizer"
+        )
+
+
+def draft_vocab_of(arm: str, folder: Path, target_vocab: int) -> DraftVocab | None:
+    """The folder's reduced vocabulary, if it has one; it must have been made for this target's."""
+    vocab = DraftVocab.load(folder)
+    if vocab is not None and vocab.target_vocab != target_vocab:
+        raise DraftpickError(
+            f"arm {arm!r}: its drafter was made for a target vocabulary of "
+            f"{vocab.target_vocab}, this target has {target_vocab}; align one with "
+            "`draftpick align --target ...`"
+        )
+    return vocab
+
+
+def require_layers(arm: str, has: bool) -> None:
+    """has: whether the target's layers can be run apart. Raises DraftpickError."""
+    if not has:
+        raise DraftpickError(
+            f"arm {arm!r}: leaving early needs the native backend, which this target does not fit "
+            "or --backend hf has switched off, or a T5-like target; choose another arm"
+        )
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A draft model that fits the target, found and checked but not loaded. vocab: the part of the
+    target's vocabulary that it has, None for all of it."""
+
+    folder: Path
+    vocab: DraftVocab | None
+    target: Backend
+
+    def load(self) -> tuple[Backend, DraftVocab | None]:
+        """The model, with a cache of its own, and what it can say of the target's vocabulary."""
+        backend = _load(self.folder, self.target)
+        passes = getattr(self.target, "recorded", None)
+        if passes is not None and isinstance(backend, LlamaBackend):
+            fits = fused.misfit(backend.shape, backend.weights) is None
+            backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
+        return backend, self.vocab or common_vocab(backend, self.target)
+
+    def load_reviewer(self) -> Backend:
+        """The same in the target's ids, for a model that reviews."""
+        backend, vocab = self.load()
+        return backend if vocab is None else MappedBackend(backend, vocab)
+
+
+def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
+    """Raises DraftpickError where there is no such model or it does not fit the target."""
+    folder, vocab = fitting(arm, drafter, Reading.of(target, tokenizer))
+    return Checkpoint(folder, None if vocab is None else vocab.to(target.device), target)
+
+
+_LOADED: WeakValueDictionary[tuple[object, ...], Backend] = WeakValueDictionary()
+
+
+def _load(folder: Path, target: Backend) -> Backend:
+    """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
+    no more room than the target's."""
+    device, dtype, context = target.device, target.dtype, target.context
+    key = (folder, targets.fingerprint(folder), device, dtype)
+    held = _LOADED.get(key)
+    if isinstance(held, LlamaBackend):
+        return LlamaBackend(held.shape, held.weights, context)
+    if isinstance(held, HFBackend):
+        return HFBackend(held.model, context)
+    if isinstance(held, HFSeq2SeqBackend):
+        return HFSeq2SeqBackend(held.model, context)
+    _LOADED[key] = backend = targets.load_backend(folder, device, dtype, context=context)
+    return backend
+
+
+def _require_same_tokenizer(arm: str, folder: Path, reading: Reading) -> None:
+    """A whole-vocabulary drafter must mean the same by every id."""
+    if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
+        same = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()
+    else:
+        same = _vocab_size(folder) == reading.vocab_size
+    if not same:
+        raise DraftpickError(
+            f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
+            "tokens would mean other words. Use a drafter of the target's family, or align one "
+            "with `draftpick align`"
+        )
+
+
+def _vocab_size(folder: Path) -> int:
+    size = _config(folder).get("vocab_size")
+    if size is None:
+        raise DraftpickError(
+            f"{folder.name}: its config.json does not say `vocab_size`; save it anew with "
+            "transformers' save_pretrained"
+        )
+    return int(size)
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    text: dict[str, Any] = config.get("text_config", config)
+    return text
+
+
+def common_vocab(drafter: Backend, target: Backend) -> DraftVocab | None:
+    """One tokenizer, heads padded differently: what both can say. None where nothing differs."""
+    if drafter.vocab_size == target.vocab_size:
+        return None
+    common = list(range(min(drafter.vocab_size, target.vocab_size)))
+    vocab = DraftVocab(common, target.vocab_size).to(target.device)
+    vocab.from_target.clamp_(max=drafter.vocab_size - 1)  # no row of its own for "other"
+    return vocab

@@ -1,0 +1,150 @@
+"""What a model needs of a device's memory, and what is said where there is too little."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from ..backends.llama_weights import parts
+from ..backends.packed import Rounding
+from ..errors import Damaged, DraftpickError
+from ..machine import available_bytes
+
+GIB = 2**30
+STEP = 1024  # contexts are proposed in multiples of it
+OF_THE_SYSTEM = ("Cannot allocate memory", "can't allocate memory", "not enough memory")
+ROUNDED = {"int8": 1.0, "int4": 0.625}  # bytes a weight, scales and zeros included
+
+
+class OutOfMemory(DraftpickError):
+    """The device's memory does not hold the model, or a sequence."""
+
+
+@dataclass(frozen=True)
+class Need:
+    """weights: bytes that they take at least, parameters of them in `precision`. position: bytes of
+    one position's keys and values, 0 where the config does not say; context: positions, at most."""
+
+    parameters: int
+    precision: str
+    weights: int
+    position: int
+    context: int
+
+    def __str__(self) -> str:
+        said = (
+            f"{self.parameters / 1e9:.2f} billion parameters in {self.precision} take "
+            f"{self.weights / GIB:.1f} GiB"
+        )
+        if not self.position:
+            return said
+        held = self.context * self.position / GIB
+        return f"{said} and the keys and values of {self.context} positions {held:.1f} GiB"
+
+
+def need_of(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    rounding: Rounding | None,
+    context: int | None,
+) -> Need:
+    """Of a transformers folder; parameters as its safetensors files say. context: as given to
+    load_backend. Raises Damaged where a file is not whole."""
+    config = json.loads((folder / "config.json").read_text())
+    text = config.get("text_config", config)
+    parameters = sum(_stored(part) for part in parts(folder))
+    each = 0.0 if rounding is None else ROUNDED[rounding]
+    if rounding is None or device.type == "cpu":  # where they are kept beside the rounded ones
+        each += dtype.itemsize
+    holds = text.get("max_position_embeddings") or 0
+    return Need(
+        parameters,
+        rounding or str(dtype).removeprefix("torch."),
+        int(parameters * each),
+        _position(text) * dtype.itemsize,
+        min(context or holds, holds),
+    )
+
+
+def require(name: str, need: Need, device: torch.device) -> None:
+    """Raises OutOfMemory where the model cannot fit. On a CPU keys and values take memory only as
+    sequences grow, so that weights alone have to."""
+    free = free_bytes(device)
+    if free is None:
+        return
+    grows = device.type == "cpu"
+    if need.weights + (0 if grows else need.context * need.position) <= free:
+        return
+    room = 0 if grows or not need.position else (free - need.weights) // need.position
+    advice = "use a smaller model or fewer bytes a weight, --dtype int8 or int4"
+    if room >= STEP:
+        advice = f"lower --context to {room // STEP * STEP}"
+    raise OutOfMemory(
+        f"{name} does not fit: {need}, but {free / GIB:.1f} GiB of {device} are free; {advice}"
+    )
+
+
+@contextmanager
+def told(device: torch.device, doing: str) -> Iterator[None]:
+    """Where memory runs out meanwhile, OutOfMemory with what was being done and what is free."""
+    try:
+        yield
+    except (RuntimeError, MemoryError, OSError) as error:
+        if not _ran_out(error):
+            raise
+        free = free_bytes(device)
+        left = "" if free is None else f"; {free / GIB:.1f} GiB are free now"
+        raise OutOfMemory(
+            f"{device} ran out of memory {doing}{left}; lower --context, shorten the prompt, or "
+            "use a smaller model"
+        ) from error
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """What could still be taken, None where that is not known."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return available_bytes() if device.type == "cpu" else None
+
+
+def _stored(part: Path) -> int:
+    """Numbers in a safetensors file, by its header: its length in eight bytes, then JSON. Raises
+    Damaged where the file ends elsewhere than it says."""
+    size = part.stat().st_size
+    with part.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        try:
+            header = json.loads(file.read(min(length, size)))
+        except ValueError:
+            header = {}
+    kept = [tensor for name, tensor in header.items() if name != "__metadata__"]
+    if 8 + length + max((tensor["data_offsets"][1] for tensor in kept), default=0) != size:
+        raise Damaged(f"{part} is cut short or no safetensors file; fetch or save it again")
+    return sum(math.prod(tensor["shape"]) for tensor in kept)
+
+
+def _position(config: dict[str, int]) -> int:
+    """Numbers of one position's keys and values."""
+    heads = config.get("num_attention_heads")
+    layers, hidden = config.get("num_hidden_layers"), config.get("hidden_size")
+    if not (heads and layers and hidden):
+        return 0
+    kv_heads = config.get("num_key_value_heads") or heads
+    return 2 * layers * kv_heads * (config.get("head_dim") or hidden // heads)
+
+
+def _ran_out(error: Exception) -> bool:
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    return any(words in str(error) for words in OF_THE_SYSTEM)

@@ -1,0 +1,1 @@
+"""Many prompts at once, and drafters without the loop: what collection and training ask for."""

@@ -1,0 +1,92 @@
+"""A drafter without the loop, one query at a time: writing by itself, and led along an answer.
+
+For collection, and for drafters of any kind; `stack.py` does the same for many queries at once
+where the drafter is a native model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from ..chance import Generator
+from ..drafters import begin
+from ..protocols import Backend, Drafter, DraftLength, opening
+from ..records import Proposal, Request, Sampling
+from ..stopping import Stopper
+
+
+@dataclass
+class Alone:
+    """A drafter and the target that some drafters read along with."""
+
+    drafter: Drafter
+    target: Backend
+    _after: int = 0  # how long the context was that it drafted for last
+    _drafted: list[int] = field(default_factory=list)
+
+    @torch.inference_mode()
+    def write(
+        self, prompt_ids: list[int], most: int, eos_ids: tuple[int, ...], length: DraftLength
+    ) -> list[int]:
+        """Its own greedy answer: every draft counts as accepted, `length` says how long they are.
+        Shorter than `most` where the drafter ends it or has nothing to say. `target` must have just
+        read the prompt."""
+        begin(self.drafter, self.target, prompt_ids)
+        length.reset()
+        start, stopper = opening(self.target, prompt_ids), Stopper(Request(most), eos_ids)
+        context = list(start)
+        while not stopper.reason:
+            drafted = self._propose(context, min(max(1, length.next()), stopper.room))
+            if not drafted:
+                break
+            context += stopper.admit(drafted)
+            if not stopper.reason:
+                self._follow(context)
+        return context[len(start) :]
+
+    def start(self, prompt_ids: list[int]) -> None:
+        """Before `draft` leads along an answer to this prompt."""
+        self.target.prefill(prompt_ids)
+        self.drafter.reset(prompt_ids)
+        self._after, self._drafted = len(opening(self.target, prompt_ids)), []
+
+    @torch.inference_mode()
+    def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        """What it drafts to follow `context`: the last call's and at least one token more, as the
+        target wrote them."""
+        right = 0
+        for guess, token in zip(self._drafted, context[self._after :], strict=False):
+            if guess != token:
+                break
+            right += 1
+        stood = self._after + right + 1  # where the last round ended; then it may have sat out some
+        if stood < len(context):
+            self._follow(context[:stood])
+        self._follow(context)
+        self._after, self._drafted = len(context), self._propose(context, k, min_confidence)
+        return self._drafted
+
+    def _follow(self, context: list[int]) -> None:
+        """As the loop leaves a round: the target has read all of `context` but its newest token."""
+        unread = context[self.target.length : -1]
+        if unread:
+            self.target.extend(torch.tensor(unread, device=self.target.device))
+        self.drafter.commit(context)
+
+    def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
+        chance = Generator(self.target.device, 0)  # greedy: never asked
+        return lead(self.drafter.propose(context, k, Sampling(), chance, min_confidence))
+
+
+def lead(proposal: Proposal) -> list[int]:
+    """The tokens of a chain, or along a tree's first children."""
+    ids: list[int] = proposal.ids.tolist()
+    if proposal.parents is None:
+        return ids
+    nodes, node = list[int](), -1
+    while node in proposal.parents:
+        node = proposal.parents.index(node)
+        nodes.append(node)
+    return [ids[node] for node in nodes]

@@ -1,0 +1,308 @@
+"""Many prompts at once: what collection asks of an engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..arms import AUTOREGRESSIVE
+from ..backends.llama import LlamaBackend
+from ..chance import Generator
+from ..drafters import (
+    HybridDrafter,
+    MaxGramDrafter,
+    NullDrafter,
+    RecurrentDrafter,
+    TreeDrafter,
+    WidenedDrafter,
+)
+from ..errors import DraftpickError
+from ..loop import Method
+from ..protocols import opening
+from ..records import Request, Sampling
+from .alone import Alone
+from .costs import Costs, costs_of
+from .replay import Replay, replay
+from .stack import Guess, Stack, score, states_before
+from .unrolled import Known, Unrolled
+from .writer import write
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+
+@dataclass(frozen=True)
+class BatchOutput:
+    """Answers to n prompts. ids: new tokens, end-of-sequence included. embeddings: [n, d] float32.
+    Seconds are of the whole batch. replays: for an arm whose answers are its own, not the target's,
+    what it did to write each; None for others (see `Batch.teacher_forced`)."""
+
+    ids: list[list[int]]
+    embeddings: NDArray[np.float32]
+    prefill_s: float
+    decode_s: float
+    replays: list[Replay] | None = None
+
+
+class Batch:
+    """Batched where the models are native, one by one elsewhere; the answers are the same, but for
+    near-ties in bfloat16, whose sums run in another order where many rows are multiplied at once.
+
+    An arm that drafts for a lossless review can only speed up the target's answer: it is told by
+    what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
+    otherwise, or does not draft, has an answer of its own, so that it is run as it is.
+
+    costs: what passes cost on this machine; None measures them when they are first needed.
+    """
+
+    def __init__(self, engine: Engine, costs: Costs | None = None) -> None:
+        self._engine, self._costs = engine, costs
+        target = engine.target
+        self._target = Stack.of_backend(target) if isinstance(target, LlamaBackend) else None
+
+    @property
+    def cost_table(self) -> Costs:
+        """What passes cost on this machine, measured when first asked for."""
+        if self._costs is None:
+            self._costs = costs_of(self._engine)
+        return self._costs
+
+    def costs(self) -> dict[str, Any]:
+        """Seconds of each target width (`verify_s`) and each arm's drafted token (`draft_s`)."""
+        return self.cost_table.to_json()
+
+    def target(
+        self,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seed: int = 0,
+    ) -> BatchOutput:
+        """The target's own answers, greedy or sampled."""
+        request = Request(max_new_tokens, Sampling(temperature), seed=seed)
+        for prompt in prompts:
+            self._engine.check(prompt, request)
+        if self._target is None:
+            return self._one_by_one(prompts, request)
+        return self._write(self._target, prompts, max_new_tokens, temperature, seed)
+
+    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+        """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
+        answers."""
+        method = self._lossless(name)
+        if method is None:
+            return self._live(name, prompts, max_new_tokens)
+        if isinstance(method.drafter, MaxGramDrafter):
+            return self._copied(method.drafter, prompts, max_new_tokens)
+        stack = Stack.of_drafter(method.drafter)
+        if stack is None:
+            return self._alone(method, prompts, max_new_tokens)
+        return self._write(stack, prompts, max_new_tokens, 0.0, 0)
+
+    def teacher_forced(
+        self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
+    ) -> list[Replay]:
+        """The arm's loop at temperature 0, replayed along the target's answers."""
+        method = self._lossless(name)
+        if method is None:
+            raise DraftpickError(
+                f"arm {name!r} gives answers of its own, so that it cannot be replayed along the "
+                "target's; its figures come with the answers"
+            )
+        pairs = list(zip(prompts, target_ids, strict=True))
+        if isinstance(method.drafter, MaxGramDrafter):
+            return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
+        drafter = method.drafter
+        model = drafter.model if isinstance(drafter, HybridDrafter) else drafter
+        if isinstance(model, RecurrentDrafter) and self._target is not None:
+            states = states_before(self._target, prompts, target_ids)
+            unrolled = Unrolled(model.head, states, target_ids)
+            if isinstance(drafter, HybridDrafter):
+                return [
+                    self._forced_hybrid(name, *pair, partial(unrolled, row))
+                    for row, pair in enumerate(pairs)
+                ]
+            return [
+                self._forced(name, answer, partial(unrolled, row))
+                for row, answer in enumerate(target_ids)
+            ]
+        stack = Stack.of_drafter(method.drafter)
+        if stack is None:
+            return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
+        scored = score(stack, prompts, target_ids)
+        return [
+            self._forced(name, answer, partial(_run, own))
+            for answer, own in zip(target_ids, scored, strict=True)
+        ]
+
+    def _lossless(self, name: str) -> Method | None:
+        """The arm's parts where it drafts for a lossless review, else None."""
+        method = self._engine.strategy(name)
+        if not isinstance(method, Method) or not method.verifier.lossless:
+            return None
+        if isinstance(method.drafter, NullDrafter):
+            raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
+        return method
+
+    def _drafting(self, name: str) -> Method:
+        method = self._lossless(name)
+        assert method is not None
+        return method
+
+    def _forced(
+        self, name: str, answer: Sequence[int], guesses: Callable[[int, int], list[Guess]]
+    ) -> Replay:
+        """guesses(at, k): the k that would follow answer[:at]. Most are made on the true prefix,
+        which is what a draft stands on as long as it is accepted; after its first wrong token the
+        rest only counts as drafted. How much that is, the live loop may answer otherwise where
+        `min_confidence` stops a draft."""
+        length, costs = self._drafting(name).length, self.cost_table
+
+        def draft(at: int, k: int) -> list[int]:
+            run = guesses(at, k)
+            for count, guess in enumerate(run):
+                if guess.confidence < length.min_confidence:
+                    return [g.token for g in run[:count]]
+            return [g.token for g in run]
+
+        agree = [i == 0 or guesses(i, 1)[0].token == token for i, token in enumerate(answer)]
+        return replay(answer, draft, length, agree, costs.draft_s[name], costs.verify)
+
+    def _forced_copy(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
+        method, costs = self._drafting(name), self.cost_table
+        drafter = method.drafter
+        assert isinstance(drafter, MaxGramDrafter)
+        drafter.reset(prompt)
+        start, agree = opening(self._engine.target, prompt), [True]
+        for at in range(1, len(answer)):
+            context = start + answer[:at]
+            drafter.commit(context)
+            agree.append(drafter.guess(context, 1) == answer[at : at + 1])
+        drafter.reset(prompt)
+
+        def draft(at: int, k: int) -> list[int]:
+            context = start + answer[:at]
+            drafter.commit(context)
+            return drafter.guess(context, k)
+
+        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _forced_hybrid(
+        self,
+        name: str,
+        prompt: list[int],
+        answer: list[int],
+        guesses: Callable[[int, int], list[Guess]],
+    ) -> Replay:
+        """guesses: as in `_forced`, its model's."""
+        method, costs = self._drafting(name), self.cost_table
+        assert isinstance(method.drafter, HybridDrafter)
+        start = opening(self._engine.target, prompt)
+
+        def model(context: list[int], k: int) -> list[int]:
+            return [guess.token for guess in guesses(len(context) - len(start), k)]
+
+        drafter = method.drafter.over(Known(model, self._engine.target))
+        chance = Generator(self._engine.target.device, 0)  # greedy: never asked
+
+        def draft(at: int, k: int) -> list[int]:
+            context = start + answer[:at]
+            drafter.commit(context)
+            ids: list[int] = drafter.propose(context, k, Sampling(), chance).ids.tolist()
+            return ids
+
+        drafter.reset(prompt)
+        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
+        drafter.reset(prompt)
+        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
+        """One pass for the agreement, a draft of one token everywhere; another for the rounds, by
+        the loop itself where it drafts trees."""
+        method, costs = self._drafting(name), self.cost_table
+        alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
+        start = opening(self._engine.target, prompt)
+        alone.start(prompt)
+        agree = [
+            at == 0 or alone.draft(start + answer[:at], 1) == [token]
+            for at, token in enumerate(answer)
+        ]
+        if isinstance(method.drafter, TreeDrafter | WidenedDrafter):  # any branch may stand
+            result = self._engine.decode(name, prompt, Request(len(answer)))
+            return Replay(agree, result.rounds, result.drafted, result.accepted)
+        alone.start(prompt)
+
+        def draft(at: int, k: int) -> list[int]:
+            return alone.draft(start + answer[:at], k, confidence)
+
+        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+
+    def _alone(self, method: Method, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+        alone, answers, decode_s = Alone(method.drafter, self._engine.target), [], 0.0
+        for prompt in prompts:
+            self._engine.prefill(prompt)
+            started = time.perf_counter()
+            answers.append(alone.write(prompt, max_new_tokens, self._engine.eos_ids, method.length))
+            decode_s += time.perf_counter() - started
+        none = np.zeros((len(prompts), 0), dtype=np.float32)
+        return BatchOutput(answers, none, 0.0, decode_s)
+
+    def _live(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+        request = Request(max_new_tokens)
+        results = [self._engine.decode(name, prompt, request) for prompt in prompts]
+        return BatchOutput(
+            [result.ids for result in results],
+            np.zeros((len(prompts), 0), dtype=np.float32),
+            sum(result.prefill_s for result in results),
+            sum(result.decode_s for result in results),
+            [
+                Replay([], result.target_calls - 1, result.drafted, result.accepted)
+                for result in results
+            ],
+        )
+
+    def _copied(
+        self, drafter: MaxGramDrafter, prompts: list[list[int]], max_new_tokens: int
+    ) -> BatchOutput:
+        started = time.perf_counter()
+        answers = []
+        for prompt in prompts:
+            drafter.reset(prompt)
+            start = opening(self._engine.target, prompt)
+            context = list(start)
+            while len(context) < len(start) + max_new_tokens:
+                drafter.commit(context)
+                token = drafter.guess(context, 1)
+                context += token
+                if not token or token[0] in self._engine.eos_ids:
+                    break
+            answers.append(context[len(start) :])
+        none = np.zeros((len(prompts), 0), dtype=np.float32)
+        return BatchOutput(answers, none, 0.0, time.perf_counter() - started)
+
+    def _write(
+        self, stack: Stack, prompts: list[list[int]], most: int, temperature: float, seed: int
+    ) -> BatchOutput:
+        out = write(stack, prompts, most, self._engine.eos_ids, temperature, seed)
+        return BatchOutput(out.ids, out.embeddings.numpy(), out.prefill_s, out.decode_s)
+
+    def _one_by_one(self, prompts: list[list[int]], request: Request) -> BatchOutput:
+        ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
+        for prompt in prompts:
+            prefilled = self._engine.prefill(prompt)
+            result = self._engine.decode(AUTOREGRESSIVE, prompt, request, prefilled)
+            ids.append(result.ids)
+            embeddings.append(prefilled.embedding.cpu().numpy())
+            prefill_s += prefilled.prefill_s
+            decode_s += result.decode_s
+        return BatchOutput(ids, np.stack(embeddings), prefill_s, decode_s)
+
+
+def _run(guesses: list[Guess], at: int, k: int) -> list[Guess]:
+    return guesses[at : at + k]

@@ -1,0 +1,90 @@
+"""What decoding costs on this machine: the target at each width, each drafter for each token.
+
+Used by modelled tokens/s and the replay of adaptive draft lengths; sizes alone would mislead
+(methods that batch well verify nearly for free).
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..arms import AUTOREGRESSIVE
+from ..backends.sync import synchronize
+from ..chance import Generator
+from ..costs.passes import CONTEXT, REPEATS, PassCosts, known, seconds_of
+from ..costs.passes import measure as measure_passes
+from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
+from ..protocols import Backend, Drafter, Drafts, opening
+from ..records import Sampling
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+DRAFTED = 4
+
+
+@dataclass(frozen=True)
+class Costs:
+    """verify_s: seconds of one target pass of width i + 1. draft_s: seconds for each drafted token,
+    by arm; an arm without a drafter is left out."""
+
+    verify_s: list[float]
+    draft_s: dict[str, float]
+
+    def verify(self, width: int) -> float:
+        """Seconds of one target pass over `width` tokens."""
+        return PassCosts(tuple(self.verify_s))(width)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def costs_of(engine: Engine) -> Costs:
+    """`measure` of an engine's target and of all its drafters."""
+    strategies = {name: engine.strategy(name) for name in engine.arms if name != AUTOREGRESSIVE}
+    drafters = {name: s.drafter for name, s in strategies.items() if isinstance(s, Drafts)}
+    return measure(engine.target, drafters)
+
+
+def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
+    """The passes' costs, measured unless they are known; and the drafters'. What the target held is
+    forgotten.
+
+    An early exit spares the target the lower layers of the tokens that it drafted; that saving,
+    measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
+    the round's time. A hybrid's drafted token is charged as one of its model, copied or not.
+    """
+    passes = known(target) or measure_passes(target)
+    prompt = [1 + i % 97 for i in range(CONTEXT)]
+    draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
+    return Costs(list(passes.verify_s), draft_s)
+
+
+def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
+    drafter = drafter.model if isinstance(drafter, HybridDrafter) else drafter
+    model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
+    sampling, chance = Sampling(), Generator(target.device, 0)
+    context = [*opening(target, prompt), 5]
+    newest = torch.tensor(context[-1:], device=target.device)
+    target.prefill(prompt)
+    drafter.reset(prompt)
+    spent, spared = [], []
+    for _ in range(REPEATS):
+        started = time.perf_counter()
+        proposal = drafter.propose(context, DRAFTED, sampling, chance)
+        synchronize(target.device)
+        spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
+        if isinstance(model, EarlyExitDrafter):
+            drafted = torch.cat([newest, proposal.ids[: proposal.depth]])  # without siblings
+            prepared = seconds_of(target, drafted)
+            target.truncate(len(context) - 1)
+            spared.append((seconds_of(target, drafted) - prepared) / len(proposal.ids))
+        target.truncate(len(context) - 1)
+        drafter.commit(context)
+    return max(0.0, statistics.median(spent) - (statistics.median(spared) if spared else 0.0))

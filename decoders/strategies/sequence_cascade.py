@@ -1,0 +1,110 @@
+"""Sequence cascade with Chow's rule (D10; Narasimhan et al., Faster Cascades via Speculative
+Decoding, equation 1): the draft model's whole answer, or the target's."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..chance import Chance
+from ..drafters import NeuralDrafter, NullDrafter
+from ..lengths import FixedLength
+from ..loop import Clock, Method
+from ..protocols import Backend, Emit, opening
+from ..records import DecodeResult, Prefilled, Request, Sampling
+from ..sampling import penalise, seen_mask
+from ..stopping import Stopper
+from ..verify import Lossless
+from .tally import Books
+
+
+@dataclass(frozen=True)
+class SequenceCascade:
+    """The draft model's answer stands where its probability is at least 1 - alpha: the mean of its
+    tokens' (geometric), or unnormalised, as the paper states it, their product.
+
+    Nothing is emitted before that is known. In the result drafted counts the draft model's tokens;
+    accepted is all of them or none.
+    """
+
+    name: str
+    drafter: NeuralDrafter
+    alpha: float
+    normalised: bool = True
+
+    @property
+    def parameters(self) -> int:
+        return self.drafter.parameters
+
+    @property
+    def context(self) -> int:
+        return self.drafter.context
+
+    @torch.inference_mode()
+    def decode(
+        self,
+        target: Backend,
+        prompt_ids: list[int],
+        prefilled: Prefilled,
+        request: Request,
+        stopper: Stopper,
+        chance: Chance,
+        emit: Emit,
+    ) -> DecodeResult:
+        books = Books(Clock(target.device), prefilled.prefill_s)
+        self.drafter.reset(prompt_ids)
+        start = opening(target, prompt_ids)
+        self.drafter.commit(start)
+        books.prefill_s += books.clock.lap()
+        answer = self._write(start, request.sampling, stopper.fresh(), chance)
+        logs = self._log_probabilities(start, answer, request.sampling)
+        stands = self._certainty(logs) >= 1 - self.alpha
+        books.draft_s += books.clock.lap()
+        calls = self.drafter.calls + 1  # with the pass that scored the answer
+        spent = calls * self.drafter.parameters
+        if stands:
+            emit(stopper.admit(answer))
+            books.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
+            books.drafted, books.stood = len(answer), [1] * len(answer)
+            return books.close(self.name, prompt_ids, answer, stopper, calls, spent)
+        alone = Method(self.name, NullDrafter(target.device), Lossless(), FixedLength(0))
+        result = alone.decode(target, prompt_ids, prefilled, request, stopper, chance, emit)
+        return replace(
+            result,
+            drafted=len(answer),
+            accepted_per_position=[0] * len(answer),
+            draft_calls=calls,
+            draft_work=spent,
+            prefill_s=result.prefill_s + books.prefill_s - prefilled.prefill_s,
+            draft_s=books.draft_s,
+        )
+
+    def _write(
+        self, start: list[int], sampling: Sampling, stopper: Stopper, chance: Chance
+    ) -> list[int]:
+        context = list(start)
+        while not stopper.reason:
+            context += stopper.admit(
+                self.drafter.propose(context, 1, sampling, chance).ids.tolist()
+            )
+            self.drafter.commit(context)
+        return context[len(start) :]
+
+    def _log_probabilities(self, start: list[int], answer: list[int], sampling: Sampling) -> Tensor:
+        """[n] each token's, at temperature 1 and unfiltered, after any repetition penalty."""
+        vocab, device = self.drafter.vocab, self.drafter.backend.device
+        ids = torch.tensor(answer, device=device)
+        self.drafter.backend.truncate(len(start) - 1)
+        logits = self.drafter.logits(torch.tensor([start[-1], *answer[:-1]], device=device))
+        if sampling.repetition_penalty != 1:
+            width = logits.shape[-1] if vocab is None else vocab.target_vocab
+            seen = seen_mask(start, ids[:-1], len(answer), width)
+            logits = penalise(logits, sampling, seen if vocab is None else seen[:, vocab.to_target])
+        drafted = ids if vocab is None else vocab.from_target[ids]
+        return logits.float().log_softmax(-1).gather(1, drafted.unsqueeze(1)).squeeze(1)
+
+    def _certainty(self, logs: Tensor) -> float:
+        return math.exp(float(logs.mean() if self.normalised else logs.sum()))

@@ -1,0 +1,63 @@
+"""Policies by name: how each is trained from a table of rewards."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from .errors import PolicyError, unknown
+from .exact import fit_exact
+from .fixed import fit_best_fixed, fit_fixed, fit_uniform
+from .knn import fit_knn
+from .logistic import fit_logistic
+from .records import Fit, Fitted, RewardTable
+from .regression import fit_regression
+from .reinforce import fit_reinforce
+
+POLICIES: dict[str, Fit] = {
+    "reinforce": fit_reinforce,
+    "exact": fit_exact,
+    "knn": fit_knn,
+    "regression": fit_regression,
+    "logistic": fit_logistic,
+    "best-fixed": fit_best_fixed,
+    "fixed": fit_fixed,
+    "uniform": fit_uniform,
+}
+
+
+def options_of(name: str) -> dict[str, Any]:
+    """The options that a policy's fit function takes, with their defaults."""
+    if name not in POLICIES:
+        raise unknown("policy", name, list(POLICIES))
+    parameters = inspect.signature(POLICIES[name]).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+
+def fit(
+    name: str,
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    seed: int = 0,
+    **options: Any,
+) -> Fitted:
+    """Train the named policy on the table; validation is only measured (see ``keep_best``).
+
+    Raises PolicyError for an unknown name or option, and for tables that do not belong together.
+    """
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            raise PolicyError(
+                f"the policy {name!r} has no option {option!r}; it takes: "
+                f"{', '.join(known) or 'none'}"
+            )
+    if validation is not None:
+        ours = (table.arms, table.embedder, table.dimension, table.reward_name)
+        theirs = (validation.arms, validation.embedder, validation.dimension)
+        if ours != (*theirs, validation.reward_name):
+            raise PolicyError(
+                "the training and validation tables differ in arms, embedder, width or reward; "
+                "derive both from the same collection"
+            )
+    return POLICIES[name](table, validation, seed, **options)

@@ -1,0 +1,173 @@
+"""Reaching an MLflow store: the default one, a check that fails fast, clean global state."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from .errors import PolicyError
+
+SQLITE = "sqlite:///"
+PING_S = 4  # seconds that a first request to a tracking server may take
+LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
+
+
+def default_uri() -> str:
+    """MLFLOW_TRACKING_URI where it is set, else mlruns/mlflow.db under the working directory."""
+    return os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{Path.cwd()}/mlruns/mlflow.db"
+
+
+def shown(uri: str) -> str:
+    """The URI without its password."""
+    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
+
+
+def sqlite_path(uri: str) -> Path | None:
+    """The database file of an SQLite URI, None for any other store."""
+    return Path(uri[len(SQLITE) :].partition("?")[0]) if uri.startswith(SQLITE) else None
+
+
+@contextmanager
+def using(uri: str | None, create: bool = True) -> Iterator[str]:
+    """Point MLflow at the store, checked to answer, and put MLflow's settings back afterwards.
+
+    Yields the URI. create: make an SQLite store that does not exist. Raises PolicyError, within
+    seconds, for a store that cannot be reached.
+    """
+    uri = uri or default_uri()
+    # MLflow reports usage over the network unless told not to; nothing here may phone home.
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", "false")  # a few small files
+    import mlflow
+
+    path = sqlite_path(uri)
+    if path is not None:
+        _check_file(uri, path, create)
+    before_env = os.environ.get("MLFLOW_TRACKING_URI")
+    was_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
+    before = mlflow.get_tracking_uri() if was_set else None
+    with _quiet():
+        _ping(uri, LIMIT_S if path is None else None)
+        mlflow.set_tracking_uri(uri)
+        try:
+            yield uri
+        finally:
+            mlflow.set_tracking_uri(before or "")
+            if before_env is None:
+                os.environ.pop("MLFLOW_TRACKING_URI", None)
+            else:
+                os.environ["MLFLOW_TRACKING_URI"] = before_env
+
+
+def _check_file(uri: str, path: Path, create: bool) -> None:
+    """MLflow retries a broken database for minutes; these are the cases worth saying at once."""
+    try:
+        if not path.exists():
+            if not create:
+                raise PolicyError(
+                    f"there is no MLflow store at {uri}; train there first or give --tracking-uri"
+                )
+            path.parent.mkdir(parents=True, exist_ok=True)
+        head = b""
+        if path.exists():
+            with path.open("r+b" if create else "rb") as file:
+                head = file.read(16)
+    except OSError as error:
+        raise unreachable(uri, f"{error.strerror or error}") from error
+    if head and not head.startswith(b"SQLite format 3"):
+        raise unreachable(uri, "the file is not an SQLite database")
+    if not os.access(path.parent, os.W_OK):
+        raise unreachable(uri, f"{path.parent} is not writable")
+
+
+def _ping(uri: str, limit_s: float | None) -> None:
+    """One small request without retries; in a thread where a driver might hang (limit_s)."""
+    from mlflow import MlflowClient
+
+    def ask() -> None:
+        MlflowClient(tracking_uri=uri).search_experiments(max_results=1)
+
+    low = {
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+        "MLFLOW_HTTP_REQUEST_TIMEOUT": str(PING_S),
+    }
+    before = {name: os.environ.get(name) for name in low}
+    os.environ.update(low)
+    try:
+        failure = _run(ask, limit_s)
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+    if failure is not None:
+        raise unreachable(uri, str(failure)) from failure
+
+
+def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
+    failures: list[Exception] = []
+
+    def guarded() -> None:
+        try:
+            ask()
+        except Exception as error:  # whatever a driver raises: it is told to the user
+            failures.append(error)
+
+    if limit_s is None:
+        guarded()
+    else:
+        thread = threading.Thread(target=guarded, daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if thread.is_alive():
+            return TimeoutError(f"no answer within {limit_s:g} seconds")
+    return failures[0] if failures else None
+
+
+def unreachable(uri: str, why: str) -> PolicyError:
+    """The error for a store that does not work; credentials are taken out of it."""
+    reason = shown(" ".join(why.split()))[:200]
+    return PolicyError(
+        f"cannot use the MLflow tracking store {shown(uri)}: {reason}; start that server, or give "
+        "another one with --tracking-uri or MLFLOW_TRACKING_URI"
+    )
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """MLflow and its migrations say a dozen lines when they make a database."""
+    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
+    """Download a policy's artifacts into the folder. Raises PolicyError where there are none."""
+    with using(tracking_uri, create=False) as store:
+        import mlflow
+
+        try:
+            return Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
+        except Exception as error:  # MLflow, the file system or an object store: one sentence
+            raise PolicyError(
+                f"cannot fetch {uri} from {shown(store)}: {one_line(error)}; check the name, or "
+                "give the store with --tracking-uri"
+            ) from error
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, in one line of at most 300 characters, without passwords."""
+    return shown(" ".join(str(error).split()))[:300]

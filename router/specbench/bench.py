@@ -1,0 +1,166 @@
+"""`draftpick specbench`: run (or go on with) a benchmark and write all its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decoders.errors import DraftpickError
+from decoders.files import write_atomically
+from decoders.provenance import measured_on, versions
+from decoders.records import Request
+
+from ..route import Router
+from . import markdown, plots
+from .answers import write_answers
+from .journal import Journal, read_rows
+from .records import Row
+from .run import choose_methods, run, settings_of
+from .summary import summarise
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from collect.queries import Query
+
+
+def specbench(
+    router: Router,
+    questions: Sequence[Query],
+    request: Request,
+    out: Path,
+    *,
+    arms: Sequence[str] | None = None,
+    policy_label: str | None = None,
+    seed: int = 0,
+    hardware: dict[str, Any] | None = None,
+    ask: bool = True,
+    quiet: bool = False,
+) -> dict[str, Any]:
+    """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
+
+    Returns the summary. Killed and started again with the same settings it goes on, with more
+    questions too; other settings raise DraftpickError. ask: False sums up what `out` holds of them.
+    """
+    settings, rows = ask_all(
+        router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
+        ask=ask, quiet=quiet,
+    )  # fmt: skip
+    summary = summarise(
+        rows,
+        greedy=request.sampling.greedy,
+        eos_ids=router.engine.eos_ids,
+        seed=seed,
+        about={
+            "target": router.engine.target_name,
+            "arms_fingerprint": settings["arms"],
+            "settings": settings,
+            "hardware": hardware or measured_on(),
+            "versions": versions(),
+        },
+    )
+    write_answers(out, router.engine.target_name, rows)
+    write_outputs(out, summary)
+    return summary
+
+
+def ask_all(
+    router: Router,
+    questions: Sequence[Query],
+    request: Request,
+    out: Path,
+    *,
+    arms: Sequence[str] | None = None,
+    policy_label: str | None = None,
+    seed: int = 0,
+    ask: bool = True,
+    quiet: bool = False,
+) -> tuple[dict[str, Any], list[Row]]:
+    """The measuring itself: every question through every arm, paired, interleaved, journaled in
+    `out`, with a progress bar. Returns the run's settings and a row for each question; with `ask`
+    False, for each that was asked before."""
+    methods = choose_methods(router, arms)
+    settings = settings_of(router, methods, request, seed, policy_label)
+    if not ask:
+        held = {row.question_id for row in read_rows(out)}
+        questions = [question for question in questions if question.id in held]
+        if not questions:
+            raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
+    journal = Journal(out, settings)
+    rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
+    by_id = {row.question_id: row for row in rows}
+    return settings, [by_id[question.id] for question in questions]
+
+
+def write_outputs(out: Path, summary: dict[str, Any]) -> None:
+    """summary.json, summary.md and plots/*.png."""
+    write_atomically(out / "summary.json", json.dumps(summary, indent=2) + "\n")
+    write_atomically(out / "summary.md", markdown.render(summary))
+    folder = out / "plots"
+    folder.mkdir(exist_ok=True)
+    for name, draw in plots.all_of(summary).items():
+        (folder / f"{name}.png").write_bytes(plots.png(draw(summary)))
+
+
+def result_tables(summary: dict[str, Any]) -> list[Table]:
+    """The two tables that end a run on the terminal."""
+    return [
+        rich_table("Overall", *markdown.overall_table(summary)),
+        rich_table("Speed-up by task", *markdown.task_table(summary)),
+    ]
+
+
+def rich_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    """A Markdown table's content for the terminal, numbers to the right."""
+    from rich.table import Table
+
+    table = Table(title=title)
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    for row in rows:
+        table.add_row(*[_rich(text) for text in row])
+    return table
+
+
+def _rich(text: str) -> str:
+    bold = text.startswith("**")
+    return f"[bold green]{text.strip('*')}[/bold green]" if bold else text
+
+
+def _with_progress(
+    router: Router,
+    questions: Sequence[Query],
+    methods: Sequence[str],
+    request: Request,
+    seed: int,
+    journal: Journal,
+    quiet: bool,
+) -> list[Row]:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("ETA"),
+        TimeRemainingColumn(),
+    )
+    console = Console(stderr=True, quiet=quiet)
+    # Few redraws: the bar's thread shares the cores with what is being timed.
+    with Progress(*columns, console=console, refresh_per_second=1) as progress:
+        bar = progress.add_task(f"{len(methods)} methods", total=len(questions))
+        progress.update(bar, completed=len(journal.rows))
+        return run(
+            router, questions, methods, request, seed, journal, lambda row: progress.advance(bar)
+        )

@@ -1,0 +1,1 @@
+"""`draftpick theory`: how far to draft, computed from acceptance and costs."""
