@@ -22,7 +22,7 @@ from router.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"`([^`\n]+)`")
@@ -232,7 +232,7 @@ def test_the_table_at_a_glance_is_the_measured_one(monkeypatch: pytest.MonkeyPat
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from glance import glance
 
-    table = "\n".join(glance(page("docs/methods_measured.md")))
+    table = "\n".join(glance(page("docs/notes/methods_measured.md")))
     assert f"<!-- glance -->\n{table}\n<!-- /glance -->" in page("docs/methods.md")
     assert table.count("x |") > 100
 
