@@ -76,6 +76,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 COMMANDS = list(command_lines())
+INSTALL = ("pip", "install", ".")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -155,7 +156,7 @@ def test_options_in_the_text_exist(page: Path) -> None:
 
 
 def test_the_other_commands_exist() -> None:
-    """make, mlflow and scripts of ours; anything else a reader could not have."""
+    """make, mlflow, scripts of ours and the installation; a reader may lack anything else."""
     others = [(where, w) for where, w in COMMANDS if Path(w[0]).name != "draftpick"]
     assert others
     for where, (program, *arguments) in others:
@@ -166,7 +167,7 @@ def test_the_other_commands_exist() -> None:
             for flag in (a for a in arguments if a.startswith("--")):
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
-            assert program in ("make", "mlflow"), where
+            assert program in ("make", "mlflow") or (program, *arguments) == INSTALL, where
 
 
 def test_make_targets_exist() -> None:
@@ -226,6 +227,10 @@ def test_the_router_has_what_the_readme_calls() -> None:
     assert calls
     members = {field.name for field in fields(RoutedResult)} | set(dir(RoutedResult))
     assert set(re.findall(r"\banswer\.(\w+)", page("README.md"))) <= members
+
+
+def test_the_readme_says_how_to_install_a_checkout() -> None:
+    assert list(INSTALL) in [words for where, words in COMMANDS if where.startswith("README.md")]
 
 
 def test_the_table_at_a_glance_is_the_measured_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,7 +405,7 @@ def test_the_readme_lists_the_arms_that_ship() -> None:
     assert sorted(listed) == sorted(load_arms())
 
 
-def test_the_readme_lists_the_fields_of_json() -> None:
+def test_the_fields_of_json_are_listed() -> None:
     from router.route import RoutedResult
 
     class Anything:
@@ -408,7 +413,7 @@ def test_the_readme_lists_the_fields_of_json() -> None:
             return [] if name.endswith(("ids", "position")) else 1.0
 
     result: Any = Anything()
-    assert set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json()) <= in_backticks("README.md")
+    assert set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json()) <= in_backticks("docs/usage.md")
 
 
 def test_every_reward_policy_and_column_is_documented() -> None:
@@ -420,7 +425,7 @@ def test_every_reward_policy_and_column_is_documented() -> None:
 
     assert set(REWARDS) <= in_backticks("docs/rewards.md")
     assert set(POLICIES) <= in_backticks("docs/policies.md")
-    assert set(TASKS) <= in_backticks("README.md")
+    assert set(TASKS) <= in_backticks("docs/usage.md")
     columns = {*QUERIES_SCHEMA.names, *OUTCOMES_SCHEMA.names}
     recorded = {field.name for record in (Identity, Cell) for field in fields(record)}
     assert columns | recorded <= in_backticks("docs/data.md")
