@@ -393,6 +393,14 @@ def test_source_files_named_exist(page: Path) -> None:
             assert (ROOT / words).exists(), words
 
 
+def test_pages_of_figures_begin_with_conclusions() -> None:
+    notes = sorted((ROOT / "docs" / "notes").glob("*.md"))
+    assert notes
+    for figures in (ROOT / "docs" / "gpu.md", ROOT / "docs" / "results.md", *notes):
+        headings = re.findall(r"^## (.+)$", figures.read_text(encoding="utf-8"), re.MULTILINE)
+        assert headings[0] == "Conclusions", figures.name
+
+
 def in_backticks(name: str) -> set[str]:
     return set(WORD.findall(prose(ROOT / name)))
 
@@ -413,7 +421,8 @@ def test_the_fields_of_json_are_listed() -> None:
             return [] if name.endswith(("ids", "position")) else 1.0
 
     result: Any = Anything()
-    assert set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json()) <= in_backticks("docs/usage.md")
+    printed = set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json())
+    assert printed <= in_backticks("docs/usage.md")
 
 
 def test_every_reward_policy_and_column_is_documented() -> None:
