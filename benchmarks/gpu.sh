@@ -11,7 +11,7 @@
 #
 #     PYTHON       interpreter (python3)
 #     DEVICE       cuda or cpu (cuda)
-#     DATA         folder with dev/, train/ and seq2seq/ (../shared/data)
+#     DATA         folder with dev/, train/ and seq2seq/ (data)
 #     TARGET_GGUF  the default target's GGUF file, or parts of it in order, put into the cache
 #                  folder (DRAFTPICK_CACHE); not needed where the target was fetched before
 #     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
@@ -40,7 +40,7 @@ mkdir -p "$OUT" || exit 1
 OUT=$(cd "$OUT" && pwd)
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda}
-DATA=${DATA:-$ROOT/../shared/data}
+DATA=${DATA:-$ROOT/data}
 DRAFTER=${DRAFTER:-$OUT/drafts/general/model}
 QUICK=${QUICK:-0}
 CACHE=${DRAFTPICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/draftpick}
