@@ -110,9 +110,9 @@ print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
 arms() {
   if [ -n "${ARMS:-}" ]; then
     echo "$ARMS"
-  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms.yaml; then
+  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms/arms.yaml; then
     {
-      cat decoders/arms.yaml
+      cat decoders/arms/arms.yaml
       echo "  recurrent: {kind: recurrent, drafter: $DRAFTER, length: {kind: adaptive, k: 6}}"
       echo "  hybrid:"
       echo "    kind: horizontal"
@@ -122,7 +122,7 @@ arms() {
     } >"$OUT/arms.yaml"
     echo "$OUT/arms.yaml"
   else
-    echo decoders/arms.yaml
+    echo decoders/arms/arms.yaml
   fi
 }
 
