@@ -102,7 +102,10 @@ def generate(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     top_k: TopK = 0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Makes draws repeatable; of several prompts each has a seed from it."),
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,

@@ -158,10 +158,11 @@ class Router:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
-        distribution instead of taking its best; `seed` makes the draw repeatable. streamer: a
-        transformers streamer. reuse: do not read again what the target still holds of the same
-        beginning, as at the next turn of a conversation. The other names mean what they mean in
-        transformers' `generate`.
+        distribution instead of taking its best. seed: makes the draw and the tokens repeatable;
+        give every call its own (`decoders.seeds.derived_seed` makes many of one), or all draw
+        alike. streamer: a transformers streamer. reuse: do not read again what the target still
+        holds of the same beginning, as at the next turn of a conversation. The other names mean
+        what they mean in transformers' `generate`.
         Raises DraftpickError for an empty or too long prompt and for an unknown arm.
         """
         if isinstance(stop, str):
