@@ -108,6 +108,13 @@ def collect(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
     ] = None,
@@ -150,7 +157,9 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine = _load_engine(target, dtype, device, backend, context, config, options.arms)
+    engine = _load_engine(
+        target, dtype, device, backend, context, config, options.arms, chat_template
+    )
     report = _sweep(engine, asked, out, options)
     if as_json:
         from dataclasses import asdict
@@ -280,6 +289,7 @@ def _load_engine(
     context: int | None,
     config: Path | None,
     only: tuple[str, ...],
+    chat_template: str | None,
 ) -> SweepEngine:
     """The engine with the defaults it has itself for what was not asked. only: arms; the target
     itself, whose answers all are compared with, is always there."""
@@ -287,7 +297,8 @@ def _load_engine(
     from decoders.arms import AUTOREGRESSIVE
 
     named: dict[str, Any] = {
-        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
+        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context,
+        "chat_template": chat_template,
     }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
     return Engine.load(arms=config, only=arms, **{k: v for k, v in named.items() if v is not None})

@@ -251,10 +251,39 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
+    """A folder's tokenizer.
+
+    chat_template: a Jinja template, or the name of a file that holds one, in place of its own.
+    Raises DraftpickError where that is neither, or cannot be applied to a question.
+    """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if chat_template is not None:
+        tokenizer.chat_template = _template_of(chat_template)
+        try:
+            encode_chat(tokenizer, [{"role": "user", "content": "Hello"}])
+        except Exception as error:  # a template may raise whatever it likes
+            first = str(error).partition("\n")[0]
+            raise DraftpickError(
+                f"the chat template of {folder.name} cannot be applied to a question "
+                f"({type(error).__name__}: {first}); check --chat-template"
+            ) from error
+    return tokenizer
+
+
+def _template_of(given: str) -> str:
+    """A Jinja template, from itself or from its file."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DraftpickError(
+            f"--chat-template {given!r} is neither a Jinja template nor a file that could be read "
+            f"({type(error).__name__})"
+        ) from error
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:

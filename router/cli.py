@@ -66,6 +66,12 @@ Context = Annotated[
         "T5's: 1024.",
     ),
 ]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|TEXT", help="Jinja chat template, or its file; default: the tokenizer's own."
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
@@ -114,6 +120,7 @@ def generate(
     device: Device = "auto",
     backend: Backend = "auto",
     context: Context = None,
+    chat_template: ChatTemplate = None,
 ) -> None:
     """Answer a prompt through the arm that the policy picks.
 
@@ -145,8 +152,9 @@ def generate(
         words = sys.stdin.read() if prompt == "-" else str(prompt)
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
+    named = [arm] if arm is not None else []
     failures = generate_all(
-        _router(target, policy, how, arm is None, [arm] if arm is not None else [], request),
+        _router(target, policy, how, arm is None, named, request, chat_template),
         asked,
         as_json,
         {
@@ -196,6 +204,7 @@ def specbench(
     device: Device = "auto",
     backend: Backend = "auto",
     context: Context = None,
+    chat_template: ChatTemplate = None,
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
@@ -221,7 +230,7 @@ def specbench(
     how = (config, dtype, device, backend, context)
     named = _split(arms) or []
     summary = run_specbench(
-        _router(target, policy, how, routed, named, request),
+        _router(target, policy, how, routed, named, request, chat_template),
         asked,
         request,
         out,
@@ -364,15 +373,21 @@ How = tuple[Path | None, str, str, str, int | None]  # arms file, dtype, device,
 
 
 def _router(
-    target: str, policy: str | None, how: How, routed: bool, named: list[str], request: Any
+    target: str,
+    policy: str | None,
+    how: How,
+    routed: bool,
+    named: list[str],
+    request: Any,
+    chat_template: str | None,
 ) -> Any:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_pretrained(target, policy, *how)
-    return Router(load_engine(target, *how, named, request), None)
+        return Router.from_pretrained(target, policy, *how, chat_template)
+    return Router(load_engine(target, *how, named, request, chat_template=chat_template), None)
 
 
 def _split(names: list[str] | None) -> list[str] | None:

@@ -122,13 +122,15 @@ class Router:
         device: str = "auto",
         backend: str = "auto",
         context: int | None = None,
+        chat_template: str | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
         folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
         file of arms, or None for those that ship. context: the most tokens of a prompt with its
-        answer, None for all that the model holds.
+        answer, None for all that the model holds. chat_template: a Jinja template or its file, in
+        place of the tokenizer's own.
         """
         import policies
 
@@ -138,7 +140,10 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        return cls(load_engine(target, arms, dtype, device, backend, context), chosen)
+        engine = load_engine(
+            target, arms, dtype, device, backend, context, chat_template=chat_template
+        )
+        return cls(engine, chosen)
 
     def generate(
         self,
@@ -223,6 +228,7 @@ def load_engine(
     context: int | None = None,
     only: Sequence[str] = (),
     request: Request | None = None,
+    chat_template: str | None = None,
 ) -> RoutingEngine:
     """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
     and autoregressive; without any, all."""
@@ -239,5 +245,6 @@ def load_engine(
         backend=backend,
         context=context,
         request=request,
+        chat_template=chat_template,
     )
     return engine

@@ -77,6 +77,13 @@ def align(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with the target's answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
 ) -> None:
     """Train a drafter to predict what the target writes (prediction alignment).
 
@@ -129,10 +136,13 @@ def align(
         blocks=blocks,
         joint=joint,
         width=width,
+        chat_template=chat_template,
     )
     check(config)  # before the target writes for hours
     if not outputs:
-        made = write_outputs(files, out, target, device, max_new_tokens, chosen, context)
+        made = write_outputs(
+            files, out, target, device, max_new_tokens, chosen, context, chat_template
+        )
         config = replace(config, outputs=(made,))
     rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
     lr = rates[0] if lr is None else lr

@@ -28,9 +28,10 @@ def write_outputs(
     max_new_tokens: int,
     tasks: Sequence[str] | None,
     context: int | None = None,
+    chat_template: str | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
-    context: as in Engine.load.
+    context, chat_template: as in Engine.load.
 
     Started again it goes on after the last whole line; no query is asked twice.
     """
@@ -43,7 +44,7 @@ def write_outputs(
     todo = [q for q in wanted if q.id not in done]
     if not todo:
         return path
-    engine = Engine.load(target, device=device, context=context)
+    engine = Engine.load(target, device=device, context=context, chat_template=chat_template)
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]

@@ -75,6 +75,13 @@ def tradeoff(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
 ) -> None:
     from decoders.records import Request, Sampling
 
@@ -94,8 +101,9 @@ def tradeoff(
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
     engine = load_engine(
-        target, swept.arms, dtype, device, backend, context, list(swept.arms), request
-    )
+        target, swept.arms, dtype, device, backend, context, list(swept.arms), request,
+        chat_template=chat_template,
+    )  # fmt: skip
     hardware = telemetry.hardware(dtype, device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)

@@ -21,7 +21,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     """Every command gets the fake engine and the fake policy."""
     import policies
 
-    monkeypatch.setattr(route, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: engine)
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
 
 
@@ -52,15 +52,16 @@ def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def load(*given: Any) -> FakeEngine:
-        asked.append(given)
+    def load(*given: Any, chat_template: str | None) -> FakeEngine:
+        asked.append((*given, chat_template))
         return FakeEngine()
 
     monkeypatch.setattr(route, "load_engine", load)
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
-    assert cli.main(["generate", "hi", *how, "--context", "99", *more]) == 0
+    how += ["--context", "99", "--chat-template", "{{ 1 }}"]
+    assert cli.main(["generate", "hi", *how, *more]) == 0
     forced = (["wide"], Request()) if more else ()
-    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced)]
+    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced, "{{ 1 }}")]
 
 
 def test_prompts_from_a_file_in_every_form(
