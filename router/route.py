@@ -23,6 +23,11 @@ Message = dict[str, str]
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+OWN_POLICY = (
+    "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
+    "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
+    "for instance --arm autoregressive"
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Router:
             check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
         self.engine = engine
         self.policy = policy
+        self._shipped = False  # whether the policy is the one that ships
 
     @classmethod
     def from_pretrained(
@@ -143,7 +149,16 @@ class Router:
         engine = load_engine(
             target, arms, dtype, device, backend, context, chat_template=chat_template
         )
-        return cls(engine, chosen)
+        try:
+            router = cls(engine, chosen)
+        except policies.PolicyError as error:
+            if policy is not None:
+                raise
+            raise policies.PolicyError(
+                f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
+            ) from error
+        router._shipped = policy is None
+        return router
 
     def generate(
         self,
@@ -202,6 +217,7 @@ class Router:
         prefilled = self.engine.prefill(prompt_ids, reuse)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
+        arm_given = arm is not None
         if arm is None and self.policy is not None:
             start = time.perf_counter()
             embedding: np.ndarray = prefilled.embedding.detach().float().cpu().numpy()  # [d]
@@ -213,9 +229,18 @@ class Router:
             embed_s, policy_s = embedded - start, chosen - embedded
         assert arm is not None
 
-        result = self.engine.decode(
-            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-        )
+        try:
+            result = self.engine.decode(
+                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+            )
+        except DraftpickError as error:
+            fits = not self._shipped or self.engine.target_name == DEFAULT_TARGET
+            if fits or arm_given:
+                raise
+            raise DraftpickError(
+                f"there is no policy for {self.engine.target_name}: the one that ships is for "
+                f"{DEFAULT_TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
+            ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
 
