@@ -23,7 +23,7 @@ from decoders import Engine, Request
 from decoders.arms import AUTOREGRESSIVE
 from decoders.recipes import recipe
 from decoders.records import DecodeResult
-from router.specbench.command import rich_table
+from router.specbench.command import rich_tables
 
 DRAFTERS: dict[str, dict[str, Any]] = {
     "draft-general": {
@@ -80,7 +80,8 @@ def main() -> None:
             for form, results in zip(("as printed", "argmax kept"), pair, strict=True):
                 said = [drafter, f"{rollback:g}", form, f"{equal} of {len(prompts)}"]
                 rows.append([*said, *_figures(results, own)])
-    Console(width=100).print(rich_table(f"BiLD over {len(prompts)} questions", HEADINGS, rows))
+    for table in rich_tables(f"BiLD over {len(prompts)} questions", HEADINGS, rows):
+        Console(width=100).print(table)
 
 
 def _name(drafter: str, rollback: float, keep: bool) -> str:

@@ -313,7 +313,9 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
         return
     from rich.console import Console
 
-    Console().print(render(found))
+    console = Console()
+    for table in render(found, console.width):
+        console.print(table)
     for line in found.error_examples:
         typer.echo(f"error: {line}")
 

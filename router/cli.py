@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -243,7 +244,7 @@ def specbench(
     if as_json:
         _print_json(summary)
     else:
-        _print_tables(*result_tables(summary))
+        _print_tables(lambda width: result_tables(summary, width))
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
@@ -281,18 +282,18 @@ def arms(
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(config))
     else:
-        _print_tables(kinds_table() if kinds else arms_table(config))
+        _print_tables(lambda width: [kinds_table() if kinds else arms_table(config)])
 
 
 @app.command()
 def models(as_json: AsJson = False) -> None:
     """List the models known by name: size, licence, acceptance, and whether they are on disk."""
-    from .models_view import models_json, models_table
+    from .models_view import models_json, models_tables
 
     if as_json:
         _print_json(models_json())
     else:
-        _print_tables(models_table())
+        _print_tables(models_tables)
 
 
 @app.command()
@@ -402,12 +403,15 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _print_tables(*tables: Any) -> None:
+def _print_tables(made: Callable[[int], Sequence[Any]]) -> None:
+    """made: of the terminal's width."""
     from rich.console import Console
 
+    from decoders.terminal import PIPE
+
     # A pipe or a file has no width of its own: give it room instead of cutting columns.
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    for table in tables:
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    for table in made(console.width):
         console.print(table)
 
 

@@ -103,6 +103,7 @@ def align(
     from rich.table import Table
 
     from decoders.errors import DraftpickError
+    from decoders.terminal import Lines
 
     from .run import AlignConfig, check
     from .run import align as run
@@ -155,13 +156,16 @@ def align(
         TextColumn("loss {task.fields[loss]:.3f}, {task.fields[speed]:.0f} tok/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    lines = Lines(console, "aligning", "%")
+    with bar:
         task = bar.add_task("aligning", total=1.0, loss=0.0, speed=0.0)
 
         def report(now: dict[str, float]) -> None:
             bar.update(task, completed=now["progress"], loss=now["loss"], speed=now["tokens_per_s"])
             if not console.is_terminal:
-                console.print(" ".join(f"{k}={v:.4g}" for k, v in now.items()))
+                figures = " ".join(f"{k}={v:.4g}" for k, v in now.items())
+                lines(100 * now["progress"], 100, figures)
 
         acceptance = run(config, recipe, report)
     table = Table(title="held-out acceptance (share of the target's tokens predicted)")

@@ -7,10 +7,12 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import track
 
 from collect import queries as shipped_queries
 from decoders.queries import read_queries
+from decoders.terminal import Lines
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
 
@@ -48,8 +50,13 @@ def write_outputs(
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
+    console = Console(stderr=True)
+    bare = not console.is_terminal
+    lines, written = Lines(console, "the target writes", "answers"), len(wanted) - len(todo)
     with path.open("a", encoding="utf-8") as stream:
-        for group in track(groups, description="the target writes"):
+        for group in track(groups, "the target writes", console=console, disable=bare):
+            if bare:
+                lines(written, len(wanted))
             answers = engine.batch.target([ids for _, ids in group], max_new_tokens).ids
             for (query, _), ids in zip(group, answers, strict=True):
                 ended = bool(ids) and ids[-1] in engine.eos_ids
@@ -57,6 +64,9 @@ def write_outputs(
                 stream.write(json.dumps(row) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
+            written += len(group)
+    if bare:
+        lines(written, len(wanted))
     return path
 
 

@@ -119,10 +119,14 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from ..specbench.command import rich_table
+    from decoders.terminal import PIPE
+
+    from ..specbench.command import rich_tables
     from .markdown import main_panels, panel_table, panel_title, point_table
 
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(rich_table("Every point, over all questions", *point_table(summary)))
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    shown = rich_tables("Every point, over all questions", *point_table(summary), console.width)
     for panel in main_panels(summary):
-        console.print(rich_table(panel_title(panel), *panel_table(panel)))
+        shown += rich_tables(panel_title(panel), *panel_table(panel), console.width)
+    for table in shown:
+        console.print(table)

@@ -223,6 +223,18 @@ def test_sampling_leaves_out_the_comparison_of_ids(
     assert summary["arms"]["wide"]["overall"]["differs_from_ar"] is None
 
 
+def test_progress_is_seen_without_a_terminal(
+    router: Router, question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = router, load_questions([question_file]), REQUEST, tmp_path / "bench"
+    specbench(*arguments, arms=["wide"], policy_label="p")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "3 methods: 0 of 6 questions, 0 s passed"
+    assert said[-1].startswith("3 methods: 6 of 6 questions, ")
+    specbench(*arguments, arms=["wide"], policy_label="p", quiet=True)
+    assert capsys.readouterr().err == ""
+
+
 def test_every_question_and_turn_has_a_seed_and_methods_share_it(
     router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
 ) -> None:
