@@ -93,6 +93,10 @@ def theory(
     context: Annotated[
         int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|TEXT", help="With --queries: Jinja chat template, or its file."),
+    ] = None,
 ) -> None:
     from . import theory_inputs as inputs
     from .errors import DraftpickError
@@ -133,7 +137,9 @@ def theory(
             raise DraftpickError("one arm has one acceptance rate; give --acceptance one number")
         if measure is not None:
             asked = [] if queries is None else first_per_task(read_queries(queries), limit)
-            engine = inputs.load_single(target, config, measure, dtype, device, backend, context)
+            engine = inputs.load_single(
+                target, config, measure, dtype, device, backend, context, chat_template
+            )
             if asked:
                 rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
             seconds = engine.cost_table.verify_s, engine.cost_table.draft_s
