@@ -11,7 +11,6 @@ too, its row holds the error and nothing else.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -23,6 +22,7 @@ from numpy.typing import NDArray
 from collect.queries import Query
 from decoders.errors import DraftpickError
 from decoders.records import Request
+from decoders.seeds import derived_seed
 
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, OutcomeRow, QueryRow, error_row
@@ -174,12 +174,6 @@ def describe(error: Exception) -> str:
     if isinstance(error, DraftpickError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def derived_seed(seed: int, *names: str) -> int:
-    """A seed in [0, 2^31) that depends on the sweep's seed and on the names alone."""
-    digest = hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8")).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
 
 
 def _each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:

@@ -90,6 +90,13 @@ def collect(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
     ] = None,
@@ -132,7 +139,9 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine, batch = _load_engine(target, dtype, device, backend, context, config, options.arms)
+    engine, batch = _load_engine(
+        target, dtype, device, backend, context, config, options.arms, chat_template
+    )
     report = _sweep(engine, batch, asked, out, options)
     if as_json:
         from dataclasses import asdict
@@ -176,6 +185,7 @@ def _load_engine(
     context: int | None,
     config: Path | None,
     only: tuple[str, ...],
+    chat_template: str | None,
 ) -> tuple[SweepEngine, BatchDecoder]:
     """The engine with the defaults it has itself for what was not asked. only: arms; the target
     itself, whose answers all are compared with, is always there. With it what decodes many prompts
@@ -185,7 +195,8 @@ def _load_engine(
     from decoders.offline.batch import Batch
 
     named: dict[str, Any] = {
-        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
+        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context,
+        "chat_template": chat_template,
     }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
     given = {name: value for name, value in named.items() if value is not None}
@@ -202,7 +213,9 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
         return
     from rich.console import Console
 
-    Console().print(render(found))
+    console = Console()
+    for table in render(found, console.width):
+        console.print(table)
     for line in found.error_examples:
         typer.echo(f"error: {line}")
 

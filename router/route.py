@@ -23,6 +23,11 @@ Message = dict[str, str]
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+OWN_POLICY = (
+    "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
+    "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
+    "for instance --arm autoregressive"
+)
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Router:
             check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
         self.engine = engine
         self.policy = policy
+        self._shipped = False  # whether the policy is the one that ships
 
     @classmethod
     def from_pretrained(
@@ -122,13 +128,15 @@ class Router:
         device: str = "auto",
         backend: str = "auto",
         context: int | None = None,
+        chat_template: str | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
         folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
         file of arms, or None for those that ship. context: the most tokens of a prompt with its
-        answer, None for all that the model holds.
+        answer, None for all that the model holds. chat_template: a Jinja template or its file, in
+        place of the tokenizer's own.
         """
         import policies
 
@@ -138,7 +146,19 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        return cls(load_engine(target, arms, dtype, device, backend, context), chosen)
+        engine = load_engine(
+            target, arms, dtype, device, backend, context, chat_template=chat_template
+        )
+        try:
+            router = cls(engine, chosen)
+        except policies.PolicyError as error:
+            if policy is not None:
+                raise
+            raise policies.PolicyError(
+                f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
+            ) from error
+        router._shipped = policy is None
+        return router
 
     def generate(
         self,
@@ -158,10 +178,11 @@ class Router:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
-        distribution instead of taking its best; `seed` makes the draw repeatable. streamer: a
-        transformers streamer. reuse: do not read again what the target still holds of the same
-        beginning, as at the next turn of a conversation. The other names mean what they mean in
-        transformers' `generate`.
+        distribution instead of taking its best. seed: makes the draw and the tokens repeatable;
+        give every call its own (`decoders.seeds.derived_seed` makes many of one), or all draw
+        alike. streamer: a transformers streamer. reuse: do not read again what the target still
+        holds of the same beginning, as at the next turn of a conversation. The other names mean
+        what they mean in transformers' `generate`.
         Raises DraftpickError for an empty or too long prompt and for an unknown arm.
         """
         if isinstance(stop, str):
@@ -196,6 +217,7 @@ class Router:
         prefilled = self.engine.prefill(prompt_ids, reuse)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
+        arm_given = arm is not None
         if arm is None and self.policy is not None:
             start = time.perf_counter()
             embedding: np.ndarray = prefilled.embedding.detach().float().cpu().numpy()  # [d]
@@ -207,9 +229,18 @@ class Router:
             embed_s, policy_s = embedded - start, chosen - embedded
         assert arm is not None
 
-        result = self.engine.decode(
-            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-        )
+        try:
+            result = self.engine.decode(
+                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+            )
+        except DraftpickError as error:
+            fits = not self._shipped or self.engine.target_name == DEFAULT_TARGET
+            if fits or arm_given:
+                raise
+            raise DraftpickError(
+                f"there is no policy for {self.engine.target_name}: the one that ships is for "
+                f"{DEFAULT_TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
+            ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
 
@@ -222,6 +253,7 @@ def load_engine(
     context: int | None = None,
     only: Sequence[str] = (),
     request: Request | None = None,
+    chat_template: str | None = None,
 ) -> RoutingEngine:
     """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
     and autoregressive; without any, all."""
@@ -238,5 +270,6 @@ def load_engine(
         backend=backend,
         context=context,
         request=request,
+        chat_template=chat_template,
     )
     return engine

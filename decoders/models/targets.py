@@ -18,6 +18,7 @@ from ..backends.compiled import load_programs
 from ..backends.int4 import CUDA_CAPABILITY
 from ..backends.llama import LlamaBackend
 from ..backends.packed import Rounding
+from ..backends.pickled import pickled
 from ..backends.recorded import cuda_graphs
 from ..errors import DraftpickError
 from ..protocols import Backend
@@ -55,7 +56,11 @@ def resolve(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
+        held = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
+        if next(held.glob("*.safetensors"), None) is None:
+            print(f"{name} has no safetensors; fetching its pytorch_model*.bin", file=sys.stderr)
+            snapshot_download(name, allow_patterns=["pytorch_model*.bin"])
+        return held
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
@@ -106,7 +111,7 @@ def load_backend(
             "--device cpu), or use native"
         )
     if backend == "auto":
-        reason = llama_model.unsupported(_config(folder))
+        reason = _not_native(folder)
         if reason is not None:
             print(f"using the transformers backend for {folder.name}: {reason}", file=sys.stderr)
         if reason is not None:
@@ -168,7 +173,7 @@ def _record(native: LlamaBackend, backend: str, name: str) -> None:
 
 
 def _check_native(folder: Path, rounding: Rounding | None) -> None:
-    reason = llama_model.unsupported(_config(folder))
+    reason = _not_native(folder)
     if reason is not None:
         raise DraftpickError(f"the native backend cannot run {folder.name}: {reason}")
     misfit = llama_model.not_int4(_config(folder)) if rounding == "int4" else None
@@ -230,7 +235,15 @@ def runs_layers(folder: Path, backend: str) -> bool:
     """Whether `load_backend` will give one that runs a model's layers apart, for exits and CALM."""
     if is_encoder_decoder(folder):
         return True
-    return backend != "hf" and llama_model.unsupported(_config(folder)) is None
+    return backend != "hf" and _not_native(folder) is None
+
+
+def _not_native(folder: Path) -> str | None:
+    """Why the native backend cannot run a model; None where it can."""
+    reason = llama_model.unsupported(_config(folder))
+    if reason is None and pickled(folder):
+        return "its weights are pickled (pytorch_model*.bin), and the native one reads safetensors"
+    return reason
 
 
 def _config(folder: Path) -> dict[str, Any]:
@@ -238,10 +251,39 @@ def _config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
+    """A folder's tokenizer.
+
+    chat_template: a Jinja template, or the name of a file that holds one, in place of its own.
+    Raises DraftpickError where that is neither, or cannot be applied to a question.
+    """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if chat_template is not None:
+        tokenizer.chat_template = _template_of(chat_template)
+        try:
+            encode_chat(tokenizer, [{"role": "user", "content": "Hello"}])
+        except Exception as error:  # a template may raise whatever it likes
+            first = str(error).partition("\n")[0]
+            raise DraftpickError(
+                f"the chat template of {folder.name} cannot be applied to a question "
+                f"({type(error).__name__}: {first}); check --chat-template"
+            ) from error
+    return tokenizer
+
+
+def _template_of(given: str) -> str:
+    """A Jinja template, from itself or from its file."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DraftpickError(
+            f"--chat-template {given!r} is neither a Jinja template nor a file that could be read "
+            f"({type(error).__name__})"
+        ) from error
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -268,10 +310,21 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hex digits of the weights: of each safetensors file's head, tail and size, which costs
-    nothing to read. The config is left out: tools rewrite it without changing the model."""
+    """Eight hex digits of the weights that are loaded: of each file's head, tail and size.
+
+    That costs nothing to read. The files are the folder's safetensors, or the pickles that stand in
+    for them, whose tail has a checksum of every tensor. The config is left out: tools rewrite it
+    without changing the model.
+    Raises DraftpickError where there are neither.
+    """
+    files = [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
+    if not files:
+        raise DraftpickError(
+            f"{folder} holds no weights (*.safetensors or pytorch_model*.bin); save or fetch the "
+            "model again"
+        )
     digest = hashlib.sha256()
-    for part in sorted(folder.glob("*.safetensors")):
+    for part in files:
         with part.open("rb") as stream:
             digest.update(stream.read(1 << 16))
             stream.seek(-min(part.stat().st_size, 1 << 16), os.SEEK_END)

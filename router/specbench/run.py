@@ -15,6 +15,7 @@ import numpy as np
 
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request
+from decoders.seeds import derived_seed
 
 from ..route import Message, RoutedResult, Router
 from .journal import Journal
@@ -152,12 +153,17 @@ def ask(
 
 
 def answer_all(router: Router, question: Query, method: str, request: Request) -> Answer:
-    """All turns of a question; each turn sees this method's own earlier answers."""
+    """All turns of a question; each turn sees this method's own earlier answers, and later ones
+    have a seed of their own."""
     messages: list[Message] = []
-    turns = []
+    turns: list[Turn] = []
     for words in question.turns:
         messages.append(_user(words))
-        turn = answer_turn(router, messages, method, request)
+        if turns and request.seed is not None:
+            own = replace(request, seed=derived_seed(request.seed, len(turns)))
+        else:
+            own = request
+        turn = answer_turn(router, messages, method, own)
         turns.append(turn)
         messages.append({"role": "assistant", "content": turn.text.strip()})
     return Answer(tuple(turns))

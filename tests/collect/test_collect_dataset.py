@@ -208,8 +208,15 @@ def test_summary(folder: Path) -> None:
     assert record["arms"]["small"]["wins"] == 1
     assert record["oracle"]["qa"] == pytest.approx(0.75)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(render(summary))
+    for table in render(summary, console.width):
+        console.print(table)
     text = console.export_text()
     assert "small" in text
     assert "0.750" in text
     assert "oracle" in text
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    for table in render(summary, 80):
+        narrow.print(table)
+    text = narrow.export_text()
+    assert text.count("0.750") >= len(TASKS) + 1 and "summarization" in text and "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -433,6 +434,65 @@ def test_chat_with_a_template_opens_the_answer(engine: Engine) -> None:
 
 
 # -- loading --------------------------------------------------------------------------------------
+
+
+TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
+
+
+def test_messages_that_are_joined_are_told_once(
+    target_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine.load(str(target_folder), dtype="float32", device="cpu", only=["autoregressive"])
+    capsys.readouterr()
+    chat = [{"role": "user", "content": WORDS[1]}]
+    assert engine.encode_chat(chat) == engine.encode_chat(chat) == [1]
+    said = capsys.readouterr().err
+    assert "has no chat template: messages are joined by newlines" in said
+    assert len(said.splitlines()) == 1 and "--chat-template" in said
+
+
+def test_a_chat_template_may_be_given(
+    target_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It makes other prompts, so that collections and policies made with it are told apart."""
+    how = {"dtype": "float32", "device": "cpu", "only": ["autoregressive"]}
+    file = tmp_path / "chat.jinja"
+    file.write_text(TEMPLATE)
+    plain = Engine.load(str(target_folder), **how)
+    made = [
+        Engine.load(str(target_folder), chat_template=given, **how)
+        for given in (TEMPLATE, str(file), "{{ 'x' }}" + TEMPLATE)
+    ]
+    capsys.readouterr()
+    ids = [e.encode_chat([{"role": WORDS[2], "content": WORDS[1]}]) for e in made]
+    assert ids[0] == ids[1] == [2, 1] and ids[2] != ids[0]
+    assert capsys.readouterr().err == ""
+    for known in ("target_fingerprint", "embedder"):
+        names = [getattr(engine, known) for engine in (plain, *made)]
+        assert names[1] == names[2] and len(set(names)) == 3
+    # The tokenizer's own changes nothing.
+    plain.tokenizer.chat_template = TEMPLATE
+    kept = shutil.copytree(target_folder, tmp_path / target_folder.name)
+    plain.tokenizer.save_pretrained(kept)
+    own, given = (
+        Engine.load(str(kept), **how),
+        Engine.load(str(kept), chat_template=TEMPLATE, **how),
+    )
+    assert own.embedder == given.embedder == plain.embedder
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("nowhere.jinja", "neither a Jinja template nor a file"),
+        ("{% for", "cannot be applied to a question"),
+        ("{{ raise_exception('no') }}", "cannot be applied to a question"),
+    ],
+)
+def test_a_chat_template_that_is_none_is_told(given: str, words: str, target_folder: Path) -> None:
+    with pytest.raises(DraftpickError, match=words) as said:
+        Engine.load(str(target_folder), device="cpu", chat_template=given)
+    assert "\n" not in str(said.value)
 
 
 def test_load_from_a_folder(target_folder: Path, tmp_path: Path) -> None:

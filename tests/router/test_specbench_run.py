@@ -223,6 +223,29 @@ def test_sampling_leaves_out_the_comparison_of_ids(
     assert summary["arms"]["wide"]["overall"]["differs_from_ar"] is None
 
 
+def test_progress_is_seen_without_a_terminal(
+    router: Router, question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = router, load_questions([question_file]), REQUEST, tmp_path / "bench"
+    specbench(*arguments, arms=["wide"], policy_label="p")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "3 methods: 0 of 6 questions, 0 s passed"
+    assert said[-1].startswith("3 methods: 6 of 6 questions, ")
+    specbench(*arguments, arms=["wide"], policy_label="p", quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_every_question_and_turn_has_a_seed_and_methods_share_it(
+    router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path / "bench", arms=["wide"])
+    text = {"tell a story": [], "shorter now": [], "write a poem please": []}  # type: ignore[var-annotated]
+    for (_, asked), seed in zip(engine.calls, engine.seeds, strict=True):
+        text.get(asked.rpartition("u:")[2], []).append(seed)
+    assert [len(set(seeds)) for seeds in text.values()] == [1, 1, 1]
+    assert len({seeds[0] for seeds in text.values()}) == 3
+
+
 def test_arms_are_chosen_by_name(router: Router, question_file: Path, tmp_path: Path) -> None:
     summary = bench(router, question_file, tmp_path / "bench", arms=["wide"])
     assert list(summary["arms"]) == ["autoregressive", "wide"]
