@@ -117,6 +117,12 @@ class ExitBackend(Backend, Protocol):
     """
 
     @property
+    def lower_parameters(self) -> int:
+        """Weights that `lower` reads for a token: of the layers below the exit; 0 where none is
+        open."""
+        ...
+
+    @property
     def ahead(self) -> int:
         """Positions that the layers below the exit have seen; `length` where none runs ahead."""
         ...
