@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.pass_costs import PassCosts
 
 from .records import ArmInfo, Costs, Outcome
 
@@ -107,7 +108,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
     (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
-    width = 1 + drafted / rounds, interpolated between the measured widths. Prefill excluded;
+    width = 1 + drafted / rounds; what such a pass costs says `PassCosts`. Prefill excluded;
     1 where the prompt's own pass wrote the whole answer. A pass that leaves the target early (CALM)
     counts as a whole one: only the measured rewards see what it saves.
     """
@@ -116,7 +117,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
-    verify_s = _interpolate(costs.verify_s, drafted / rounds) if rounds else 0.0
+    verify_s = PassCosts(costs.verify_s)(1 + drafted / rounds) if rounds else 0.0
     arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
     return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
 
@@ -150,7 +151,7 @@ REWARDS: dict[str, Reward] = {
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
-        Reward("modelled", 1, modelled, "speed-up from exact rounds and measured costs"),
+        Reward("modelled", 2, modelled, "speed-up from exact rounds and measured costs"),
         Reward("measured", 1, measured, "measured tokens a second", needs_measured=True),
         Reward(
             "measured-speedup",
@@ -209,11 +210,3 @@ def _measured_s(outcome: Outcome) -> float:
     if outcome.measured_prefill_s is None or outcome.measured_decode_s is None:
         return math.nan
     return outcome.measured_prefill_s + outcome.measured_decode_s
-
-
-def _interpolate(values: tuple[float, ...], position: float) -> float:
-    """values at a fractional index; beyond the last, the last two are carried on."""
-    if len(values) == 1:
-        return values[0]
-    low = min(int(position), len(values) - 2)
-    return values[low] + (position - low) * (values[low + 1] - values[low])
