@@ -8,7 +8,8 @@ A size or latency score c is 0 for the most expensive arm and nears 1 for a free
 (Context-Aware Assistant Selection, section 3.3) say in prose that alpha -> 1 favours the smallest
 drafter. Their formula (2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the
 size drops out and only the likeness f is left. We follow the formula: a *lower* alpha favours
-cheaper drafters.
+cheaper drafters. Alpha is the same for every arm: their experiment with the autoregressive arm
+(section 3.4) sets it to 0.5 for all of them, which is the default here.
 """
 
 from __future__ import annotations
@@ -21,9 +22,6 @@ from decoders.errors import DraftpickError, NoSuchName
 from decoders.pass_costs import PassCosts
 
 from .records import ArmInfo, Costs, Outcome
-
-# Huang et al., section 3.4: likeness and size weigh the same for the autoregressive arm, always.
-AUTOREGRESSIVE_ALPHA = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Reward:
     needs_measured: bool = False
 
     def label(self, alpha: float) -> str:
-        """Name, version and options, to stand in artifacts: "paper@1 alpha=0.5"."""
+        """Name, version and options, to stand in artifacts: "paper@2 alpha=0.5"."""
         return f"{self.name}@{self.version}" + (f" alpha={alpha:g}" if self.uses_alpha else "")
 
 
@@ -144,10 +142,10 @@ def measured_speedup(outcome: Outcome, context: Context) -> float:
 REWARDS: dict[str, Reward] = {
     reward.name: reward
     for reward in (
-        Reward("paper", 1, paper, "ROUGE-L and exp-scaled size, Huang et al.", uses_alpha=True),
-        Reward("parameter-ratio", 1, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
+        Reward("paper", 2, paper, "ROUGE-L and exp-scaled size, Huang et al.", uses_alpha=True),
+        Reward("parameter-ratio", 2, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
         Reward(
-            "latency-ratio", 1, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
+            "latency-ratio", 2, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
@@ -190,10 +188,8 @@ def compute(name: str, outcome: Outcome, context: Context) -> float:
 
 
 def _blend(outcome: Outcome, context: Context, cost_score: float) -> float:
-    arm = context.arms[outcome.arm]
-    alpha = AUTOREGRESSIVE_ALPHA if arm.autoregressive else context.alpha
     likeness = math.nan if outcome.rouge_l is None else outcome.rouge_l
-    return alpha * likeness + (1 - alpha) * cost_score
+    return context.alpha * likeness + (1 - context.alpha) * cost_score
 
 
 def _token_s(arm: ArmInfo, costs: Costs) -> float:

@@ -43,10 +43,17 @@ def test_paper_is_the_formula_not_the_prose() -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_autoregressive_arm_always_weighs_half(name: str, alpha: float) -> None:
-    # The largest and slowest arm: c = 0, so 0.5 * 0.5 whatever alpha says.
-    assert compute(name, AR, replace(CONTEXT, alpha=alpha)) == pytest.approx(0.25)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0])
+def test_alpha_weighs_the_autoregressive_arm_as_every_other(name: str, alpha: float) -> None:
+    # The largest and slowest arm: c = 0, so that alpha * 0.5 is left.
+    assert compute(name, AR, replace(CONTEXT, alpha=alpha)) == pytest.approx(alpha * 0.5)
+
+
+@pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])
+def test_cost_alone_prefers_the_cheapest_arm(name: str) -> None:
+    rows = [AR, replace(ROW, arm="b", parameters=10**9, rouge_l=0.9), replace(ROW, rouge_l=0.0)]
+    values = [compute(name, row, replace(CONTEXT, alpha=0.0)) for row in rows]
+    assert values == sorted(values) and values[0] == 0
 
 
 def test_paper_with_huge_models_does_not_overflow() -> None:
@@ -131,5 +138,5 @@ def test_unknown_reward_and_bad_alpha() -> None:
 
 
 def test_labels_say_what_matters() -> None:
-    assert get("paper").label(0.5) == "paper@1 alpha=0.5"
+    assert get("paper").label(0.5) == "paper@2 alpha=0.5"
     assert get("modelled").label(0.5) == "modelled@2"
