@@ -162,11 +162,13 @@ REWARDS: dict[str, Reward] = {
 }
 
 
-def get(name: str) -> Reward:
-    """The reward of that name; raises NoSuchName with the names that exist."""
-    if name not in REWARDS:
-        raise NoSuchName("reward", name, tuple(REWARDS))
-    return REWARDS[name]
+def get(reward: str | Reward) -> Reward:
+    """The reward of that name, or the one given; raises NoSuchName with the names that exist."""
+    if isinstance(reward, Reward):
+        return reward
+    if reward not in REWARDS:
+        raise NoSuchName("reward", reward, tuple(REWARDS))
+    return REWARDS[reward]
 
 
 def check_alpha(alpha: float) -> None:
@@ -177,12 +179,13 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def compute(name: str, outcome: Outcome, context: Context) -> float:
+def compute(reward: str | Reward, outcome: Outcome, context: Context) -> float:
     """One reward of one row; NaN for an error row.
 
-    Raises DraftpickError for an unknown name or an alpha outside [0, 1].
+    reward: a name, or a Reward of one's own. Raises DraftpickError for an unknown name or an alpha
+    outside [0, 1].
     """
-    reward = get(name)
+    reward = get(reward)
     check_alpha(context.alpha)
     return math.nan if outcome.error is not None else reward.function(outcome, context)
 

@@ -16,6 +16,7 @@ from policies.records import RewardTable
 from . import rewards
 from .dataset import OUTCOMES_SCHEMA, Manifest, read_manifest, read_table
 from .records import Outcome
+from .rewards import Reward
 
 # The long columns (tokens, text) are the bulk of the file, and no reward reads them.
 _NUMBERS = tuple(
@@ -36,12 +37,14 @@ def read_outcomes(folder: str | Path) -> dict[str, dict[str, Outcome]]:
 
 def reward_table(
     folder: str | Path,
-    reward: str = "paper",
+    reward: str | Reward = "paper",
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
 ) -> RewardTable:
-    """The rewards of every stored query and arm (arms: a choice of them, None for all).
+    """The rewards of every stored query and arm.
 
+    reward: a name, or a Reward of one's own. alpha: weight of likeness against cost.
+    arms: a choice of them, None for all.
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
     Raises DraftpickError for an unknown reward or arm, an alpha outside [0, 1], an empty or
@@ -52,7 +55,7 @@ def reward_table(
     manifest = read_manifest(folder)
     if chosen.needs_measured and not manifest.identity.measured:
         raise DraftpickError(
-            f"the reward {reward!r} needs measured times, but {folder} was collected without "
+            f"the reward {chosen.name!r} needs measured times, but {folder} was collected without "
             "--measure; collect again with it into another --out, or take the reward 'modelled'"
         )
     names = _arm_names(manifest, arms)
@@ -100,7 +103,7 @@ def _arm_names(manifest: Manifest, asked: Sequence[str] | None) -> tuple[str, ..
 
 def _rewards_of(
     outcomes: dict[str, Outcome],
-    reward: rewards.Reward,
+    reward: Reward,
     manifest: Manifest,
     names: Sequence[str],
     alpha: float,
@@ -111,6 +114,6 @@ def _rewards_of(
     baseline = outcomes.get(plain) if plain else None
     context = rewards.Context(arms=arms, costs=manifest.costs, autoregressive=baseline, alpha=alpha)
     return [
-        rewards.compute(reward.name, outcomes[name], context) if name in outcomes else float("nan")
+        rewards.compute(reward, outcomes[name], context) if name in outcomes else float("nan")
         for name in names
     ]

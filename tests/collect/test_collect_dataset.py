@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
 from collect import dataset
 from collect.batch import SweepOptions
 from collect.dataset import MANIFEST, Store, load, read_manifest
+from collect.rewards import Reward
 from collect.summary import render, summarise
 from collect.sweep import sweep
 from collect.table import reward_table
@@ -167,6 +169,19 @@ def test_reward_table(folder: Path) -> None:
     chosen = reward_table(folder, "acceptance", arms=("small",))
     assert chosen.arms == ["small"]
     assert chosen.arms_fingerprint == ""
+
+
+def test_a_reward_of_one_s_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be among those that have a name, and none is looked up."""
+    monkeypatch.setattr("collect.rewards.REWARDS", {})
+    tokens = Reward("tokens", 3, lambda outcome, context: outcome.new_tokens or 0, "tokens written")
+    table = reward_table(folder, tokens)
+    assert table.reward_name == "tokens@3"
+    assert np.array_equal(table.rewards, np.full((12, 3), 5.0))
+    assert summarise(folder, tokens).arms[0].mean["overall"] == 5
+    timed = replace(tokens, needs_measured=True)
+    with pytest.raises(DraftpickError, match="the reward 'tokens' needs measured times"):
+        reward_table(folder, timed)
 
 
 def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
