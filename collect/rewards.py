@@ -28,7 +28,7 @@ from .records import ArmInfo, Costs, Outcome
 class Context:
     """What a reward may know beside the row.
 
-    arms: every arm of the table, by name (the most expensive one sets the scale). costs: of the
+    arms: those that are chosen from, by name (the most expensive one sets the scale). costs: of the
     collecting machine. autoregressive: the row of the autoregressive arm on the same query, if
     there is one. alpha: weight of likeness against cost, in [0, 1].
     """
@@ -62,8 +62,9 @@ class Reward:
 def paper(outcome: Outcome, context: Context) -> float:
     """Huang et al., eq. 2, A.5: alpha * ROUGE-L + (1 - alpha) * c, c = 1 - exp(P_i) / exp(P_max).
 
-    P in billions of parameters, P_max over the arms of the table. In [0, 1]. For small models c is
-    nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and `latency-ratio` are not.
+    P in billions of parameters, P_max over the arms that are chosen from. In [0, 1]. For small
+    models c is nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and
+    `latency-ratio` are not.
     """
     largest = max(arm.parameters for arm in context.arms.values())
     # exp(P_i - P_max) rather than exp(P_i) / exp(P_max), which overflows above 700 billion.

@@ -44,7 +44,8 @@ def reward_table(
     """The rewards of every stored query and arm.
 
     reward: a name, or a Reward of one's own. alpha: weight of likeness against cost.
-    arms: a choice of them, None for all.
+    arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
+    slowest of the choice (Huang et al., A.5).
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
     Raises DraftpickError for an unknown reward or arm, an alpha outside [0, 1], an empty or
@@ -109,9 +110,9 @@ def _rewards_of(
     alpha: float,
 ) -> list[float]:
     """One query's rewards in the order of names; NaN for an arm that failed."""
-    arms = {arm.name: arm for arm in manifest.arms}
-    plain = next((name for name, arm in arms.items() if arm.autoregressive), None)
-    baseline = outcomes.get(plain) if plain else None
+    plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
+    baseline = outcomes.get(plain) if plain else None  # chosen or not
+    arms = {arm.name: arm for arm in manifest.arms if arm.name in names}
     context = rewards.Context(arms=arms, costs=manifest.costs, autoregressive=baseline, alpha=alpha)
     return [
         rewards.compute(reward, outcomes[name], context) if name in outcomes else float("nan")

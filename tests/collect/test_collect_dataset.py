@@ -171,6 +171,29 @@ def test_reward_table(folder: Path) -> None:
     assert chosen.arms_fingerprint == ""
 
 
+def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
+    """With the target among them a small drafter's size hardly counts; among drafters it does."""
+
+    def sizes(reward: str, *arms: str) -> list[float]:
+        return reward_table(folder, reward, alpha=0.0, arms=arms or None).rewards[0].tolist()
+
+    assert sizes("parameter-ratio") == pytest.approx([0, 1 - 10 / 135, 1])
+    assert sizes("parameter-ratio", "small", "ngram") == [0, 1]
+    assert sizes("paper", "small", "ngram") == [0, pytest.approx(-np.expm1(-0.010))]
+    # small drafts a token in 2 ms, copying in 0.1 ms; a pass of the target takes 10 ms
+    assert sizes("latency-ratio") == pytest.approx([0, 0.8, 0.99])
+    assert sizes("latency-ratio", "small", "ngram") == pytest.approx([0, 0.95])
+    # what others are compared with is there, chosen or not
+    assert np.isfinite(reward_table(folder, "modelled", arms=["small"]).rewards).all()
+
+
+def test_a_measured_speed_up_needs_no_chosen_baseline(tmp_path: Path) -> None:
+    sweep(FakeEngine(), make_queries(), tmp_path, replace(OPTIONS, measure=True))
+    whole = reward_table(tmp_path, "measured-speedup").rewards[:, 1]
+    alone = reward_table(tmp_path, "measured-speedup", arms=["small"]).rewards[:, 0]
+    assert np.array_equal(whole, alone) and (whole > 1).all()
+
+
 def test_a_reward_of_one_s_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It need not be among those that have a name, and none is looked up."""
     monkeypatch.setattr("collect.rewards.REWARDS", {})
