@@ -44,7 +44,7 @@ class Reward:
     """A reward's name, version, function, and one line for people.
 
     uses_alpha: whether Context.alpha changes it. needs_measured: whether the collection must have
-    been made with --measure.
+    been made with --measure. uses_size: whether the arms' `parameters` change it.
     """
 
     name: str
@@ -53,6 +53,7 @@ class Reward:
     summary: str
     uses_alpha: bool = False
     needs_measured: bool = False
+    uses_size: bool = False
 
     def label(self, alpha: float) -> str:
         """Name, version and options, to stand in artifacts: "paper@2 alpha=0.5"."""
@@ -143,8 +144,22 @@ def measured_speedup(outcome: Outcome, context: Context) -> float:
 REWARDS: dict[str, Reward] = {
     reward.name: reward
     for reward in (
-        Reward("paper", 2, paper, "ROUGE-L and exp-scaled size, Huang et al.", uses_alpha=True),
-        Reward("parameter-ratio", 2, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
+        Reward(
+            "paper",
+            2,
+            paper,
+            "ROUGE-L and exp-scaled size, Huang et al.",
+            uses_alpha=True,
+            uses_size=True,
+        ),
+        Reward(
+            "parameter-ratio",
+            2,
+            parameter_ratio,
+            "ROUGE-L and relative size",
+            uses_alpha=True,
+            uses_size=True,
+        ),
         Reward(
             "latency-ratio", 2, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
         ),

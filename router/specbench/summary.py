@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from collect.rouge import WORDS
 from decoders.queries import TASKS
 
 from .metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell, speedup
@@ -63,6 +64,7 @@ def summarise(
         "version": VERSION,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **(about or {}),
+        "rouge_words": WORDS,
         "questions": len(rows),
         "tasks": {task: sum(row.task == task for row in rows) for task in tasks},
         "arms": by_arm,
