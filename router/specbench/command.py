@@ -104,9 +104,10 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
 
 
 def result_tables(summary: dict[str, Any]) -> list[Table]:
-    """The two tables that end a run on the terminal."""
+    """The tables that end a run on the terminal."""
     return [
         rich_table("Overall", *markdown.overall_table(summary)),
+        rich_table("Drafts and answers", *markdown.answers_table(summary)),
         rich_table("Speed-up by task", *markdown.task_table(summary)),
     ]
 
