@@ -317,8 +317,8 @@ def head_scale(config: Any) -> float:
 def _read_for_a_token(block: Any) -> int:
     """Weights of one decoder block that a new position reads."""
     across = block.layer[1].EncDecAttention
-    kept = (*across.k.parameters(), *across.v.parameters())
-    return sum(p.numel() for p in block.parameters()) - sum(p.numel() for p in kept)
+    kept = sum(p.numel() for p in (*across.k.parameters(), *across.v.parameters()))
+    return int(sum(p.numel() for p in block.parameters()) - kept)
 
 
 def _bias_by_distance(block: Any, context: int) -> Tensor | None:
