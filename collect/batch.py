@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from decoders.seeds import derived_seed
 
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, OutcomeRow, QueryRow, error_row
+from .rouge import rouge_l
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -264,18 +265,6 @@ class _Replay:
     def without_drafts(cls, target_ids: Sequence[int]) -> _Replay:
         # The prompt's own pass gives the first token, each round one more.
         return cls(agree=(), rounds=max(len(target_ids) - 1, 0), drafted=0, accepted=0)
-
-
-def rouge_l(target: str, text: str) -> float:
-    """ROUGE-L F-measure in [0, 1], words lower-cased, not stemmed (Huang et al., section 3.1)."""
-    return float(_scorer().score(target, text)["rougeL"].fmeasure)
-
-
-@lru_cache(maxsize=1)
-def _scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], use_stemmer=False)
 
 
 def _text(engine: SweepEngine, ids: Iterable[int]) -> str:

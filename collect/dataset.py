@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "draftpick-rewards-1"
 MANIFEST = "manifest.json"
+SIZES = 2  # 1: an early exit counted its adapter alone. 2: the layers and the head's rows, too
 LOCK = ".lock"
 
 QUERIES_SCHEMA = pa.schema(
@@ -79,7 +80,9 @@ OUTCOMES_SCHEMA = pa.schema(
 class Identity:
     """What must stay the same for rows to belong in one table; checked when a sweep goes on.
 
-    temperature, seed: of the autoregressive arm's sampled answers.
+    temperature, seed: of the autoregressive arm's sampled answers. rouge_words: the tokenizer that
+    `rouge_l` was computed with (rouge.WORDS). sizes: how `parameters` were counted (SIZES). Both
+    are missing in collections that are older than they.
     """
 
     target: str
@@ -90,6 +93,8 @@ class Identity:
     temperature: float
     seed: int
     measured: bool
+    rouge_words: str = "ascii"
+    sizes: int = 1
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,10 @@ from decoders.provenance import provenance
 from decoders.records import Request
 
 from .batch import Prompt, SweepOptions, collect_batch, failed_query
-from .dataset import Identity, Store, read_table
+from .dataset import SIZES, Identity, Store, read_table
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+from .rouge import WORDS
 
 
 @dataclass(frozen=True)
@@ -126,6 +127,8 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         temperature=options.temperature,
         seed=options.seed,
         measured=options.measure,
+        rouge_words=WORDS,
+        sizes=SIZES,
     )
 
 

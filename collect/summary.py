@@ -11,6 +11,7 @@ import numpy as np
 from collect.queries import TASKS
 
 from . import dataset
+from .rewards import Reward
 from .table import read_outcomes, reward_table
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Summary:
         }
 
 
-def summarise(folder: str | Path, reward: str = "paper", alpha: float = 0.5) -> Summary:
+def summarise(folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5) -> Summary:
     """Mean rewards of a collection; raises DraftpickError as `reward_table` does."""
     table = reward_table(folder, reward, alpha)
     rows = [row for arms in read_outcomes(folder).values() for row in arms.values()]

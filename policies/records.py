@@ -195,7 +195,8 @@ class EpochStats:
     loss: mean over the epoch's steps. entropy: of the policy, mean over training queries, nats.
     train_reward, validation_reward: exact values of the sampling policy; the *_greedy ones take
     its most likely arm; None without validation data. arm_shares: mean probability per arm.
-    seconds: wall time of the epoch.
+    seconds: wall time of the epoch. choosing_greedy: the greedy one on the part of the training
+    table that keep_best chooses the epoch by, and that is not trained on; None without keep_best.
     """
 
     epoch: int
@@ -207,6 +208,7 @@ class EpochStats:
     validation_greedy: float | None
     arm_shares: dict[str, float]
     seconds: float
+    choosing_greedy: float | None = None
 
 
 @runtime_checkable

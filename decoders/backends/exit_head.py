@@ -51,8 +51,14 @@ class ExitHead(Protocol):
     def exit_layer(self) -> int: ...
 
     @property
+    def adapter_parameters(self) -> int:
+        """The adapter's own, which are all that `read` needs."""
+        ...
+
+    @property
     def parameters(self) -> int:
-        """The adapter's own."""
+        """Weights that `read` and `score` read for a drafted token: the adapter's, and the head's
+        rows of the draft tokens, be they shared with the target or copied."""
         ...
 
     def read(self, states: Tensor, start: int) -> Tensor:

@@ -106,9 +106,10 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
 
 
 def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
-    """The two tables that end a run on the terminal, in parts where they are wider than `width`."""
+    """The tables that end a run on the terminal, in parts where they are wider than `width`."""
     return [
         *rich_tables("Overall", *markdown.overall_table(summary), width),
+        *rich_tables("Drafts and answers", *markdown.answers_table(summary), width),
         *rich_tables("Speed-up by task", *markdown.task_table(summary), width),
     ]
 

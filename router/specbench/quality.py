@@ -1,11 +1,14 @@
-"""How good the answers are, by each task's usual measure, as a share between 0 and 1."""
+"""How good the answers are, by each task's usual measure, as a share between 0 and 1.
+
+ROUGE is that of `collect.rouge`, by its own words, not stemmed; papers on summaries often stem.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import cache
-from typing import Any
+
+from collect import rouge
 
 MEASURES = {
     "summarization": "rouge_l",
@@ -46,7 +49,7 @@ def likeness(text: str, other: str) -> float:
     """ROUGE-L F-measure of two answers; 1.0 where they are the same, be they empty."""
     if text == other:
         return 1.0
-    return float(_rouge_scorer().score(other, text)["rougeL"].fmeasure)
+    return rouge.rouge_l(other, text)
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -90,15 +93,7 @@ def quality(task: str, texts: Sequence[str], references: Sequence[str]) -> float
 
 
 def _rouge(kind: str, text: str, reference: str) -> float:
-    scorer = _rouge_scorer()
     return max(
-        (float(scorer.score(part, text)[kind].fmeasure) for part in references_of(reference)),
+        (rouge.scores((kind,), part, text)[kind] for part in references_of(reference)),
         default=0.0,
     )
-
-
-@cache
-def _rouge_scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rouge2", "rougeL"], use_stemmer=False)

@@ -21,6 +21,7 @@ from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.chance import Generator
+from decoders.costs.theory import swi
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.models import targets
@@ -244,6 +245,52 @@ def test_names_and_sizes(engine: Engine, tiny: Tiny) -> None:
     assert engine.arm_parameters("copy") == 0
     whole = engine.arm_parameters("autoregressive")
     assert whole == engine.target.parameters and 0 < engine.arm_parameters("exit") < whole
+
+
+def test_an_exit_counts_the_layers_that_it_runs(tiny: Tiny) -> None:
+    """Alone, with siblings, in a row and in a cascade: layers, norm and map, and the head."""
+    model = transformers_model(tiny())
+    a_layer = sum(p.numel() for p in model.model.layers[0].parameters())
+    adapter, head = 32 + 32 * 32, model.lm_head.weight.numel()
+    drafted = 2 * a_layer + adapter + head
+    bare: dict[str, Any] = {"kind": "early_exit", "layer": 2}
+    exit_ = {**bare, "length": {"k": 3}}
+    engine = Engine(
+        native(tiny()),
+        arms(
+            recipe(name="alone", **exit_),
+            recipe(name="wide", **exit_, branch=[2]),
+            recipe(name="row", kind="horizontal", parts=[exit_, {"kind": "max_gram"}]),
+            recipe(name="cascade", kind="token_cascade", drafter=bare, alpha=0.2),
+            recipe(name="beams", kind="sampled_beams", drafter=bare, beams=2),
+        ),
+    )
+    for name in engine.arm_names[1:]:
+        assert engine.arm_parameters(name) == drafted, name
+        result = engine.decode(name, PROMPT, Request(12))
+        if name == "row":
+            assert (
+                drafted < result.draft_work <= result.draft_calls * drafted
+            )  # copies cost nothing
+            continue
+        # the prompt, and what was sat out, is read by the adapter alone
+        alone = (result.draft_calls * drafted - result.draft_work) // (drafted - adapter)
+        assert 0 < alone < result.draft_calls, name
+        assert result.draft_work == (result.draft_calls - alone) * drafted + alone * adapter, name
+
+
+def test_leaving_late_costs_nearly_the_whole_target(tiny: Tiny) -> None:
+    folder = tiny(num_hidden_layers=6)
+    sizes = [
+        Engine(native(folder), arms(recipe(name="exit", kind="early_exit", layer=layer)))
+        .arm_parameters("exit")
+        for layer in range(1, 6)
+    ]  # fmt: skip
+    assert sizes == sorted(set(sizes))
+    whole = native(folder).parameters
+    assert 0.7 * whole < sizes[-1] < whole
+    # a draft of one token that always stands, by passes that cost what they read
+    assert swi(2, whole, [(1, whole), (1, sizes[-1])]) < 1.2
 
 
 def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
