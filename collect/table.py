@@ -15,6 +15,8 @@ from policies.records import RewardTable
 
 from . import rewards
 from .dataset import OUTCOMES_SCHEMA, Manifest, read_manifest, read_table
+from .embedders import Embedder
+from .embeddings import embeddings_of
 from .records import Outcome
 
 # The long columns (tokens, text) are the bulk of the file, and no reward reads them.
@@ -39,13 +41,15 @@ def reward_table(
     reward: str = "paper",
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
+    embedder: str | Embedder | None = None,
 ) -> RewardTable:
     """The rewards of every stored query and arm (arms: a choice of them, None for all).
 
-    A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
-    out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
-    Raises DraftpickError for an unknown reward or arm, an alpha outside [0, 1], an empty or
-    damaged collection, and a measured reward where nothing was measured.
+    embedder: what the policy is to read (see `embeddings_of`), None for what the collection was
+    made with. A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed,
+    is left out. Rows are sorted by query id, so that a sweep that was interrupted gives the same
+    table. Raises DraftpickError for an unknown reward, arm or embedder, an alpha outside [0, 1], an
+    empty or damaged collection, and a measured reward where nothing was measured.
     """
     chosen = rewards.get(reward)
     rewards.check_alpha(alpha)
@@ -57,11 +61,12 @@ def reward_table(
         )
     names = _arm_names(manifest, arms)
     outcomes = read_outcomes(folder)
-    queries = read_table(folder, "queries", ("query_id", "task", "embedding")).to_pylist()
+    embeddings = embeddings_of(folder, embedder)
+    queries = read_table(folder, "queries", ("query_id", "task")).to_pylist()
     kept = [
         query
         for query in sorted(queries, key=lambda query: str(query["query_id"]))
-        if query["embedding"] is not None
+        if query["query_id"] in embeddings.vectors
     ]
     values = np.array(
         [
@@ -80,11 +85,11 @@ def reward_table(
     return RewardTable(
         query_ids=[query["query_id"] for query in kept],
         tasks=[query["task"] for query in kept],
-        embeddings=np.array([query["embedding"] for query in kept], dtype=np.float32),
+        embeddings=np.array([embeddings.vectors[query["query_id"]] for query in kept]),
         arms=list(names),
         rewards=values[usable],
         reward_name=chosen.label(alpha),
-        embedder=manifest.identity.embedder,
+        embedder=embeddings.embedder,
         # Of all the arms together: it says nothing of a choice of them.
         arms_fingerprint=manifest.identity.arms_fingerprint if arms is None else "",
     )
