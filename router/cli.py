@@ -46,6 +46,13 @@ Policy = Annotated[
     str | None,
     typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
 ]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
+        "when the policy was trained."
+    ),
+]
 Config = Annotated[
     Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
 ]
@@ -96,6 +103,7 @@ def generate(
     ] = None,
     arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
@@ -143,8 +151,9 @@ def generate(
         words = sys.stdin.read() if prompt == "-" else str(prompt)
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
+    named = [arm] if arm is not None else []
     failures = generate_all(
-        _router(target, policy, how, arm is None, [arm] if arm is not None else [], request),
+        _router(target, policy, how, arm is None, named, request, embedder),
         asked,
         as_json,
         {
@@ -174,6 +183,7 @@ def specbench(
         typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
     ] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
@@ -220,7 +230,7 @@ def specbench(
     how = (config, dtype, device, backend, context)
     named = _split(arms) or []
     summary = run_specbench(
-        _router(target, policy, how, routed, named, request),
+        _router(target, policy, how, routed, named, request, embedder),
         asked,
         request,
         out,
@@ -359,14 +369,20 @@ How = tuple[Path | None, str, str, str, int | None]  # arms file, dtype, device,
 
 
 def _router(
-    target: str, policy: str | None, how: How, routed: bool, named: list[str], request: Any
+    target: str,
+    policy: str | None,
+    how: How,
+    routed: bool,
+    named: list[str],
+    request: Any,
+    embedder: str | None,
 ) -> Any:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_pretrained(target, policy, *how)
+        return Router.from_pretrained(target, policy, *how, embedder=embedder)
     return Router(load_engine(target, *how, named, request), None)
 
 
