@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -113,10 +114,23 @@ def letters(monkeypatch: pytest.MonkeyPatch) -> Letters:
 TEXTS = ["what is the sum of two three", "river", "Wörld 你好 🙂 \n\t", "sea " * 100, "lake city"]
 
 
-@pytest.fixture(params=["sentence", "letters"])
-def embedder(request: pytest.FixtureRequest) -> Embedder:
+def documented() -> Embedder:
+    """The embedder of one's own in docs/policies.md, by the name under which it is added."""
+    page = (Path(__file__).parents[1] / "docs" / "policies.md").read_text(encoding="utf-8")
+    snippets = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    exec(next(text for text in snippets if "EMBEDDERS[" in text), {})
+    found = load_embedder("lengths")
+    assert found is not None and load_embedder(found.name) is not None
+    return found
+
+
+@pytest.fixture(params=["sentence", "letters", "documented"])
+def embedder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Embedder:
     if request.param == "letters":
         return Letters()
+    if request.param == "documented":
+        monkeypatch.setitem(EMBEDDERS, "lengths", EMBEDDERS["target"])  # gone after the test
+        return documented()
     loaded = load_embedder(str(request.getfixturevalue("folder")), "cpu")
     assert loaded is not None
     return loaded
@@ -133,7 +147,7 @@ def test_every_embedder_keeps_the_contract(embedder: Embedder) -> None:
     np.testing.assert_allclose(embedder.embed(tuple(TEXTS[::-1])), found[::-1], atol=1e-5)
     none = embedder.embed([])
     assert (none.shape, none.dtype) == ((0, embedder.dimension), np.float32)
-    assert kind_of(embedder.name) in ("sentence", "letters") and hash_of(embedder.name)
+    assert kind_of(embedder.name) in ("sentence", "letters", "lengths") and hash_of(embedder.name)
 
 
 # -- names ----------------------------------------------------------------------------------------
