@@ -174,7 +174,10 @@ def load_sentence(argument: str = "", device: str = "auto") -> SentenceEmbedder:
 
         return SentenceEmbedder(fetch(EMBEDDER), EMBEDDER, device)
     if not _is_hub_id(asked):
-        raise DraftpickError(f"no such folder of a sentence-transformers model: {asked}")
+        raise DraftpickError(
+            f"no such folder of a sentence-transformers model: {asked}; if it lies elsewhere now, "
+            "say where with --embedder"
+        )
     return SentenceEmbedder(_snapshot(asked), asked, device)
 
 
