@@ -80,7 +80,7 @@ def load_embedder(asked: str, device: str = "auto") -> Embedder | None:
             raise NoSuchName("embedder", asked, known)
         kind, argument = SENTENCE, wanted
     found = EMBEDDERS[kind](argument, device)
-    if found is not None and digest and not same_space(asked, found.name):
+    if found is not None and digest and digest != hash_of(found.name):
         raise DraftpickError(
             f"the embedder {wanted} has changed: {asked} was asked for, and what is there now is "
             f"{found.name}; bring the old one back, or train a policy with this one"

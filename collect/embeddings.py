@@ -42,9 +42,10 @@ SCHEMA = pa.schema(
 class Embeddings:
     """The queries of a collection in one space.
 
-    embedder: the space's name. vectors: [d] float32 by query id; a query that the target failed on
-    has none in its own space. computed: how many were computed just now. seconds: what that took,
-    the loading of the model left out.
+    embedder: the space's name.
+    vectors: [d] float32 by query id; a query that the target failed on has none in its own space.
+    computed: how many were computed just now.
+    seconds: what that took, the loading of the model left out.
     """
 
     embedder: str

@@ -174,6 +174,8 @@ def test_an_embedder_is_loaded_again_by_its_name(folder: Path, tmp_path: Path) -
     assert first is not None
     again = load_embedder(first.name)
     assert again is not None and again.name == first.name
+    bare = load_embedder(first.name.removeprefix("sentence:"))
+    assert bare is not None and bare.name == first.name
     changed = first.name.replace(content_hash(folder), "0" * 12)
     with pytest.raises(DraftpickError, match="has changed"):
         load_embedder(changed)
