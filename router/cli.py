@@ -47,6 +47,13 @@ Policy = Annotated[
     str | None,
     typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
 ]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
+        "when the policy was trained."
+    ),
+]
 Config = Annotated[
     Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
 ]
@@ -103,6 +110,7 @@ def generate(
     ] = None,
     arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
@@ -156,7 +164,7 @@ def generate(
         asked = [Prompt(None, (), (words,))]
     named = [arm] if arm is not None else []
     failures = generate_all(
-        _router(target, policy, how, arm is None, named, request, chat_template),
+        _router(target, policy, how, arm is None, named, request, chat_template, embedder),
         asked,
         as_json,
         {
@@ -186,6 +194,7 @@ def specbench(
         typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
     ] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
@@ -233,7 +242,7 @@ def specbench(
     how = (config, dtype, device, backend, context)
     named = _split(arms) or []
     summary = run_specbench(
-        _router(target, policy, how, routed, named, request, chat_template),
+        _router(target, policy, how, routed, named, request, chat_template, embedder),
         asked,
         request,
         out,
@@ -379,13 +388,14 @@ def _router(
     named: list[str],
     request: Any,
     chat_template: str | None,
+    embedder: str | None,
 ) -> Any:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_pretrained(target, policy, *how, chat_template)
+        return Router.from_pretrained(target, policy, *how, chat_template, embedder)
     return Router(load_engine(target, *how, named, request, chat_template=chat_template), None)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.embedders import query_text
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request
 from decoders.seeds import derived_seed
@@ -174,7 +175,7 @@ def answer_turn(router: Router, messages: list[Message], method: str, request: R
     start = time.perf_counter()
     prompt_ids = router.engine.encode_chat(messages)
     arm = None if method == ROUTED else method
-    routed = router.answer(prompt_ids, request, arm=arm)
+    routed = router.answer(prompt_ids, request, text=query_text(messages), arm=arm)
     wall_s = time.perf_counter() - start
     return _turn(routed, wall_s, _official_count(router, routed.result.text))
 
