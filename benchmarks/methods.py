@@ -20,6 +20,7 @@ from decoders import Engine, Request, Sampling
 from decoders.costs.theory import swi
 from decoders.files import write_atomically
 from decoders.provenance import measured_on
+from decoders.zoo import TARGET
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=3, help="queries a task")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)

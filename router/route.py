@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
+from decoders.zoo.catalogue import TARGET
 
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
-    from decoders import ArmRecipe
     from policies import Policy
 
 Message = dict[str, str]
 
-DEFAULT_TARGET = "smollm2-135m-instruct"
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
@@ -121,22 +121,27 @@ class Router:
     @classmethod
     def from_pretrained(
         cls,
-        target: str = DEFAULT_TARGET,
+        target: str = EngineOptions.target,
         policy: str | Path | Policy | None = None,
-        arms: str | Path | None = None,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        backend: str = "auto",
-        context: int | None = None,
-        chat_template: str | None = None,
+        arms: Arms = EngineOptions.arms,
+        dtype: str = EngineOptions.dtype,
+        device: str = EngineOptions.device,
+        backend: str = EngineOptions.backend,
+        context: int | None = EngineOptions.context,
+        chat_template: str | None = EngineOptions.chat_template,
+    ) -> Router:
+        """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
+        each means."""
+        options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
+        return cls.from_options(options, policy)
+
+    @classmethod
+    def from_options(
+        cls, options: EngineOptions, policy: str | Path | Policy | None = None
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
-        target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
-        folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
-        file of arms, or None for those that ship. context: the most tokens of a prompt with its
-        answer, None for all that the model holds. chat_template: a Jinja template or its file, in
-        place of the tokenizer's own.
+        policy: a folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships.
         """
         import policies
 
@@ -146,9 +151,7 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        engine = load_engine(
-            target, arms, dtype, device, backend, context, chat_template=chat_template
-        )
+        engine = load_engine(options)
         try:
             router = cls(engine, chosen)
         except policies.PolicyError as error:
@@ -234,42 +237,23 @@ class Router:
                 arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
             )
         except DraftpickError as error:
-            fits = not self._shipped or self.engine.target_name == DEFAULT_TARGET
+            fits = not self._shipped or self.engine.target_name == TARGET
             if fits or arm_given:
                 raise
             raise DraftpickError(
                 f"there is no policy for {self.engine.target_name}: the one that ships is for "
-                f"{DEFAULT_TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
+                f"{TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
             ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
 
 def load_engine(
-    target: str,
-    arms: str | Path | Mapping[str, ArmRecipe] | None,
-    dtype: str,
-    device: str,
-    backend: str = "auto",
-    context: int | None = None,
-    only: Sequence[str] = (),
-    request: Request | None = None,
-    chat_template: str | None = None,
+    options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
 ) -> RoutingEngine:
-    """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
-    and autoregressive; without any, all."""
+    """`decoders.Engine.from_options`. only: these arms and autoregressive; without any, all."""
     from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
 
-    declared = Path(arms) if isinstance(arms, str) else arms
-    engine: RoutingEngine = Engine.load(
-        target=target,
-        arms=declared,
-        only=[AUTOREGRESSIVE, *only] if only else None,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        context=context,
-        request=request,
-        chat_template=chat_template,
-    )
+    named = [AUTOREGRESSIVE, *only] if only else None
+    engine: RoutingEngine = Engine.from_options(options, only=named, request=request)
     return engine

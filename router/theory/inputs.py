@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from decoders.errors import DraftpickError, NoSuchName
 if TYPE_CHECKING:
     from collect.queries import Query
     from decoders.engine import Engine
+    from decoders.options import EngineOptions
     from decoders.records import DecodeResult
 
 
@@ -138,34 +139,16 @@ def acceptance_of(results: Iterable[DecodeResult]) -> float:
     return accepted / tried
 
 
-def load_single(
-    target: str,
-    config: Path | None,
-    arm: str,
-    dtype: str,
-    device: str,
-    backend: str = "auto",
-    context: int | None = None,
-    chat_template: str | None = None,
-) -> Engine:
+def load_single(options: EngineOptions, arm: str) -> Engine:
     """An engine with that arm alone, drafting one token a round so that each stands for itself."""
-    from decoders.arms import DraftingRecipe, LengthRecipe, choose, load_arms
+    from decoders.arms import DraftingRecipe, LengthRecipe
     from decoders.engine import Engine
 
-    recipe = choose(load_arms(config), [arm])[arm]
+    recipe = options.recipes([arm])[arm]
     if not isinstance(recipe, DraftingRecipe) or getattr(recipe, "branch", None):
         raise DraftpickError(
             f"arm {arm!r} does not draft one token after another, which is what the formulas are "
             "about; name an arm of a draft model, an exit or Max-Gram"
         )
     single = recipe.model_copy(update={"length": LengthRecipe(k=1)})
-    return Engine.load(
-        target,
-        {arm: single},
-        only=[arm],
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        context=context,
-        chat_template=chat_template,
-    )
+    return Engine.from_options(replace(options, arms={arm: single}), only=[arm])
