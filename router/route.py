@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 Message = dict[str, str]
 
+FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
+UNTOLD = ("result", "scores", "draft_calls", "draft_work")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
@@ -58,29 +60,12 @@ class RoutedResult:
         return len(self.result.ids) / self.wall_s if self.wall_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `draftpick generate --json` prints. Times in seconds."""
-        result = self.result
-        return {
-            "text": result.text,
-            "ids": list(result.ids),
-            "prompt_ids": list(result.prompt_ids),
-            "arm": self.arm,
-            "propensity": self.propensity,
-            "finish_reason": result.finish_reason,
-            "rounds": result.rounds,
-            "drafted": result.drafted,
-            "accepted": result.accepted,
-            "accepted_per_position": list(result.accepted_per_position),
-            "target_calls": result.target_calls,
-            "prefill_s": result.prefill_s,
-            "draft_s": result.draft_s,
-            "verify_s": result.verify_s,
-            "other_s": result.other_s,
-            "embed_s": self.embed_s,
-            "policy_s": self.policy_s,
-            "tokens_per_s": self.tokens_per_s,
-            **({} if result.mean_layers is None else {"mean_layers": result.mean_layers}),
-        }
+        """The object that `draftpick generate --json` prints: the fields of both records, times in
+        seconds, without those that have no value."""
+        decode = {each.name: getattr(self.result, each.name) for each in fields(DecodeResult)}
+        choice = {each.name: getattr(self, each.name) for each in fields(self)}
+        told = dict.fromkeys(FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
+        return {n: value for n, value in told.items() if n not in UNTOLD and value is not None}
 
 
 def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
