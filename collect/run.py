@@ -21,7 +21,7 @@ from decoders.records import Request
 from .batch import Prompt, SweepOptions, collect_batch, failed_query
 from .dataset import SIZES, Identity, Store, read_table
 from .engine import BatchDecoder, SweepEngine
-from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+from .records import ArmInfo, OutcomeRow, QueryRow
 from .rouge import WORDS
 
 
@@ -69,7 +69,7 @@ def sweep(
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
-            lambda: (_describe_arms(engine, names), _costs(batch, names)),
+            lambda: (_describe_arms(engine, names), batch.cost_table.of(names)),
             provenance(),
         )
         pending = _not_stored(queries, store.folder)
@@ -142,14 +142,6 @@ def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, 
             recipe=engine.arms[name].model_dump(mode="json"),
         )
         for name in names
-    )
-
-
-def _costs(batch: BatchDecoder, names: Sequence[str]) -> Costs:
-    measured = batch.costs()
-    return Costs(
-        verify_s=tuple(float(seconds) for seconds in measured["verify_s"]),
-        draft_s={n: float(s) for n, s in measured["draft_s"].items() if n in names},
     )
 
 

@@ -133,11 +133,10 @@ def theory(
             if asked:
                 rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
             measured = costs_of(engine)
-            seconds = measured.verify_s, measured.draft_s
         else:
             assert costs is not None
-            seconds = inputs.read_costs(costs)
-        drafters = [inputs.from_costs(str(measure or arm), rates[0], *seconds, longest)]
+            measured = inputs.read_costs(costs)
+        drafters = [inputs.from_costs(str(measure or arm), rates[0], measured, longest)]
     found = report(drafters, inner_acceptance, longest)
     _show(tables_of(found), found, as_json)
     if out is not None:

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
+from decoders.costs.measured import Costs
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.engine import Engine
@@ -38,7 +39,6 @@ from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
-from decoders.offline.costs import Costs
 from decoders.offline.replay import replay
 from decoders.offline.stack import Stack
 from decoders.protocols import Backend, Drafter
@@ -159,7 +159,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
 
 def batch_of(engine: Engine) -> Batch:
     # measured costs would want a longer context; lengths here are fixed, so any will do
-    return Batch(engine, Costs([0.01] * 4, {r.name: 0.001 for r in RECIPES}))
+    return Batch(engine, Costs((0.01,) * 4, {r.name: 0.001 for r in RECIPES}))
 
 
 @pytest.fixture(scope="module")
