@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,6 @@ from .stopping import Stopper
 from .zoo.catalogue import cache_dir
 
 
-def _build(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Strategy:
-    return recipe.build(target, tokenizer)
-
-
 class Engine:
     """One target, one sequence at a time, any number of arms; drafters load when first used."""
 
@@ -47,11 +43,10 @@ class Engine:
         fingerprint: str = "unnamed",
         tokenizer: Any = None,
         eos_ids: tuple[int, ...] = (),
-        build: Callable[[ArmRecipe, Backend, Any], Strategy] = _build,
     ) -> None:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
-        self._fingerprint, self._build = fingerprint, build
+        self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
         self._told = False  # that messages are joined
@@ -171,7 +166,7 @@ class Engine:
         """The arm's moving parts, made when first asked for."""
         recipe = self.arm(name)
         if name not in self._strategies:
-            self._strategies[name] = self._build(recipe, self.target, self.tokenizer)
+            self._strategies[name] = recipe.build(self.target, self.tokenizer)
         return self._strategies[name]
 
     # -- decoding -----------------------------------------------------------------------------

@@ -41,7 +41,7 @@ from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
 from decoders.offline.replay import replay
 from decoders.offline.stack import Stack
-from decoders.protocols import Backend, Drafter
+from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import Proposal, Request, Verdict
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.tree_shape import TreeShape
@@ -134,7 +134,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
     folder = tiny()
     target: Backend = HFBackend.load(folder, CPU, torch.float32) if hf else native(folder)
 
-    def build(recipe: ArmRecipe, target: Any, tokenizer: Any) -> SpeculativeDecoding:
+    def parts(recipe: ArmRecipe) -> SpeculativeDecoding:
         small = tiny(seed=0, num_hidden_layers=2)
         few = DraftVocab([1, 2, 3, 5, 6, 8, 9, 13], 16)
         drafters: dict[str, Callable[[], Drafter]] = {
@@ -154,7 +154,15 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Lossless(), length)
 
-    return Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
+    class Given(Engine):
+        """Its arms' parts are those above, whatever the recipes say."""
+
+        def strategy(self, name: str) -> Strategy:
+            if name not in self._strategies:
+                self._strategies[name] = parts(self.arm(name))
+            return super().strategy(name)
+
+    return Given(target, {r.name: r for r in RECIPES}, eos_ids=EOS)
 
 
 def batch_of(engine: Engine) -> Batch:
