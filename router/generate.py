@@ -15,7 +15,7 @@ from decoders.records import Request
 from decoders.seeds import derived_seed
 
 from .prompts import Prompt
-from .route import Message, RoutedResult, Router, as_messages
+from .route import Message, RoutedResult, Router
 
 
 def generate_all(
@@ -30,7 +30,7 @@ def generate_all(
     """Answer every prompt; return how many failed.
 
     A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
-    on standard error), and the others go on. arm, dynamic: as in `Router.answer`.
+    on standard error), and the others go on. arm, dynamic: as in `Router.generate`.
 
     The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
     `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
@@ -88,9 +88,8 @@ def _generate(
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _streamer(router)
         own = replace(request, seed=seed(turn))
-        prompt_ids = router.engine.encode_chat(as_messages(messages))
-        routed = router.answer(
-            prompt_ids, own, arm=arm, streamer=streamer, dynamic=dynamic, reuse=turn > 0
+        routed = router.respond(
+            messages, own, arm=arm, streamer=streamer, dynamic=dynamic, reuse=turn > 0
         )
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}

@@ -181,6 +181,21 @@ class Router:
             stop=tuple(stop),
             seed=seed,
         )
+        return self.respond(
+            prompt_or_messages, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+        )
+
+    def respond(
+        self,
+        prompt_or_messages: str | Sequence[Message],
+        request: Request,
+        *,
+        arm: str | None = None,
+        streamer: Any = None,
+        dynamic: bool = False,
+        reuse: bool = False,
+    ) -> RoutedResult:
+        """As `generate`, for a request that is made already."""
         prompt_ids = self.engine.encode_chat(as_messages(prompt_or_messages))
         return self.answer(
             prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
@@ -196,7 +211,7 @@ class Router:
         dynamic: bool = False,
         reuse: bool = False,
     ) -> RoutedResult:
-        """As `generate`, for a prompt that is already token ids."""
+        """As `respond`, for a prompt that is token ids already."""
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
         if arm is None and self.policy is None:

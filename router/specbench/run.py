@@ -172,9 +172,7 @@ def answer_all(router: Router, question: Query, method: str, request: Request) -
 def answer_turn(router: Router, messages: list[Message], method: str, request: Request) -> Turn:
     """One turn under the stop-watch; fixed arms and `routed` take the same path."""
     start = time.perf_counter()
-    prompt_ids = router.engine.encode_chat(messages)
-    arm = None if method == ROUTED else method
-    routed = router.answer(prompt_ids, request, arm=arm)
+    routed = router.respond(messages, request, arm=None if method == ROUTED else method)
     wall_s = time.perf_counter() - start
     return Turn(
         replace(routed.result, arm=routed.arm),
