@@ -1,4 +1,4 @@
-"""What a sweep asks of a decoding engine; `decoders.Engine` gives it, and so does a test's fake.
+"""What is asked of a decoding engine; `decoders.Engine` gives it, and so does a test's fake.
 
 Every member is read-only and narrow, so that another executor can stand in.
 """
@@ -51,33 +51,28 @@ class Tokenizer(Protocol):
     def decode(self, token_ids: list[int], *, skip_special_tokens: bool = ...) -> str: ...
 
 
-class SweepEngine(Protocol):
-    """A target and its arms, loaded."""
-
-    @property
-    def arms(self) -> Mapping[str, Recipe]: ...
-
-    @property
-    def arm_names(self) -> Sequence[str]: ...
+class ArmEngine(Protocol):
+    """A loaded target with its arms. See `decoders.Engine` for what each member means."""
 
     @property
     def target_fingerprint(self) -> str: ...
 
     @property
+    def arm_names(self) -> list[str]: ...
+
+    @property
     def embedder(self) -> str: ...
 
     @property
-    def tokenizer(self) -> Tokenizer: ...
+    def tokenizer(self) -> Any: ...
 
-    def arms_fingerprint(self, names: list[str]) -> str: ...
-
-    def arm_parameters(self, name: str) -> int: ...
+    def arms_fingerprint(self, names: Sequence[str]) -> str: ...
 
     def encode_chat(self, messages: list[dict[str, str]]) -> list[int]: ...
 
     def check(self, prompt_ids: list[int], request: Request) -> None: ...
 
-    def prefill(self, prompt_ids: list[int]) -> Prefilled: ...
+    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled: ...
 
     def decode(
         self,
@@ -85,4 +80,17 @@ class SweepEngine(Protocol):
         prompt_ids: list[int],
         request: Request,
         prefilled: Prefilled | None = None,
+        streamer: Any = None,
     ) -> DecodeResult: ...
+
+
+class SweepEngine(ArmEngine, Protocol):
+    """What a sweep needs beside: the arms as declared, and their sizes."""
+
+    @property
+    def arms(self) -> Mapping[str, Recipe]: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def arm_parameters(self, name: str) -> int: ...

@@ -123,7 +123,7 @@ class FakeEngine:
         if len(prompt_ids) + request.max_new_tokens > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
-    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
         import torch
 
         return Prefilled(torch.zeros(4), torch.zeros(3), 0.25)
@@ -134,6 +134,7 @@ class FakeEngine:
         prompt_ids: list[int],
         request: Request,
         prefilled: Prefilled | None = None,
+        streamer: Any = None,
     ) -> DecodeResult:
         self.decoded.append(arm)
         ids = answer(prompt_ids)
