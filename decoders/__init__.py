@@ -15,6 +15,7 @@ from .errors import DraftpickError
 if TYPE_CHECKING:
     from .arms import KINDS, ArmRecipe, DraftingRecipe, load_arms
     from .engine import Engine
+    from .options import EngineOptions
     from .protocols import Backend, Drafter, DraftLength, Strategy, Verifier
     from .records import (
         DecodeResult,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "arms": ("KINDS", "ArmRecipe", "DraftingRecipe", "load_arms"),
     "engine": ("Engine",),
+    "options": ("EngineOptions",),
     "protocols": ("Backend", "DraftLength", "Drafter", "Strategy", "Verifier"),
     "records": (
         "DecodeResult", "Prefilled", "Proposal", "Request", "Sampling", "StepStats", "Verdict",
@@ -46,6 +48,7 @@ __all__ = [
     "DraftingRecipe",
     "DraftpickError",
     "Engine",
+    "EngineOptions",
     "Prefilled",
     "Proposal",
     "Request",
