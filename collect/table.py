@@ -17,6 +17,8 @@ from policies.records import RewardTable
 
 from . import rewards
 from .dataset import OUTCOMES_SCHEMA, SIZES, Manifest, read_manifest, read_table
+from .embedders import Embedder
+from .embeddings import embeddings_of
 from .records import Outcome
 from .rewards import Reward
 from .rouge import WORDS, rouge_l
@@ -69,17 +71,20 @@ def reward_table(
     reward: str | Reward = "paper",
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
+    embedder: str | Embedder | None = None,
 ) -> RewardTable:
     """The rewards of every stored query and arm.
 
     reward: a name, or a Reward of one's own. alpha: weight of likeness against cost.
     arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
     slowest of the choice (Huang et al., A.5).
+    embedder: what the policy is to read (see `embeddings_of`), None for what the collection was
+    made with.
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
-    Raises DraftpickError for an unknown reward or arm, an alpha outside [0, 1], an empty or
-    damaged collection, a measured reward where nothing was measured, and a reward of sizes where an
-    early exit's was counted without the layers that it runs.
+    Raises DraftpickError for an unknown reward, arm or embedder, an alpha outside [0, 1], an empty
+    or damaged collection, a measured reward where nothing was measured, and a reward of sizes where
+    an early exit's was counted without the layers that it runs.
     """
     chosen = rewards.get(reward)
     rewards.check_alpha(alpha)
@@ -93,11 +98,12 @@ def reward_table(
     if chosen.uses_size:
         _require_sizes(folder, manifest, names)
     outcomes = read_outcomes(folder)
-    queries = read_table(folder, "queries", ("query_id", "task", "embedding")).to_pylist()
+    embeddings = embeddings_of(folder, embedder)
+    queries = read_table(folder, "queries", ("query_id", "task")).to_pylist()
     kept = [
         query
         for query in sorted(queries, key=lambda query: str(query["query_id"]))
-        if query["embedding"] is not None
+        if query["query_id"] in embeddings.vectors
     ]
     values = np.array(
         [
@@ -116,11 +122,11 @@ def reward_table(
     return RewardTable(
         query_ids=[query["query_id"] for query in kept],
         tasks=[query["task"] for query in kept],
-        embeddings=np.array([query["embedding"] for query in kept], dtype=np.float32),
+        embeddings=np.array([embeddings.vectors[query["query_id"]] for query in kept]),
         arms=list(names),
         rewards=values[usable],
         reward_name=chosen.label(alpha),
-        embedder=manifest.identity.embedder,
+        embedder=embeddings.embedder,
         # Of all the arms together: it says nothing of a choice of them.
         arms_fingerprint=manifest.identity.arms_fingerprint if arms is None else "",
     )

@@ -258,13 +258,17 @@ Fit = Callable[..., Fitted]
 
 
 def check_compatible(
-    policy: Policy, arms: Sequence[str], embedder: str, arms_fingerprint: str | None = None
+    policy: Policy,
+    arms: Sequence[str],
+    embedder: str,
+    arms_fingerprint: str | None = None,
+    dimension: int | None = None,
 ) -> None:
     """Refuse a policy that cannot serve here.
 
     Every arm of the policy must be available (more may be), and its embedding space must be the
     one in use. arms_fingerprint, where given, is of the policy's own arms as they are declared
-    now. Raises PolicyError, naming both sides.
+    now; dimension, where given, the embedder's width. Raises PolicyError, naming both sides.
     """
     missing = [arm for arm in policy.arms if arm not in arms]
     if missing:
@@ -277,6 +281,11 @@ def check_compatible(
         raise PolicyError(
             f"the policy {policy.name!r} was trained on embeddings {policy.embedder}, but the "
             f"embedder here is {embedder}; use that embedder or train a policy for this one"
+        )
+    if policy.embedder != ANY and dimension and dimension != policy.origin.dimension:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads embeddings of width {policy.origin.dimension}, but "
+            f"those of {embedder} have {dimension}; use the embedder it was trained with"
         )
     trained = policy.origin.arms_fingerprint
     if arms_fingerprint and trained and trained != arms_fingerprint:

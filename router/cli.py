@@ -17,7 +17,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 
 from . import train
-from .options import Limit, MaxNewTokens, Policy, Questions, Seed, Tasks, answer_request
+from .options import Embedder, Limit, MaxNewTokens, Policy, Questions, Seed, Tasks, answer_request
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
 
@@ -70,6 +70,7 @@ def generate(
     ] = None,
     arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
@@ -110,7 +111,7 @@ def generate(
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
     named = [] if arm is None else [arm]
-    router = _router(options, policy, arm is None, named, request)
+    router = _router(options, policy, arm is None, named, request, embedder)
     if generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json):
         raise typer.Exit(1)
 
@@ -126,6 +127,7 @@ def specbench(
         typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
     ] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
@@ -161,7 +163,7 @@ def specbench(
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
     summary = run_specbench(
-        _router(options, policy, routed, named, request),
+        _router(options, policy, routed, named, request, embedder),
         asked,
         request,
         out,
@@ -297,14 +299,19 @@ def _tell(error: Exception) -> int:
 
 
 def _router(
-    options: EngineOptions, policy: str | None, routed: bool, named: list[str], request: Request
+    options: EngineOptions,
+    policy: str | None,
+    routed: bool,
+    named: list[str],
+    request: Request,
+    embedder: str | None,
 ) -> Router:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_options(options, policy)
+        return Router.from_options(options, policy, embedder)
     return Router(load_engine(options, named, request), None)
 
 

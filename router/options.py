@@ -13,6 +13,13 @@ Policy = Annotated[
     str | None,
     typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
 ]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
+        "when the policy was trained."
+    ),
+]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
 Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
 TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
@@ -18,12 +19,13 @@ from decoders.zoo.catalogue import TARGET
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
+    from collect.embedders import Embedder
     from policies import Policy
 
 Message = dict[str, str]
 
-FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
-UNTOLD = ("result", "scores", "draft_calls", "draft_work")
+PRINTED_FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")
+NOT_PRINTED = ("result", "scores", "draft_calls", "draft_work")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
@@ -39,7 +41,8 @@ class RoutedResult:
     result: the decode itself. propensity: the chance that the arm had of being chosen, 1.0 where
     it was forced or the policy takes its best arm. scores: the policy's number for each of its
     arms, in its order; empty where the arm was forced. embed_s: seconds to bring the prefill's
-    embedding to the host. policy_s: seconds inside the policy.
+    embedding to the host or, where the policy reads another embedder, to embed the query.
+    policy_s: seconds inside the policy.
     """
 
     result: DecodeResult
@@ -64,8 +67,8 @@ class RoutedResult:
         seconds, without those that have no value."""
         decode = {each.name: getattr(self.result, each.name) for each in fields(DecodeResult)}
         choice = {each.name: getattr(self, each.name) for each in fields(self)}
-        told = dict.fromkeys(FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
-        return {n: value for n, value in told.items() if n not in UNTOLD and value is not None}
+        told = dict.fromkeys(PRINTED_FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
+        return {n: value for n, value in told.items() if n not in NOT_PRINTED and value is not None}
 
 
 def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
@@ -88,20 +91,31 @@ def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
 class Router:
     """Answers queries, each through the arm that the policy picks for it.
 
-    policy None: every call must name its arm. Raises policies.PolicyError where the policy was
-    trained for other arms or another embedder than the engine's.
+    policy None: every call must name its arm. embedder: None for the one that the policy was
+    trained with. Raises policies.PolicyError where the policy was trained for other arms than the
+    engine's or with another embedder.
     """
 
-    def __init__(self, engine: RoutingEngine, policy: Policy | None) -> None:
+    def __init__(
+        self, engine: RoutingEngine, policy: Policy | None, embedder: Embedder | None = None
+    ) -> None:
+        reader = embedder if policy is None else embedder_of(policy, embedder)
         if policy is not None:
             from policies import check_compatible
 
             known = set(policy.arms) <= set(engine.arm_names)
             fingerprint = engine.arms_fingerprint(policy.arms) if known else None
-            check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
+            if reader is None:
+                check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
+            else:  # the same content in another place is the same embedder
+                same = same_space(policy.embedder, reader.name)
+                space = policy.embedder if same else reader.name
+                width = reader.dimension
+                check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
         self._shipped = False  # whether the policy is the one that ships
+        self.embedder = reader
 
     @classmethod
     def from_pretrained(
@@ -114,19 +128,25 @@ class Router:
         backend: str = EngineOptions.backend,
         context: int | None = EngineOptions.context,
         chat_template: str | None = EngineOptions.chat_template,
+        embedder: str | Embedder | None = None,
     ) -> Router:
         """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
         each means."""
         options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
-        return cls.from_options(options, policy)
+        return cls.from_options(options, policy, embedder)
 
     @classmethod
     def from_options(
-        cls, options: EngineOptions, policy: str | Path | Policy | None = None
+        cls,
+        options: EngineOptions,
+        policy: str | Path | Policy | None = None,
+        embedder: str | Embedder | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         policy: a folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships.
+        embedder: where the policy's own lies now, a folder most often; None for where it was when
+        the policy was trained.
         """
         import policies
 
@@ -136,9 +156,10 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
+        reader = embedder_of(chosen, embedder, options.device)
         engine = load_engine(options)
         try:
-            router = cls(engine, chosen)
+            router = cls(engine, chosen, reader)
         except policies.PolicyError as error:
             if policy is not None:
                 raise
@@ -196,9 +217,15 @@ class Router:
         reuse: bool = False,
     ) -> RoutedResult:
         """As `generate`, for a request that is made already."""
-        prompt_ids = self.engine.encode_chat(as_messages(prompt_or_messages))
+        messages = as_messages(prompt_or_messages)
         return self.answer(
-            prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+            self.engine.encode_chat(messages),
+            request,
+            text=query_text(messages),
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=reuse,
         )
 
     def answer(
@@ -206,30 +233,43 @@ class Router:
         prompt_ids: list[int],
         request: Request,
         *,
+        text: str | None = None,
         arm: str | None = None,
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
     ) -> RoutedResult:
-        """As `respond`, for a prompt that is token ids already."""
+        """As `respond`, for a prompt that is token ids already. text: what an embedder other than
+        the target's own reads of it, as `collect.embedders.query_text` gives it."""
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
         if arm is None and self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
-        prefilled = self.engine.prefill(prompt_ids, reuse)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
         arm_given = arm is not None
+        embedding: np.ndarray | None = None  # [d]
+        if arm is None and self.embedder is not None:
+            if text is None:
+                raise DraftpickError(
+                    f"the policy reads embeddings of {self.embedder.name}, which token ids do not "
+                    "give; pass the query's text too"
+                )
+            start = time.perf_counter()
+            embedding = self.embedder.embed([text])[0]
+            embed_s = time.perf_counter() - start
+        prefilled = self.engine.prefill(prompt_ids, reuse)
         if arm is None and self.policy is not None:
             start = time.perf_counter()
-            embedding: np.ndarray = prefilled.embedding.detach().float().cpu().numpy()  # [d]
-            embedded = time.perf_counter()
+            if embedding is None:
+                embedding = prefilled.embedding.detach().float().cpu().numpy()
+                embed_s = time.perf_counter() - start
+                start = time.perf_counter()
             rng = np.random.default_rng(request.seed) if dynamic else None
             decision = self.policy.choose(embedding, rng)
-            chosen = time.perf_counter()
+            policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-            embed_s, policy_s = embedded - start, chosen - embedded
         assert arm is not None
 
         try:
@@ -245,6 +285,33 @@ class Router:
                 f"{TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
             ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+
+def embedder_of(
+    policy: Policy, given: str | Embedder | None = None, device: str = "auto"
+) -> Embedder | None:
+    """The embedder that a policy reads, loaded; None for the target's own and for a policy that
+    does not look at the query.
+
+    given: one to take in its stead, as in `load_embedder`. Raises PolicyError where its kind is
+    not known here, DraftpickError where it cannot be loaded.
+    """
+    from policies import PolicyError
+    from policies.records import ANY
+
+    if policy.embedder == ANY:
+        return None
+    if given is not None:
+        return load_embedder(given, device) if isinstance(given, str) else given
+    if is_own(policy.embedder):
+        return None
+    if kind_of(policy.embedder) not in EMBEDDERS:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads embeddings of {policy.embedder}, a kind that is not "
+            f"known here (known: {', '.join(EMBEDDERS)}); import the package that adds it, or "
+            "train a policy with another embedder"
+        )
+    return load_embedder(policy.embedder, device)
 
 
 def load_engine(
