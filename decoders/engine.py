@@ -117,6 +117,19 @@ class Engine:
             pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
         return engine
 
+    @staticmethod
+    def misfit(options: EngineOptions, arm: str) -> str | None:
+        """Why an arm's drafters do not fit the options' target, by its files; None where they do.
+        Nothing is loaded but the tokenizer."""
+        (recipe,) = options.recipes([arm]).values()
+        folder = targets.resolve(options.target)
+        tokenizer = targets.load_tokenizer(folder, options.chat_template)
+        try:
+            recipe.fit(Reading.of_folder(folder, tokenizer, options.backend))
+        except DraftpickError as error:
+            return str(error)
+        return None
+
     # -- what it is ---------------------------------------------------------------------------
 
     @property

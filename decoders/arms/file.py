@@ -16,6 +16,7 @@ from .mistakes import told
 from .strict import Strict
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
+UNTRAINED_ARMS = Path(__file__).parent / "untrained.yaml"  # for any target
 AUTOREGRESSIVE = "autoregressive"
 
 
