@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any
 from .errors import DraftpickError
 
 if TYPE_CHECKING:
-    from .arms import KINDS, ArmRecipe, DraftingRecipe, load_arms
+    from .arms import (
+        KINDS,
+        LENGTHS,
+        RULES,
+        ArmRecipe,
+        DraftingRecipe,
+        LengthRecipe,
+        VerifierRecipe,
+        load_arms,
+    )
     from .engine import Engine
     from .protocols import Backend, Drafter, DraftLength, Strategy, Verifier
     from .records import (
@@ -27,7 +36,10 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "arms": ("KINDS", "ArmRecipe", "DraftingRecipe", "load_arms"),
+    "arms": (
+        "KINDS", "LENGTHS", "RULES", "ArmRecipe", "DraftingRecipe", "LengthRecipe",
+        "VerifierRecipe", "load_arms",
+    ),
     "engine": ("Engine",),
     "protocols": ("Backend", "DraftLength", "Drafter", "Strategy", "Verifier"),
     "records": (
@@ -38,6 +50,8 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "KINDS",
+    "LENGTHS",
+    "RULES",
     "ArmRecipe",
     "Backend",
     "DecodeResult",
@@ -46,6 +60,7 @@ __all__ = [
     "DraftingRecipe",
     "DraftpickError",
     "Engine",
+    "LengthRecipe",
     "Prefilled",
     "Proposal",
     "Request",
@@ -54,6 +69,7 @@ __all__ = [
     "Strategy",
     "Verdict",
     "Verifier",
+    "VerifierRecipe",
     "load_arms",
 ]
 

@@ -48,6 +48,10 @@ class EarlyExitRecipe(DraftingRecipe):
         return True
 
     @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+    @property
     def doubts(self) -> bool:
         return True
 

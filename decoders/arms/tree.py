@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from ..tree_shape import TreeShape
 from .base import DraftingRecipe
 from .neural import DraftModelRecipe
+from .verifier import LosslessRule
 
 if TYPE_CHECKING:
     from ..protocols import Backend, Drafter
@@ -32,7 +33,7 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
 
 def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
     """Of an arm that drafts it. Raises ValueError."""
-    if arm.verifier.rule != "lossless":
+    if not isinstance(arm.verifier, LosslessRule):
         raise ValueError("a tree is verified losslessly; leave `verifier` out")
     require_bounds(shape, arm.length.longest)
 
@@ -49,6 +50,10 @@ class TreeRecipe(DraftModelRecipe):
     def _in_bounds(self) -> TreeRecipe:
         require_tree(self, self.shape)
         return self
+
+    @property
+    def branches(self) -> bool:
+        return True
 
     @property
     def shape(self) -> TreeShape:
