@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from .batch import SweepOptions
     from .dataset import load, read_manifest
     from .queries import Query, read_queries, shipped
-    from .rewards import REWARDS
+    from .rewards import REWARDS, Reward
     from .run import sweep
     from .summary import summarise
     from .table import read_outcomes, reward_table
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "REWARDS",
     "Query",
+    "Reward",
     "SweepOptions",
     "load",
     "read_manifest",
@@ -36,6 +37,7 @@ __all__ = [
 _HOMES = {
     "REWARDS": "rewards",
     "Query": "queries",
+    "Reward": "rewards",
     "SweepOptions": "batch",
     "load": "dataset",
     "read_manifest": "dataset",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .align.command import align
+from .listing import Listing
 
 if TYPE_CHECKING:
     from .engine import SweepEngine
@@ -37,7 +38,7 @@ first turn is collected.
 def mount(app: typer.Typer) -> None:
     """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
     application's to print."""
-    app.command("collect", help=COLLECT_HELP)(collect)
+    app.command("collect", help=COLLECT_HELP, cls=Listing)(collect)
     app.command("align")(align)
 
 
@@ -100,7 +101,7 @@ def collect(
         ),
     ] = None,
     reward: Annotated[
-        str, typer.Option(help="With --summary: which reward; an unknown name lists them all.")
+        str, typer.Option(help="With --summary: which reward: {collect.REWARDS}.")
     ] = "paper",
     alpha: Annotated[
         float,

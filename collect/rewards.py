@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.plugins import watched
 
 from .records import ArmInfo, Costs, Outcome
 
@@ -161,6 +162,7 @@ REWARDS: dict[str, Reward] = {
         ),
     )
 }
+watched("reward", REWARDS)
 
 
 def get(name: str) -> Reward:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from . import plugins
 from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
 from .backends.llama import LlamaBackend
 from .chance import Generator
@@ -76,6 +77,7 @@ class Engine:
         Raises DraftpickError before anything is loaded where the arms file or a name is wrong, an
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory."""
+        plugins.load()
         declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
         recipes = choose(declared, list(only) if only else None)
         where, kind = targets.device_of(device), targets.dtype_of(dtype)

@@ -45,7 +45,10 @@ _imported: set[str] = set()
 
 
 def watched(what: str, parts: dict[str, Part]) -> dict[str, Part]:
-    """The same dict, in which no plugin may replace a part from now on; what: one of them is."""
+    """The same dict, of which from now on no plugin may replace a part.
+
+    what: what each part is called in a sentence.
+    """
     _watched[what] = _Watched(parts)
     return parts
 
@@ -106,8 +109,8 @@ def _take_in(who: str) -> None:
             elif part is not seen.known[name]:
                 first = seen.owners.get(name, "this program")
                 raise DraftpickError(
-                    f"there are two {what}s called {name!r}, of {first} and of {who}; rename one "
-                    "of them or uninstall its package"
+                    f"the {what} {name!r} comes twice, from {first} and from {who}; rename one of "
+                    "the two or uninstall its package"
                 )
 
 

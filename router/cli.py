@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collect import command as collect_command
+from decoders import plugins
 
 from . import train
 from .theory import command as theory_command
@@ -318,6 +319,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        plugins.load()
         app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:
         return _exit_code(stop)
