@@ -21,10 +21,10 @@ from .backends.llama import LlamaBackend
 from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
-from .loop import Method
+from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
-from .protocols import Backend, Drafts, Strategy, opening
+from .protocols import Backend, Drafts, Job, Strategy, opening
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .zoo.catalogue import cache_dir
@@ -144,10 +144,10 @@ class Engine:
     def arm_parameters(self, name: str) -> int:
         """What the arm drafts with: 0 for Max-Gram; the target itself where nothing drafts, as for
         autoregressive."""
-        method = self.strategy(name)
-        if isinstance(method, Drafts) and self.arm(name).kind != "autoregressive":
-            return method.parameters
-        return method.parameters or self.target.parameters
+        strategy = self.strategy(name)
+        if isinstance(strategy, Drafts) and self.arm(name).kind != "autoregressive":
+            return strategy.parameters
+        return strategy.parameters or self.target.parameters
 
     def strategy(self, name: str) -> Strategy:
         """The arm's moving parts, made when first asked for."""
@@ -220,10 +220,10 @@ class Engine:
         """
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
-        method = self.strategy(arm)
-        if self._needs(prompt_ids, request) > method.context:
+        strategy = self.strategy(arm)
+        if self._needs(prompt_ids, request) > strategy.context:
             raise DraftpickError(
-                f"arm {arm!r} follows at most {method.context} tokens, fewer than the "
+                f"arm {arm!r} follows at most {strategy.context} tokens, fewer than the "
                 f"{len(prompt_ids)} of the prompt with {request.max_new_tokens} new ones; choose "
                 "another arm or lower --max-new-tokens"
             )
@@ -241,12 +241,13 @@ class Engine:
             if streamer is not None:
                 streamer.put(torch.tensor(ids))
 
+        job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
         with memory.told(self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"):
-            result = method.decode(
-                self.target, prompt_ids, prefilled, request, stopper, chance, emit
-            )
+            result = strategy.decode(job)
         if streamer is not None:
             streamer.end()
-        if isinstance(method, Method):  # others may leave what is not the target's own
+        if isinstance(
+            strategy, SpeculativeDecoding
+        ):  # others may leave what is not the target's own
             self._hold([*prompt_ids, *result.ids[:-1]])
         return result

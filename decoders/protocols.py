@@ -8,6 +8,7 @@ outside. The records that pass through them are in `records.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -176,6 +177,29 @@ class StateBackend(Backend, Protocol):
 # -- drafters --------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True)
+class DraftRequest:
+    """What the loop wants drafted in one round.
+
+    k: at most so many tokens, at least one.
+    sampling, chance: how tokens are chosen.
+    min_confidence: stop before a token that the drafter gives less.
+    needs_raw: the verifier reads `Proposal.raw`.
+    """
+
+    k: int
+    sampling: Sampling
+    chance: Chance
+    min_confidence: float = 0.0
+    needs_raw: bool = False
+
+    @property
+    def likeliest(self) -> bool:
+        """Whether k likeliest tokens in turn are all that is wanted, whatever they depend on."""
+        plain = self.sampling.greedy and self.sampling.repetition_penalty == 1
+        return plain and self.min_confidence == 0 and not self.needs_raw
+
+
 class Drafter(Protocol):
     """Guesses for one sequence at a time. calls: forward passes made since `reset`. context: the
     longest sequence it can follow."""
@@ -193,20 +217,9 @@ class Drafter(Protocol):
         """A new query; the target has just read its prompt (an encoder-decoder's source)."""
         ...
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        """At most k >= 1 tokens to follow `context`: the prompt and the answer so far. An
-        encoder-decoder's begins with its start token instead; only `reset` tells the source.
-
-        needs_raw: the verifier wants `Proposal.raw`.
-        """
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        """Tokens to follow `context`: the prompt and the answer so far. An encoder-decoder's
+        begins with its start token instead; only `reset` tells the source."""
         ...
 
     def commit(self, context: list[int]) -> None:
@@ -279,6 +292,25 @@ class DraftLength(Protocol):
 Emit = Callable[[list[int]], None]
 
 
+@dataclass(frozen=True)
+class Job:
+    """One prompt to answer.
+
+    target: has just read the prompt; it holds the positions of `opening`.
+    prefilled: what reading it gave.
+    stopper: of this answer; it admits tokens and says when to stop.
+    emit: called with the new tokens of each round, as soon as they are accepted.
+    """
+
+    target: Backend
+    prompt_ids: list[int]
+    prefilled: Prefilled
+    request: Request
+    stopper: Stopper
+    chance: Chance
+    emit: Emit
+
+
 class Strategy(Protocol):
     """parameters: what it runs beside the target. context: the longest sequence it can follow."""
 
@@ -291,21 +323,8 @@ class Strategy(Protocol):
     @property
     def context(self) -> int: ...
 
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
-        """Answer one prompt that `target` has just read: it holds the positions of `opening`.
-
-        emit: called with the new tokens of each round, as soon as they stand. The result's `text`
-        is the stopper's.
-        """
+    def decode(self, job: Job) -> DecodeResult:
+        """Answer one prompt; the result's `text` is the stopper's."""
         ...
 
 

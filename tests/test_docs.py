@@ -265,16 +265,16 @@ def decode(drafter: Any, verifier: Any, length: Any) -> Any:
 
     from decoders.backends.toy import ToyBackend
     from decoders.chance import Generator
-    from decoders.loop import Method
-    from decoders.loop import decode as loop
+    from decoders.loop import SpeculativeDecoding
+    from decoders.protocols import Job
     from decoders.records import Request
     from decoders.stopping import Stopper
 
     target, prompt, request = ToyBackend.random(4, seed=1), [0, 1], Request(40)
-    method = Method("toy", drafter, verifier, length)
+    how = SpeculativeDecoding("toy", drafter, verifier, length)
     chance, stopper = Generator(torch.device("cpu"), 0), Stopper(request, ())
     prefilled = target.prefill(prompt)
-    return loop(target, method, prompt, prefilled, request, stopper, chance, lambda ids: None)
+    return how.decode(Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None))
 
 
 def test_the_drafter_and_the_length_to_add_work() -> None:

@@ -22,7 +22,9 @@ class AutoregressiveRecipe(ArmRecipe):
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..drafters import NullDrafter
         from ..lengths import FixedLength
-        from ..loop import Method
+        from ..loop import SpeculativeDecoding
         from ..verify import Lossless
 
-        return Method(self.name, NullDrafter(target.device), Lossless(), FixedLength(0))
+        return SpeculativeDecoding(
+            self.name, NullDrafter(target.device), Lossless(), FixedLength(0)
+        )

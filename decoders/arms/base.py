@@ -98,9 +98,9 @@ class DraftingRecipe(ArmRecipe):
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ..loop import Method
+        from ..loop import SpeculativeDecoding
 
-        return Method(
+        return SpeculativeDecoding(
             self.name,
             self.make_drafter(target, tokenizer),
             self.verifier.build(),

@@ -109,8 +109,8 @@ class CSDraftingRecipe(ArmRecipe):
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..lengths import FixedLength
-        from ..loop import Method
+        from ..loop import SpeculativeDecoding
         from ..verify import Lossless
 
         drafter = self.make_drafter(target, tokenizer)
-        return Method(self.name, drafter, Lossless(), FixedLength(LONGEST))
+        return SpeculativeDecoding(self.name, drafter, Lossless(), FixedLength(LONGEST))

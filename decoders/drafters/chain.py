@@ -7,30 +7,27 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..draft_vocab import DraftVocab
-from ..records import Proposal, Sampling
+from ..protocols import DraftRequest
+from ..records import Proposal
 from ..sampling import confidence, penalise, probabilities, raw_probabilities, seen_mask
 
 
 def draft_chain(
     first: Tensor,
     step: Callable[[Tensor], Tensor],
-    k: int,
     context: list[int],
     vocab: DraftVocab | None,
-    sampling: Sampling,
-    chance: Chance,
-    min_confidence: float,
-    needs_raw: bool = False,
+    asked: DraftRequest,
 ) -> tuple[Proposal, int]:
-    """Up to k tokens, and how often `step` was called.
+    """Up to `asked.k` tokens, and how often `step` was called.
 
     first: [N] logits for the first drafted token. step: [1] target id -> [N] logits for the next.
     N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
     `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the likeliest
     token's probability.
     """
+    sampling, min_confidence = asked.sampling, asked.min_confidence
     logits, steps = first, 0
     ids: list[Tensor] = []
     rows: list[Tensor] = []
@@ -43,16 +40,16 @@ def draft_chain(
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
         if min_confidence > 0 and confidence(logits) < min_confidence:
             break
-        if needs_raw:
+        if asked.needs_raw:
             raw.append(raw_probabilities(logits))
         if sampling.greedy:
             token = logits.argmax(-1)
         else:
             probs = probabilities(logits.unsqueeze(0), sampling)[0]
             rows.append(probs)
-            token = chance.draw(probs)
+            token = asked.chance.draw(probs)
         ids.append(token if vocab is None else vocab.to_target[token])
-        if len(ids) == k:
+        if len(ids) == asked.k:
             break
         logits = step(ids[-1].view(1))
         steps += 1

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from ..backends.exit_head import ExitHead
-from ..chance import Chance
-from ..protocols import ExitBackend
-from ..records import Proposal, Sampling
+from ..protocols import DraftRequest, ExitBackend
+from ..records import Proposal
 from .chain import draft_chain
 
 
@@ -35,21 +34,10 @@ class EarlyExitDrafter:
         self._catch_up(self.target.length)
 
     @torch.inference_mode()
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         newest = torch.tensor(context[self.target.length :], device=self.target.device)
-        vocab = self.head.vocab
         first = self._step(newest)
-        proposal, steps = draft_chain(
-            first, self._step, k, context, vocab, sampling, chance, min_confidence, needs_raw
-        )
+        proposal, steps = draft_chain(first, self._step, context, self.head.vocab, asked)
         self.calls += 1 + steps
         return proposal
 

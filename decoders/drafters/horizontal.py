@@ -5,14 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..protocols import Drafter, work
-from ..records import Proposal, Sampling
+from ..protocols import Drafter, DraftRequest, work
+from ..records import Proposal
 from ..verify.step import one_hot
 from .vertical import VerticalDrafter
 
@@ -54,27 +53,19 @@ class HorizontalDrafter:
         for drafter in self._own:
             drafter.reset(prompt_ids)
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         line, made, limit = list(context), list[Proposal](), 0
         for part in self.parts:
-            limit = min(limit + part.tokens, k)
+            limit = min(limit + part.tokens, asked.k)
             drafted = len(line) - len(context)
             if drafted >= limit:
                 continue
-            least, most, drafter = limit - drafted, k - drafted, part.drafter
+            least, most, drafter = limit - drafted, asked.k - drafted, part.drafter
             if isinstance(drafter, VerticalDrafter):
-                proposal = drafter.draft(line, least, most, sampling, chance, needs_raw)
+                proposal = drafter.draft(line, least, replace(asked, k=most))
             else:
-                bar = max(min_confidence, part.min_confidence)
-                proposal = drafter.propose(line, least, sampling, chance, bar, needs_raw)
+                bar = max(asked.min_confidence, part.min_confidence)
+                proposal = drafter.propose(line, replace(asked, k=least, min_confidence=bar))
             made.append(proposal)
             line += proposal.ids.tolist()
         return _joined(made)

@@ -8,14 +8,14 @@ so that the review stays as lossless as it is for either alone.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import accumulate
 
 import torch
 
-from ..chance import Chance
 from ..costs.passes import PassCosts
-from ..protocols import Drafter, work
-from ..records import Proposal, Sampling
+from ..protocols import Drafter, DraftRequest, work
+from ..records import Proposal
 from .catch_up import agreeing
 from .copy_chances import CopyChances
 from .max_gram import Copy, MaxGramDrafter
@@ -67,17 +67,10 @@ class HybridDrafter:
         self._at = 0  # where the last round's drafts begin; 0 for none
         self._copied, self._drafted = Copy(), list[int]()
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self._forget()
-        self._at, self._chances.temperature = len(context), sampling.temperature
+        k = asked.k
+        self._at, self._chances.temperature = len(context), asked.sampling.temperature
         self.copying.commit(context)  # the first round's token comes without one
         self._copied = copy = self.copying.copy(context, k)
         cut = self._passes.best_cut(copy.chances)
@@ -89,7 +82,7 @@ class HybridDrafter:
                 torch.tensor(copy.ids[:cut], dtype=torch.int64, device=self.copying.device)
             )
         most = speeds.index(max(speeds)) + 1
-        made = self.model.propose(context, most, sampling, chance, min_confidence, needs_raw)
+        made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..chance import Chance
 from ..costs.passes import PassCosts
 from ..errors import DraftpickError
-from ..records import Proposal, Sampling
+from ..protocols import DraftRequest
+from ..records import Proposal
 from .catch_up import agreeing
 from .copy_chances import copied_stands
 from .next_token_table import NextTokenTable
@@ -152,16 +152,8 @@ class MaxGramDrafter:
                 copying = self.match((line + made.ids)[-self._longest :])
         return made
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1
         self._index(self._text(context))  # the first round's token comes without a commit
-        ids = torch.tensor(self.guess(context, k), dtype=torch.int64, device=self.device)
+        ids = torch.tensor(self.guess(context, asked.k), dtype=torch.int64, device=self.device)
         return Proposal(ids)

@@ -7,10 +7,9 @@ from torch import Tensor
 
 from ..backends.llama import LlamaBackend
 from ..backends.recorded import WIDEST
-from ..chance import Chance
 from ..draft_vocab import DraftVocab
-from ..protocols import Backend
-from ..records import Proposal, Sampling
+from ..protocols import Backend, DraftRequest
+from ..records import Proposal
 from .catch_up import roll_back
 from .chain import draft_chain
 
@@ -32,25 +31,13 @@ class NeuralDrafter:
         self.backend.prefill(ids)
         self.calls = 1
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         unread = torch.tensor(context[self.backend.length :], device=self._device)
-        plain = sampling.greedy and sampling.repetition_penalty == 1
-        if plain and min_confidence == 0 and not needs_raw and len(unread) <= WIDEST:
-            recorded = self._recorded(unread, k)
+        if asked.likeliest and len(unread) <= WIDEST:
+            recorded = self._recorded(unread, asked.k)
             if recorded is not None:
                 return recorded
-        first = self._feed(unread)
-        proposal, steps = draft_chain(
-            first, self._feed, k, context, self.vocab, sampling, chance, min_confidence, needs_raw
-        )
+        proposal, steps = draft_chain(self._feed(unread), self._feed, context, self.vocab, asked)
         self.calls += 1 + steps
         return proposal
 

@@ -6,8 +6,8 @@ import sys
 
 import torch
 
-from ..chance import Chance
-from ..records import Proposal, Sampling
+from ..protocols import DraftRequest
+from ..records import Proposal
 
 
 class NullDrafter:
@@ -23,15 +23,7 @@ class NullDrafter:
     def reset(self, prompt_ids: list[int]) -> None:
         pass
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         return self._nothing
 
     def commit(self, context: list[int]) -> None:

@@ -13,9 +13,8 @@ from torch import Tensor
 from ..backends.recorded import WIDEST
 from ..backends.recurrent_head import RecurrentHead
 from ..backends.recurrent_recorded import RecordedSteps
-from ..chance import Chance
-from ..protocols import StateBackend
-from ..records import Proposal, Sampling
+from ..protocols import DraftRequest, StateBackend
+from ..records import Proposal
 from .chain import draft_chain
 
 
@@ -40,24 +39,14 @@ class RecurrentDrafter:
         self.calls = 0
 
     @torch.inference_mode()
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         read = self.target.length
         state = self.target.final_states(read - 1, read) if read else self._nothing  # [1, d]
         unread = torch.tensor(context[read:], device=self.target.device)
         self.calls += len(unread)
-        plain = sampling.greedy and sampling.repetition_penalty == 1
-        plain = plain and min_confidence == 0 and not needs_raw
-        if self._recorded is not None and plain and len(unread) <= WIDEST:
-            self.calls += k - 1
-            return Proposal(self._recorded.draft(state, unread, k))
+        if self._recorded is not None and asked.likeliest and len(unread) <= WIDEST:
+            self.calls += asked.k - 1
+            return Proposal(self._recorded.draft(state, unread, asked.k))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
         one = (self._recorded or self.head).step
@@ -67,10 +56,7 @@ class RecurrentDrafter:
             state, logits = one(state, token)  # [1, d], [1, N]
             return logits[0]
 
-        first, vocab = step(unread[-1:]), self.head.vocab
-        proposal, steps = draft_chain(
-            first, step, k, context, vocab, sampling, chance, min_confidence, needs_raw
-        )
+        proposal, steps = draft_chain(step(unread[-1:]), step, context, self.head.vocab, asked)
         self.calls += steps
         return proposal
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
-from ..protocols import TreeBackend
+from ..protocols import DraftRequest, TreeBackend
 from ..records import Proposal, Sampling
 from ..sampling import confidence, penalise, probabilities, seen_mask
 from ..tree_shape import TreeShape
@@ -57,17 +57,10 @@ class TreeDrafter:
         self.calls = 1
         self._forget(self.backend.length)
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        """A tree at most k deep. It ends above a depth to which every node gives less than
-        min_confidence."""
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        """A tree at most `asked.k` deep. It ends above a depth to which every node gives less than
+        `min_confidence`."""
+        k, sampling, least = asked.k, asked.sampling, asked.min_confidence
         shape = self._fitting(len(context), k)
         tokens: list[Tensor] = []  # by depth, [G * width] target ids
         laws: list[Tensor] = []  # by node, [N] what it was drawn from
@@ -78,10 +71,10 @@ class TreeDrafter:
         for depth in range(k):
             if sampling.repetition_penalty != 1:
                 logits = self._penalised(logits, growing, context, tokens, parents, sampling)
-            if min_confidence > 0 and max(map(confidence, logits)) < min_confidence:
+            if least > 0 and max(map(confidence, logits)) < least:
                 break
             width = shape.width(depth)
-            made, drawn_from = children(logits, width, sampling, chance)
+            made, drawn_from = children(logits, width, sampling, asked.chance)
             tokens.append(made if self.vocab is None else self.vocab.to_target[made])
             laws += drawn_from
             first, parents = len(parents), parents + [p for p in growing for _ in range(width)]

@@ -2,7 +2,7 @@
 Speculative Drafting", section 3.1).
 
 A middle model reviews what an inner drafter proposes, round after round, until enough tokens are
-drafted; the target reviews those. As `loop.py` uses drafters, take this class from here.
+drafted; the target reviews those.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..lengths import FixedLength
-from ..loop import Clock, Method, play, settle
-from ..protocols import Backend, Drafter, DraftLength, work
-from ..records import Proposal, Sampling
+from ..loop import SpeculativeDecoding, commit, run_round
+from ..protocols import Backend, Drafter, DraftLength, DraftRequest, work
+from ..records import Proposal
 from ..sampling import raw_probabilities
+from ..tally import Clock
 from ..verify import Lenient
 from .catch_up import roll_back
 from .null import NullDrafter
@@ -43,9 +43,9 @@ class VerticalDrafter:
         self.reviewer, self.inner = reviewer, inner
         self.parameters = reviewer.parameters + inner.parameters
         self.context = min(reviewer.context, inner.context)
-        self.method = Method("", inner, Lenient(lenience), length)
-        alone = Method("", NullDrafter(reviewer.device), Lenient(), FixedLength(0))
-        self._later = alone if writes_on else self.method
+        self.how = SpeculativeDecoding("", inner, Lenient(lenience), length)
+        alone = SpeculativeDecoding("", NullDrafter(reviewer.device), Lenient(), FixedLength(0))
+        self._later = alone if writes_on else self.how
         self._reviews = 0
 
     @property
@@ -60,46 +60,30 @@ class VerticalDrafter:
         self.reviewer.prefill(prompt_ids)
         self._reviews = 1
         self.inner.reset(prompt_ids)
-        self.method.length.reset()
+        self.how.length.reset()
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         """k tokens. Reviewed as they are, none is left out for `min_confidence`."""
-        return self.draft(context, k, k, sampling, chance, needs_raw)
+        return self.draft(context, asked.k, asked)
 
     @torch.inference_mode()
-    def draft(
-        self,
-        context: list[int],
-        least: int,
-        most: int,
-        sampling: Sampling,
-        chance: Chance,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        """Review after review until `least` tokens stand, and never more than `most`."""
+    def draft(self, context: list[int], least: int, asked: DraftRequest) -> Proposal:
+        """Round after round until `least` tokens are accepted, and never more than `asked.k`."""
         line, clock = list(context), Clock(self.reviewer.device)
         laws: list[Tensor] = []
         raws: list[Tensor] = []
-        method = self.method
+        how = self.how
         while len(line) < len(context) + least:
-            room = len(context) + most - len(line)
-            turn = play(self.reviewer, method, line, room, sampling, chance, clock)
+            room = len(context) + asked.k - len(line)
+            made = run_round(self.reviewer, how, line, room, asked.sampling, asked.chance, clock)
             self._reviews += 1
-            line += turn.verdict.ids
-            if turn.verdict.law is not None:
-                laws.append(turn.verdict.law)
-            if needs_raw:
-                raws.append(raw_probabilities(turn.logits[: len(turn.verdict.ids)]))
-            settle(self.reviewer, method, line, turn)
-            method = self._later
+            line += made.verdict.ids
+            if made.verdict.law is not None:
+                laws.append(made.verdict.law)
+            if asked.needs_raw:
+                raws.append(raw_probabilities(made.logits[: len(made.verdict.ids)]))
+            commit(self.reviewer, how, line, made)
+            how = self._later
         ids = torch.tensor(line[len(context) :], device=self.reviewer.device)
         return Proposal(ids, torch.cat(laws) if laws else None, torch.cat(raws) if raws else None)
 

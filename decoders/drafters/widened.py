@@ -5,12 +5,14 @@ cost the drafter nothing. `tree.py` has trees in which every node has children.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
 from ..chance import Chance
-from ..protocols import Drafter, work
-from ..records import Proposal, Sampling
+from ..protocols import Drafter, DraftRequest, work
+from ..records import Proposal
 from ..tree_shape import TreeShape
 from .catch_up import agreeing
 
@@ -48,33 +50,24 @@ class WidenedDrafter:
         self.inner.reset(prompt_ids)
         self._drafted = []
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        chain = self.inner.propose(
-            context, k, sampling, chance, min_confidence, needs_raw or sampling.greedy
-        )
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        greedy = asked.sampling.greedy
+        chain = self.inner.propose(context, replace(asked, needs_raw=asked.needs_raw or greedy))
         depths = len(chain.ids)
         self._drafted, self._at = chain.ids.tolist(), len(context)
-        laws = chain.raw if sampling.greedy else chain.probs
+        laws = chain.raw if greedy else chain.probs
         if laws is None or len(context) + self._shape.nodes(depths) > self._slots:
             return chain
         tokens, drawn_from, parents = [chain.ids], list(laws), list(range(-1, depths - 1))
         for depth in range(min(depths, len(self._shape.branch))):
             more = self._shape.width(depth) - 1
-            made, drawn = siblings(laws[depth], chain.ids[depth], more, sampling.greedy, chance)
+            made, drawn = siblings(laws[depth], chain.ids[depth], more, greedy, asked.chance)
             tokens.append(made)
             drawn_from += drawn
             parents += [depth - 1] * len(made)
         if len(parents) == depths:
             return chain
-        probs = None if sampling.greedy else torch.stack(drawn_from)
+        probs = None if greedy else torch.stack(drawn_from)
         return Proposal(torch.cat(tokens), probs, parents=tuple(parents))
 
     def commit(self, context: list[int]) -> None:

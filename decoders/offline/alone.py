@@ -12,7 +12,7 @@ import torch
 
 from ..chance import Generator
 from ..drafters import begin
-from ..protocols import Backend, Drafter, DraftLength, opening
+from ..protocols import Backend, Drafter, DraftLength, DraftRequest, opening
 from ..records import Proposal, Request, Sampling
 from ..stopping import Stopper
 
@@ -77,7 +77,9 @@ class Alone:
 
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
         chance = Generator(self.target.device, 0)  # greedy: never asked
-        return lead(self.drafter.propose(context, k, Sampling(), chance, min_confidence))
+        return lead(
+            self.drafter.propose(context, DraftRequest(k, Sampling(), chance, min_confidence))
+        )
 
 
 def lead(proposal: Proposal) -> list[int]:

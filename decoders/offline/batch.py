@@ -23,8 +23,8 @@ from ..drafters import (
     WidenedDrafter,
 )
 from ..errors import DraftpickError
-from ..loop import Method
-from ..protocols import opening
+from ..loop import SpeculativeDecoding
+from ..protocols import DraftRequest, opening
 from ..records import Request, Sampling
 from .alone import Alone
 from .costs import Costs, costs_of
@@ -141,16 +141,16 @@ class Batch:
             for answer, own in zip(target_ids, scored, strict=True)
         ]
 
-    def _lossless(self, name: str) -> Method | None:
+    def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless review, else None."""
         method = self._engine.strategy(name)
-        if not isinstance(method, Method) or not method.verifier.lossless:
+        if not isinstance(method, SpeculativeDecoding) or not method.verifier.lossless:
             return None
         if isinstance(method.drafter, NullDrafter):
             raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
         return method
 
-    def _drafting(self, name: str) -> Method:
+    def _drafting(self, name: str) -> SpeculativeDecoding:
         method = self._lossless(name)
         assert method is not None
         return method
@@ -214,7 +214,9 @@ class Batch:
         def draft(at: int, k: int) -> list[int]:
             context = start + answer[:at]
             drafter.commit(context)
-            ids: list[int] = drafter.propose(context, k, Sampling(), chance).ids.tolist()
+            ids: list[int] = drafter.propose(
+                context, DraftRequest(k, Sampling(), chance)
+            ).ids.tolist()
             return ids
 
         drafter.reset(prompt)
@@ -243,7 +245,9 @@ class Batch:
 
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
 
-    def _alone(self, method: Method, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+    def _alone(
+        self, method: SpeculativeDecoding, prompts: list[list[int]], max_new_tokens: int
+    ) -> BatchOutput:
         alone, answers, decode_s = Alone(method.drafter, self._engine.target), [], 0.0
         for prompt in prompts:
             self._engine.prefill(prompt)

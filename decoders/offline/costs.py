@@ -20,7 +20,7 @@ from ..chance import Generator
 from ..costs.passes import CONTEXT, REPEATS, PassCosts, known, seconds_of
 from ..costs.passes import measure as measure_passes
 from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
-from ..protocols import Backend, Drafter, Drafts, opening
+from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
 from ..records import Sampling
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
     spent, spared = [], []
     for _ in range(REPEATS):
         started = time.perf_counter()
-        proposal = drafter.propose(context, DRAFTED, sampling, chance)
+        proposal = drafter.propose(context, DraftRequest(DRAFTED, sampling, chance))
         synchronize(target.device)
         spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
         if isinstance(model, EarlyExitDrafter):

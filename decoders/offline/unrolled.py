@@ -13,9 +13,8 @@ import torch
 from torch import Tensor
 
 from ..backends.recurrent_head import RecurrentHead
-from ..chance import Chance
-from ..protocols import Backend
-from ..records import Proposal, Sampling
+from ..protocols import Backend, DraftRequest
+from ..records import Proposal
 from .stack import Guess
 
 ROWS = 1024  # places whose logits are held at once
@@ -71,16 +70,8 @@ class Known:
     def reset(self, prompt_ids: list[int]) -> None:
         """Nothing is held."""
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        ids = self._drafts(context, k)
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        ids = self._drafts(context, asked.k)
         return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
 
     def commit(self, context: list[int]) -> None:

@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from ..backends.tree import require_trees
-from ..chance import Chance
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
-from ..loop import Clock
-from ..protocols import Backend, DraftLength, Emit, TreeBackend, opening
-from ..records import DecodeResult, Prefilled, Request, Sampling, StepStats
+from ..protocols import DraftLength, Job, TreeBackend, opening
+from ..records import DecodeResult, Request, Sampling, StepStats
 from ..sampling import penalise
 from ..stopping import Stopper
+from ..tally import Tally
 from .token_tree import Ids, TokenTree
 
 NEVER = -1e9  # transformers' score of what must not be chosen
@@ -114,58 +113,41 @@ class BeamSearch:
     def context(self) -> int:
         return self.draft.context if self.draft else sys.maxsize
 
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
+    def decode(self, job: Job) -> DecodeResult:
         """As Strategy.decode; `emit` is called once, when the best beam is known."""
-        result = self.search(target, prompt_ids, prefilled, request, stopper).result
-        emit(result.ids)
+        result = self.search(job).result
+        job.emit(result.ids)
         return result
 
     @torch.inference_mode()
-    def search(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-    ) -> Found:
-        """The arguments are decode's. Raises DraftpickError at a temperature above 0, and where the
-        beams outgrow the target's cache."""
-        require_greedy(self.name, request)
-        clock = Clock(target.device)
-        tree = TokenTree(require_trees(self.name, target, "a target"), prefilled.logits)
+    def search(self, job: Job) -> Found:
+        """Raises DraftpickError at a temperature above 0, and where the beams outgrow the target's
+        cache."""
+        require_greedy(self.name, job.request)
+        target, stopper, tally = job.target, job.stopper, Tally(job)
+        tree = TokenTree(require_trees(self.name, target, "a target"), job.prefilled.logits)
         self.length.reset()
         if self.draft:
-            self.draft.reset(prompt_ids)
-        prefill_s = prefilled.prefill_s + clock.lap()
-        draft_s = verify_s = other_s = 0.0
-        rounds = drafted = 0
+            self.draft.reset(job.prompt_ids)
+        tally.prefill_s += tally.clock.lap()
         walked: list[tuple[int, int]] = []  # each round's first new token, how many drafts stood
 
-        start = opening(target, prompt_ids)
-        search = _Search(self.beams, self.length_penalty, start, request.sampling, stopper)
+        start = opening(target, job.prompt_ids)
+        search = _Search(self.beams, self.length_penalty, start, job.request.sampling, stopper)
         search.step(tree)
         while not search.over:
-            other_s += clock.lap()
+            tally.other_s += tally.clock.lap()
             ends, written = search.ends, search.length
             tree.keep(ends)
-            levels = self._propose(tree, search, request.max_new_tokens - written - 1)
-            lap_draft = clock.lap()
+            levels = self._propose(tree, search, job.request.max_new_tokens - written - 1)
+            lap_draft = tally.clock.lap()
             tree.read([*ends, *(beam.ids for level in levels for beam in level)])
-            lap_verify = clock.lap()
-            rounds += 1
-            drafted += sum(map(len, levels))
-            draft_s += lap_draft
-            verify_s += lap_verify
+            lap_verify = tally.clock.lap()
+            tally.rounds += 1
+            tally.target_calls += 1
+            tally.drafted += sum(map(len, levels))
+            tally.draft_s += lap_draft
+            tally.verify_s += lap_verify
 
             search.step(tree)
             while not search.over and all(map(tree.has, search.ends)):
@@ -175,26 +157,9 @@ class BeamSearch:
             self.length.observe(StepStats(len(levels), stood, lap_draft, lap_verify))
         target.truncate(len(start))
         ids = stopper.admit(list(search.finished[0].ids))
-        per_position = _stood(walked, len(ids))
-        other_s += clock.lap()
-        result = DecodeResult(
-            arm=self.name,
-            prompt_ids=list(prompt_ids),
-            ids=ids,
-            text=stopper.text(),
-            finish_reason=stopper.reason,
-            rounds=rounds,
-            drafted=drafted,
-            accepted=sum(per_position),
-            accepted_per_position=per_position,
-            target_calls=1 + rounds,
-            draft_calls=self.draft.calls if self.draft else 0,
-            draft_work=self.draft.calls * self.draft.parameters if self.draft else 0,
-            prefill_s=prefill_s,
-            draft_s=draft_s,
-            verify_s=verify_s,
-            other_s=other_s,
-        )
+        tally.accepted = _accepted(walked, len(ids))
+        calls, size = (self.draft.calls, self.draft.parameters) if self.draft else (0, 0)
+        result = tally.close(self.name, ids, calls, calls * size)
         return Found(search.finished, result)
 
     def _propose(self, tree: TokenTree, search: _Search, most: int) -> list[list[Beam]]:
@@ -300,7 +265,7 @@ def _by_score(beam: Beam) -> float:
     return -beam.score
 
 
-def _stood(walked: list[tuple[int, int]], tokens: int) -> list[int]:
+def _accepted(walked: list[tuple[int, int]], tokens: int) -> list[int]:
     """At i, how often a step's (i + 1)-th drafted token stood, in an answer of so many tokens."""
     stood = [0] * max((count for _, count in walked), default=0)
     for start, count in walked:

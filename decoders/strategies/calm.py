@@ -13,13 +13,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..chance import Chance
-from ..loop import Clock
-from ..protocols import Backend, Emit, LayeredBackend, opening
-from ..records import DecodeResult, Prefilled, Request
+from ..protocols import Job, LayeredBackend, opening
+from ..records import DecodeResult
 from ..sampling import choose, penalised
-from ..stopping import Stopper
-from .tally import Books
+from ..tally import Tally
 
 
 def softmax_gap(target: LayeredBackend, h: Tensor, below: Tensor) -> float:
@@ -66,43 +63,35 @@ class Calm:
         return min(1.0, 0.9 * self.threshold + 0.1 * math.exp(-self.decay * step / most))
 
     @torch.inference_mode()
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
+    def decode(self, job: Job) -> DecodeResult:
+        target, sampling, stopper = job.target, job.request.sampling, job.stopper
         assert isinstance(target, LayeredBackend)
-        books = Books(Clock(target.device), prefilled.prefill_s)
+        tally = Tally(job)
         measure = CONFIDENCES[self.confidence]
         first_exit = 2 if measure is saturation else 1  # it compares two layers' states
-        start = opening(target, prompt_ids)
+        start = opening(target, job.prompt_ids)
         context, layers = list(start), 0
-        logits = penalised(prefilled.logits, context, request.sampling)
-        tokens = [choose(logits, request.sampling, chance)]
+        logits = penalised(job.prefilled.logits, context, sampling)
+        tokens = [choose(logits, sampling, job.chance)]
         while True:
             context += stopper.admit(tokens)
-            emit(tokens)
+            job.emit(tokens)
             if stopper.reason:
                 break
             written = len(context) - len(start)
-            least = self.threshold_at(written, request.max_new_tokens)
+            least = self.threshold_at(written, job.request.max_new_tokens)
 
             def leaves(h: Tensor, below: Tensor, depth: int, least: float = least) -> bool:
                 return depth >= first_exit and measure(target, h, below) >= least
 
-            books.other_s += books.clock.lap()
+            tally.other_s += tally.clock.lap()
             h, depth = target.extend_until(context[-1], leaves)
-            logits = penalised(target.read_out(h), context, request.sampling)
-            tokens = [choose(logits, request.sampling, chance)]
-            books.verify_s += books.clock.lap()
-            books.rounds += 1
-            books.target_calls += 1
+            logits = penalised(target.read_out(h), context, sampling)
+            tokens = [choose(logits, sampling, job.chance)]
+            tally.verify_s += tally.clock.lap()
+            tally.rounds += 1
+            tally.target_calls += 1
             layers += depth
         ids = context[len(start) :]
-        mean_layers = layers / books.rounds if books.rounds else None
-        return books.close(self.name, prompt_ids, ids, stopper, mean_layers=mean_layers)
+        mean_layers = layers / tally.rounds if tally.rounds else None
+        return tally.close(self.name, ids, mean_layers=mean_layers)

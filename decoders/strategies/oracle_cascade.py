@@ -8,14 +8,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..chance import Chance
 from ..drafters import begin
-from ..loop import Clock
-from ..protocols import Backend, Drafter, Emit, opening, work
-from ..records import DecodeResult, Prefilled, Request
+from ..protocols import Drafter, DraftRequest, Job, opening, work
+from ..records import DecodeResult
 from ..sampling import choose, confidence, penalised
-from ..stopping import Stopper
-from .tally import Books
+from ..tally import Tally
 
 
 @dataclass(frozen=True)
@@ -40,46 +37,39 @@ class OracleCascade:
         return self.drafter.context
 
     @torch.inference_mode()
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
-        books = Books(Clock(target.device), prefilled.prefill_s)
-        begin(self.drafter, target, prompt_ids)
-        books.prefill_s += books.clock.lap()
-        start, logits = opening(target, prompt_ids), prefilled.logits
+    def decode(self, job: Job) -> DecodeResult:
+        target, sampling, stopper = job.target, job.request.sampling, job.stopper
+        tally = Tally(job)
+        begin(self.drafter, target, job.prompt_ids)
+        tally.prefill_s += tally.clock.lap()
+        start, logits = opening(target, job.prompt_ids), job.prefilled.logits
         context = list(start)
         while True:
-            books.other_s += books.clock.lap()
-            logits = penalised(logits, context, request.sampling)
+            tally.other_s += tally.clock.lap()
+            logits = penalised(logits, context, sampling)
             least = max(0.0, confidence(logits) - self.alpha)
-            books.verify_s += books.clock.lap()
-            tokens = self.drafter.propose(context, 1, request.sampling, chance, least).ids.tolist()
-            books.draft_s += books.clock.lap()
-            books.drafted += 1
+            tally.verify_s += tally.clock.lap()
+            asked = DraftRequest(1, sampling, job.chance, min_confidence=least)
+            tokens = self.drafter.propose(context, asked).ids.tolist()
+            tally.draft_s += tally.clock.lap()
+            tally.drafted += 1
             if tokens:
-                books.stands(0)
+                tally.accept_at(0)
             else:
-                tokens = [choose(logits, request.sampling, chance)]
-                books.verify_s += books.clock.lap()
+                tokens = [choose(logits, sampling, job.chance)]
+                tally.verify_s += tally.clock.lap()
             context += stopper.admit(tokens)
-            emit(tokens)
+            job.emit(tokens)
             if stopper.reason:
                 break
             self.drafter.commit(context)
-            books.other_s += books.clock.lap()
+            tally.other_s += tally.clock.lap()
             unread = torch.tensor(context[target.length :], device=target.device)
             logits = target.extend(unread)[-1]
             target.truncate(len(context) - 1)  # an early exit drafts from the newest token on
-            books.verify_s += books.clock.lap()
-            books.rounds += 1
-            books.target_calls += 1
+            tally.verify_s += tally.clock.lap()
+            tally.rounds += 1
+            tally.target_calls += 1
         ids = context[len(start) :]
         calls, spent = self.drafter.calls, work(self.drafter)
-        return books.close(self.name, prompt_ids, ids, stopper, calls, spent)
+        return tally.close(self.name, ids, calls, spent)

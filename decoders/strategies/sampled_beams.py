@@ -23,11 +23,10 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
-from ..loop import Method, decode
-from ..protocols import Backend, Drafter, DraftLength, Emit, opening
-from ..records import DecodeResult, Prefilled, Proposal, Request, Sampling, Verdict
+from ..loop import SpeculativeDecoding
+from ..protocols import Drafter, DraftLength, Job, opening
+from ..records import DecodeResult, Proposal, Sampling, Verdict
 from ..sampling import penalised, probabilities
-from ..stopping import Stopper
 from ..verify import Lossless
 from ..verify.step import draft_distribution, residual, target_distribution
 
@@ -53,37 +52,28 @@ class SampledBeams:
         return self.drafter.context
 
     @torch.inference_mode()
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
+    def decode(self, job: Job) -> DecodeResult:
         """As Strategy.decode; `emit` is called once, when the best beam is known."""
-        start = opening(target, prompt_ids)
+        target, sampling = job.target, job.request.sampling
+        start = opening(target, job.prompt_ids)
         first = target_distribution(
-            penalised(prefilled.logits, start, request.sampling).unsqueeze(0), request.sampling
+            penalised(job.prefilled.logits, start, sampling).unsqueeze(0), sampling
         )[0]
         made: list[tuple[float, DecodeResult]] = []
-        for beam in range(1 if request.sampling.greedy else self.beams):
+        for beam in range(1 if sampling.greedy else self.beams):
             target.truncate(len(start))
             scored = Scored()
-            way = Method(self.name, self.drafter, scored, self.length)
-            read = prefilled if beam == 0 else replace(prefilled, prefill_s=0.0)
-            result = decode(
-                target, way, prompt_ids, read, request, stopper.fresh(), chance, lambda ids: None
-            )
+            how = SpeculativeDecoding(self.name, self.drafter, scored, self.length)
+            read = job.prefilled if beam == 0 else replace(job.prefilled, prefill_s=0.0)
+            quiet = replace(job, prefilled=read, stopper=job.stopper.fresh(), emit=lambda ids: None)
+            result = how.decode(quiet)
             made.append((float(first[result.ids[0]].log()) + scored.of(result.ids), result))
         best = max(made, key=lambda pair: pair[0])[1]
-        emit(stopper.admit(best.ids))
+        job.emit(job.stopper.admit(best.ids))
         results = [result for _, result in made]
         return replace(
             best,
-            text=stopper.text(),
+            text=job.stopper.text(),
             target_calls=1 + sum(result.rounds for result in results),
             draft_calls=sum(result.draft_calls for result in results),
             draft_work=sum(result.draft_work for result in results),

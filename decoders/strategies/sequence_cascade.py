@@ -12,13 +12,13 @@ from torch import Tensor
 from ..chance import Chance
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
-from ..loop import Clock, Method
-from ..protocols import Backend, Emit, opening
-from ..records import DecodeResult, Prefilled, Request, Sampling
+from ..loop import SpeculativeDecoding
+from ..protocols import DraftRequest, Job, opening
+from ..records import DecodeResult, Sampling
 from ..sampling import penalise, seen_mask
 from ..stopping import Stopper
+from ..tally import Tally
 from ..verify import Lossless
-from .tally import Books
 
 
 @dataclass(frozen=True)
@@ -44,42 +44,34 @@ class SequenceCascade:
         return self.drafter.context
 
     @torch.inference_mode()
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
-        books = Books(Clock(target.device), prefilled.prefill_s)
-        self.drafter.reset(prompt_ids)
-        start = opening(target, prompt_ids)
+    def decode(self, job: Job) -> DecodeResult:
+        sampling, tally = job.request.sampling, Tally(job)
+        self.drafter.reset(job.prompt_ids)
+        start = opening(job.target, job.prompt_ids)
         self.drafter.commit(start)
-        books.prefill_s += books.clock.lap()
-        answer = self._write(start, request.sampling, stopper.fresh(), chance)
-        logs = self._log_probabilities(start, answer, request.sampling)
+        tally.prefill_s += tally.clock.lap()
+        answer = self._write(start, sampling, job.stopper.fresh(), job.chance)
+        logs = self._log_probabilities(start, answer, sampling)
         stands = self._certainty(logs) >= 1 - self.alpha
-        books.draft_s += books.clock.lap()
+        tally.draft_s += tally.clock.lap()
         calls = self.drafter.calls + 1  # with the pass that scored the answer
         spent = calls * self.drafter.parameters
         if stands:
-            emit(stopper.admit(answer))
-            books.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
-            books.drafted, books.stood = len(answer), [1] * len(answer)
-            return books.close(self.name, prompt_ids, answer, stopper, calls, spent)
-        alone = Method(self.name, NullDrafter(target.device), Lossless(), FixedLength(0))
-        result = alone.decode(target, prompt_ids, prefilled, request, stopper, chance, emit)
+            job.emit(job.stopper.admit(answer))
+            tally.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
+            tally.drafted, tally.accepted = len(answer), [1] * len(answer)
+            return tally.close(self.name, answer, calls, spent)
+        nothing = NullDrafter(job.target.device)
+        alone = SpeculativeDecoding(self.name, nothing, Lossless(), FixedLength(0))
+        result = alone.decode(job)
         return replace(
             result,
             drafted=len(answer),
             accepted_per_position=[0] * len(answer),
             draft_calls=calls,
             draft_work=spent,
-            prefill_s=result.prefill_s + books.prefill_s - prefilled.prefill_s,
-            draft_s=books.draft_s,
+            prefill_s=result.prefill_s + tally.prefill_s - job.prefilled.prefill_s,
+            draft_s=tally.draft_s,
         )
 
     def _write(
@@ -88,7 +80,7 @@ class SequenceCascade:
         context = list(start)
         while not stopper.reason:
             context += stopper.admit(
-                self.drafter.propose(context, 1, sampling, chance).ids.tolist()
+                self.drafter.propose(context, DraftRequest(1, sampling, chance)).ids.tolist()
             )
             self.drafter.commit(context)
         return context[len(start) :]

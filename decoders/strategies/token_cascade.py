@@ -7,14 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from ..chance import Chance
 from ..drafters import begin
-from ..loop import Clock
-from ..protocols import Backend, Drafter, Emit, opening, work
-from ..records import DecodeResult, Prefilled, Request
+from ..protocols import Drafter, DraftRequest, Job, opening, work
+from ..records import DecodeResult
 from ..sampling import choose, penalised
-from ..stopping import Stopper
-from .tally import Books
+from ..tally import Tally
 
 
 @dataclass(frozen=True)
@@ -42,49 +39,42 @@ class TokenCascade:
         return self.drafter.context
 
     @torch.inference_mode()
-    def decode(
-        self,
-        target: Backend,
-        prompt_ids: list[int],
-        prefilled: Prefilled,
-        request: Request,
-        stopper: Stopper,
-        chance: Chance,
-        emit: Emit,
-    ) -> DecodeResult:
-        books = Books(Clock(target.device), prefilled.prefill_s)
-        begin(self.drafter, target, prompt_ids)
-        books.prefill_s += books.clock.lap()
-        start = opening(target, prompt_ids)
+    def decode(self, job: Job) -> DecodeResult:
+        target, sampling, stopper = job.target, job.request.sampling, job.stopper
+        tally = Tally(job)
+        begin(self.drafter, target, job.prompt_ids)
+        tally.prefill_s += tally.clock.lap()
+        start = opening(target, job.prompt_ids)
         context = list(start)
         run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
         while not stopper.reason:
-            books.other_s += books.clock.lap()
+            tally.other_s += tally.clock.lap()
             first = len(context) == len(start)
-            proposal = self.drafter.propose(context, 1, request.sampling, chance, 1 - self.alpha)
+            asked = DraftRequest(1, sampling, job.chance, min_confidence=1 - self.alpha)
+            proposal = self.drafter.propose(context, asked)
             tokens = proposal.ids.tolist()  # empty where the draft model is less sure
-            books.draft_s += books.clock.lap()
-            books.drafted += 1
+            tally.draft_s += tally.clock.lap()
+            tally.drafted += 1
             if not first and not within:
-                books.rounds, within = books.rounds + 1, True
+                tally.rounds, within = tally.rounds + 1, True
             if tokens:
-                books.stands(run)
+                tally.accept_at(run)
                 run += 1
             else:
-                logits = prefilled.logits
+                logits = job.prefilled.logits
                 if not first:
                     unread = torch.tensor(context[target.length :], device=target.device)
                     logits = target.extend(unread)[-1]
-                    books.target_calls += 1
-                logits = penalised(logits, context, request.sampling)
-                tokens = [choose(logits, request.sampling, chance)]
-                books.verify_s += books.clock.lap()
+                    tally.target_calls += 1
+                logits = penalised(logits, context, sampling)
+                tokens = [choose(logits, sampling, job.chance)]
+                tally.verify_s += tally.clock.lap()
                 run, within = 0, False
             context += stopper.admit(tokens)
-            emit(tokens)
+            job.emit(tokens)
             if not stopper.reason:
                 target.truncate(target.length)  # what an early exit ran ahead is forgotten
                 self.drafter.commit(context)
         ids = context[len(start) :]
         calls, spent = self.drafter.calls, work(self.drafter)
-        return books.close(self.name, prompt_ids, ids, stopper, calls, spent)
+        return tally.close(self.name, ids, calls, spent)

@@ -20,7 +20,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Strategy
 from decoders.records import Request
 from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
@@ -57,7 +57,7 @@ class Undrafted:
 
     name, parameters, context = "undrafted", 0, 1 << 30
 
-    def __init__(self, alone: Method) -> None:
+    def __init__(self, alone: SpeculativeDecoding) -> None:
         self.decode = alone.decode
 
 
@@ -76,11 +76,15 @@ def engine() -> Engine:
 
     def build(arm: ArmRecipe, target: Any, tokenizer: Any) -> Strategy:
         drafter = NeuralDrafter(ToyBackend(draft.table))
-        alone = Method(arm.name, NullDrafter(target.device), Lossless(), FixedLength(0))
+        alone = SpeculativeDecoding(
+            arm.name, NullDrafter(target.device), Lossless(), FixedLength(0)
+        )
         made: dict[str, Any] = {
             "autoregressive": alone,
-            "small": Method("small", drafter, Lossless(), FixedLength(3)),
-            "copy": Method("copy", MaxGramDrafter(target.device), Lossless(), FixedLength(3)),
+            "small": SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3)),
+            "copy": SpeculativeDecoding(
+                "copy", MaxGramDrafter(target.device), Lossless(), FixedLength(3)
+            ),
             "token": TokenCascade("token", drafter, 0.5),
             "sequence": SequenceCascade("sequence", drafter, 1.0),
             "oracle": OracleCascade("oracle", drafter, 0.1),

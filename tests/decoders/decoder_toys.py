@@ -51,8 +51,17 @@ from decoders.drafters import (
 from decoders.drafters.copy_chances import CopyChances
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import FixedLength
-from decoders.loop import Method
-from decoders.protocols import Backend, Drafter, DraftLength, StateBackend, Strategy, Verifier
+from decoders.loop import SpeculativeDecoding
+from decoders.protocols import (
+    Backend,
+    Drafter,
+    DraftLength,
+    DraftRequest,
+    Job,
+    StateBackend,
+    Strategy,
+    Verifier,
+)
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
 from decoders.tree_shape import TreeShape
@@ -193,12 +202,17 @@ def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) 
 
 def method(
     drafter: Drafter, length: DraftLength | int = 2, verifier: Verifier | None = None
-) -> Method:
+) -> SpeculativeDecoding:
     rule = FixedLength(length) if isinstance(length, int) else length
-    return Method("test", drafter, verifier or Lossless(), rule)
+    return SpeculativeDecoding("test", drafter, verifier or Lossless(), rule)
 
 
-def autoregressive() -> Method:
+def greedy(k: int) -> DraftRequest:
+    """k likeliest tokens."""
+    return DraftRequest(k, Sampling(), Generator(CPU, 0))
+
+
+def autoregressive() -> SpeculativeDecoding:
     return method(NullDrafter(CPU), 0)
 
 
@@ -216,7 +230,7 @@ def run(
     prefilled = target.prefill(prompt)
     stopper = Stopper(request, eos_ids, tokenizer)
     chance = chance or Generator(CPU, request.seed)
-    return how.decode(target, prompt, prefilled, request, stopper, chance, emit)
+    return how.decode(Job(target, prompt, prefilled, request, stopper, chance, emit))
 
 
 class ListedLengths:

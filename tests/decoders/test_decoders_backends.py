@@ -12,6 +12,7 @@ from decoder_toys import (
     CPU,
     FITS_INT4,
     compiled_by_tracing,
+    greedy,
     native,
     random_exit,
     traced,
@@ -26,11 +27,9 @@ from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rounded, unsupported
 from decoders.backends.rope import rotation_of
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.models.targets import ROUNDINGS
 from decoders.protocols import Backend, opening
-from decoders.records import Sampling
 
 Tiny = Callable[..., Path]
 DECODERS = (
@@ -422,7 +421,7 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(llama_model, "layer", noted)
     target.prefill(PROMPT)
     drafter.reset(PROMPT)
-    proposal = drafter.propose([*PROMPT, 9], 3, Sampling(), Generator(CPU, 0))
+    proposal = drafter.propose([*PROMPT, 9], greedy(3))
     target.extend(torch.cat([ids(9), proposal.ids]))
     n = len(PROMPT)
     for index, first in enumerate([0, 1, 2]):

@@ -12,6 +12,7 @@ import torch
 from decoder_toys import (
     CPU,
     ListedLengths,
+    greedy,
     grown,
     hybrid,
     max_gram,
@@ -29,20 +30,19 @@ from hypothesis import strategies as st
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
 from decoders.offline.costs import Costs
 from decoders.offline.replay import replay
 from decoders.offline.stack import Stack
 from decoders.protocols import Backend, Drafter
-from decoders.records import Proposal, Request, Sampling, Verdict
+from decoders.records import Proposal, Request, Verdict
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless
@@ -77,7 +77,7 @@ def test_a_replay_equals_the_loop(
         read = prompt + result.ids[:at]
         drafter.reset(read[:-1])
         drafter.commit(read)
-        return drafter.propose(read, count, Sampling(), Generator(CPU, 0)).ids.tolist()
+        return drafter.propose(read, greedy(count)).ids.tolist()
 
     again = replay(result.ids, draft, FixedLength(k), [])
     assert again.rounds == result.rounds
@@ -134,7 +134,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
     folder = tiny()
     target: Backend = HFBackend.load(folder, CPU, torch.float32) if hf else native(folder)
 
-    def build(recipe: ArmRecipe, target: Any, tokenizer: Any) -> Method:
+    def build(recipe: ArmRecipe, target: Any, tokenizer: Any) -> SpeculativeDecoding:
         small = tiny(seed=0, num_hidden_layers=2)
         few = DraftVocab([1, 2, 3, 5, 6, 8, 9, 13], 16)
         drafters: dict[str, Callable[[], Drafter]] = {
@@ -152,7 +152,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "hybrid": lambda: hybrid(recurrent(target, seed=1)),
         }
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
-        return Method(recipe.name, drafters[recipe.name](), Lossless(), length)
+        return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Lossless(), length)
 
     return Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
 
@@ -235,7 +235,7 @@ def test_a_drafter_alone_writes_its_own_greedy_answer(name: str, engine: Engine)
                 drafter.backend.truncate(len(context) - 1)
             else:
                 drafter.reset(context[:-1]) if len(context) > 1 else setattr(drafter, "_read", 0)
-            context += drafter.propose(context, 1, Sampling(), Generator(CPU, 0)).ids.tolist()
+            context += drafter.propose(context, greedy(1)).ids.tolist()
         assert ids == context[len(prompt) :]
         assert len(ids) == 8 or ids[-1] in EOS
 
@@ -248,7 +248,7 @@ def test_a_recurrent_drafter_alone_writes_draft_after_draft(engine: Engine) -> N
         while len(context) < len(prompt) + len(ids):
             engine.target.prefill(context)
             engine.target.truncate(len(context) - 1)
-            context += drafter.propose(context, 3, Sampling(), Generator(CPU, 0)).ids.tolist()
+            context += drafter.propose(context, greedy(3)).ids.tolist()
         assert ids == context[len(prompt) :][: len(ids)]
         assert len(ids) == 8 or ids[-1] in EOS
 
@@ -280,7 +280,7 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
 def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: Engine) -> None:
     """A draft of one token every round: accepted exactly where the drafter agrees."""
     how = engine.strategy(name)
-    single = Method(name, how.drafter, how.verifier, FixedLength(1))
+    single = SpeculativeDecoding(name, how.drafter, how.verifier, FixedLength(1))
     for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
         agree = batch_of(engine).teacher_forced(name, [prompt], [answer])[0].agree
         result = run(engine.target, single, prompt, Request(len(answer), eos_ids=()))
@@ -355,7 +355,9 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
 ) -> None:
     """What it drafted in vain before them is forgotten."""
     engine = make_engine(tiny)
-    how = Method(name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern))
+    how = SpeculativeDecoding(
+        name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern)
+    )
     engine._methods[name] = how
     alone = Alone(how.drafter, engine.target)
     for prompt in PROMPTS:
@@ -391,7 +393,7 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     """The same model behind another backend gives the same figures."""
     other = make_engine(tiny)
     drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
-    other._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
+    other._methods["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
     assert other.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
     answers = one_by_one(engine, 15)
     forced = other.batch.teacher_forced("small", PROMPTS, answers)
@@ -407,7 +409,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     trees, answers = make_engine(tiny), one_by_one(engine, 20)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
-    trees._methods["small"] = Method("small", drafter, Lossless(), FixedLength(3))
+    trees._methods["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
     assert trees.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
     made = trees.batch.teacher_forced("small", PROMPTS, answers)
     chains = batch_of(engine).teacher_forced("small", PROMPTS, answers)
@@ -437,7 +439,7 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
         "small": TokenCascade("small", drafter, 0.5),
         "few-words": SequenceCascade("few-words", drafter, 1.0),
         "exit": Calm("exit", 0.9),
-        "copy": Method("copy", drafter, Gullible(), FixedLength(3)),
+        "copy": SpeculativeDecoding("copy", drafter, Gullible(), FixedLength(3)),
     }
     engine._methods.update(own)
     for name in own:

@@ -22,7 +22,7 @@ from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.protocols import DraftLength, TreeBackend
+from decoders.protocols import DraftLength, Job, TreeBackend
 from decoders.records import Request, Sampling
 from decoders.stopping import Stopper
 from decoders.strategies import beam as beam_module
@@ -73,8 +73,9 @@ def search(
     request: Request,
     eos: tuple[int, ...] = (),
 ) -> Found:
-    prefilled = target.prefill(prompt)
-    return how.search(target, prompt, prefilled, request, Stopper(request, eos))
+    prefilled, stopper = target.prefill(prompt), Stopper(request, eos)
+    chance = Generator(CPU, 0)  # a beam search draws nothing
+    return how.search(Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None))
 
 
 def same(found: Found, expected: list[tuple[list[int], float]]) -> None:
@@ -264,7 +265,7 @@ def test_any_draft_finds_the_same_beams(
         assert one.score == pytest.approx(two.score)
     prefilled, stopper = target.prefill(prompt), Stopper(request, ends)
     chance = Generator(CPU, 0)
-    result = how.decode(target, prompt, prefilled, request, stopper, chance, chunks.append)
+    result = how.decode(Job(target, prompt, prefilled, request, stopper, chance, chunks.append))
     assert result.ids == found.result.ids == list(found.beams[0].ids)
     # the books
     assert chunks == [result.ids] and 1 <= len(result.ids) <= most

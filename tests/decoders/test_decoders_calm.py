@@ -24,8 +24,8 @@ from decoders.backends.llama_model import layer
 from decoders.chance import Generator
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
-from decoders.loop import Method
-from decoders.protocols import LayeredBackend, opening
+from decoders.loop import SpeculativeDecoding
+from decoders.protocols import Job, LayeredBackend, opening
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
 from decoders.strategies import CONFIDENCES, Calm
@@ -217,11 +217,16 @@ def test_the_target_is_itself_again_afterwards(tiny: Tiny) -> None:
     prompt, request = PROMPTS[1], Request(16)
     alone = run(native(tiny(seed=4, num_hidden_layers=LAYERS)), autoregressive(), prompt, request)
     prefilled = target.prefill(prompt)
-    for how in (Method("exit", drafter, Lossless(), FixedLength(3)), autoregressive()) * 2:
+    for how in (
+        SpeculativeDecoding("exit", drafter, Lossless(), FixedLength(3)),
+        autoregressive(),
+    ) * 2:
         run(target, Calm("calm", 0.5), prompt, request)
         target.truncate(len(prompt))
         stopper, chance = Stopper(request, ()), Generator(CPU)
-        result = how.decode(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
+        result = how.decode(
+            Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
+        )
         assert result.ids == alone.ids
 
 

@@ -21,7 +21,7 @@ from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.models import targets
 from decoders.records import Request, Sampling
 from router.arms_view import arms_json
@@ -113,7 +113,7 @@ def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None
 def test_what_is_built(engine: Engine) -> None:
     def drafter(name: str) -> Any:
         method = engine.strategy(name)
-        assert isinstance(method, Method) and method.verifier.lossless
+        assert isinstance(method, SpeculativeDecoding) and method.verifier.lossless
         return method.drafter
 
     deep = drafter("two-deep")

@@ -16,6 +16,7 @@ from decoder_toys import (
     distance,
     every_outcome,
     generate,
+    greedy,
     loop_law,
     max_gram,
     method,
@@ -39,7 +40,7 @@ from decoders.drafters import NeuralDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength
-from decoders.protocols import Drafter
+from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import probabilities
 from decoders.verify import Lenient
@@ -220,8 +221,8 @@ def test_a_strict_cascade_drafts_what_its_reviewer_would_alone() -> None:
     for drafter in (alone, cascade):
         drafter.reset(context[:-1])
     reviewer.widths.clear()
-    ids = cascade.propose(context, 8, GREEDY, Generator(CPU, 0)).ids.tolist()
-    assert ids == alone.propose(context, 8, GREEDY, Generator(CPU, 0)).ids.tolist()
+    ids = cascade.propose(context, greedy(8)).ids.tolist()
+    assert ids == alone.propose(context, greedy(8)).ids.tolist()
     assert reviewer.widths == [4, 4]  # 3 drafted and one of its own, twice
 
 
@@ -231,7 +232,7 @@ def test_lenience_spares_reviews() -> None:
         drafter = vertical(reviewer, neural(6, 9), 4, lenience)
         drafter.reset([1, 5])
         reviewer.widths.clear()
-        drafter.propose([1, 5, 2], 20, GREEDY, Generator(CPU, 0))
+        drafter.propose([1, 5, 2], greedy(20))
         return len(reviewer.widths)
 
     assert reviews(1e6) == 4 < reviews(1.0)  # 20 tokens in fives
@@ -386,7 +387,7 @@ def test_cs_drafting_is_the_algorithm(
     target, context = toy(100, V), list(prompt)
     for _ in range(5):  # the target lets as much stand as it would
         expected = [token for token, _ in plain.draft(0, context)]
-        ids = drafter.propose(context, 64, GREEDY, Generator(CPU, 0)).ids.tolist()
+        ids = drafter.propose(context, greedy(64)).ids.tolist()
         assert ids == expected
         for token in [*ids, -1]:
             best = int(target.prefill(context).logits.argmax())
@@ -404,7 +405,7 @@ def test_one_model_and_max_gram() -> None:
     context = [0, 1, 2, 3, 4, 5, 6, 7, 0]
     drafter.reset(context[:-1])
     reviewer.widths.clear()
-    proposal = drafter.propose(context, 64, GREEDY, Generator(CPU, 0))
+    proposal = drafter.propose(context, greedy(64))
     # one review lets 10 copies stand and adds a token; that passes the limit of 2, and Max-Gram
     # fills up to 12 alone
     assert proposal.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
@@ -422,17 +423,9 @@ class Listed:
     def reset(self, prompt_ids: list[int]) -> None:
         pass
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        self.asked.append((len(context), k))
-        return Proposal(torch.tensor(self.ids[:k], dtype=torch.int64))
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        self.asked.append((len(context), asked.k))
+        return Proposal(torch.tensor(self.ids[: asked.k], dtype=torch.int64))
 
     def commit(self, context: list[int]) -> None:
         pass
@@ -441,16 +434,19 @@ class Listed:
 def test_a_later_part_makes_up_for_an_earlier_one() -> None:
     one, two, three = Listed(5), Listed(6, 7, 8, 9), Listed(1, 2)
     drafter = HorizontalDrafter([Part(one, 3), Part(two, 2), Part(three, 1)])
-    proposal = drafter.propose([0, 0], 20, GREEDY, Generator(CPU, 0))
+    proposal = drafter.propose([0, 0], greedy(20))
     assert proposal.ids.tolist() == [5, 6, 7, 8, 9, 1]
     assert (one.asked, two.asked, three.asked) == ([(2, 3)], [(3, 4)], [(7, 1)])
-    assert drafter.propose([0, 0], 2, GREEDY, Generator(CPU, 0)).ids.tolist() == [5, 6]
+    assert drafter.propose([0, 0], greedy(2)).ids.tolist() == [
+        5,
+        6,
+    ]
     assert (two.asked[1:], three.asked[1:]) == ([(3, 1)], [])
 
 
 def test_parts_that_find_nothing() -> None:
     drafter = HorizontalDrafter([Part(Listed(), 3), Part(Listed(), 3)])
-    proposal = drafter.propose([0, 0], 4, Sampling(1.0), Generator(CPU, 0))
+    proposal = drafter.propose([0, 0], DraftRequest(4, Sampling(1.0), Generator(CPU, 0)))
     assert (len(proposal.ids), proposal.probs) == (0, None)
 
 
@@ -463,12 +459,12 @@ def test_the_middle_model_reviews_once_and_then_writes_on() -> None:
     drafter.reset([1, 5])
     middle.widths.clear()
     small.widths.clear()
-    ids = drafter.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids.tolist()
+    ids = drafter.propose([1, 5, 2], greedy(4)).ids.tolist()
     assert middle.widths == [4, 1, 1, 1]  # a review of three, then a token at a time
     assert small.widths == [1, 1, 1]  # drafts once, and reads no more until the target has spoken
     alone = NeuralDrafter(ToyBackend(middle.table))
     alone.reset([1, 5])
-    assert ids == alone.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids.tolist()
+    assert ids == alone.propose([1, 5, 2], greedy(4)).ids.tolist()
 
 
 def test_a_middle_model_that_agrees_with_the_small_one_runs_once() -> None:
@@ -477,7 +473,7 @@ def test_a_middle_model_that_agrees_with_the_small_one_runs_once() -> None:
     drafter = hierarchy(middle, NeuralDrafter(ToyBackend(table)), 3)
     drafter.reset([1, 5])
     middle.widths.clear()
-    assert len(drafter.propose([1, 5, 2], 4, GREEDY, Generator(CPU, 0)).ids) == 4
+    assert len(drafter.propose([1, 5, 2], greedy(4)).ids) == 4
     assert middle.widths == [4]
 
 

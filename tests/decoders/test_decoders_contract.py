@@ -24,8 +24,8 @@ from decoders.backends.seq2seq_exit import plain_lens
 from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.loop import Method
-from decoders.protocols import EncoderDecoder
+from decoders.loop import SpeculativeDecoding
+from decoders.protocols import EncoderDecoder, Job
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
 
@@ -182,7 +182,7 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
         assert result.target_calls <= 1 + result.rounds
     assert (result.draft_work > 0) <= (result.draft_calls > 0)
     method = engine.strategy(name)
-    if isinstance(method, Method) and result.finish_reason == "length":
+    if isinstance(method, SpeculativeDecoding) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
     return result
 
@@ -262,7 +262,7 @@ def test_a_method_that_sits_out_rounds(
     """And comes back: what it missed is read, and counted."""
     engine = ready(engines, backend, name)
     how, request = engine.strategy(name), Request(LONG)
-    if not isinstance(how, Method):
+    if not isinstance(how, SpeculativeDecoding):
         pytest.skip("it is not asked for drafts by rounds")
     for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
         seldom = replace(how, length=ListedLengths(pattern))
@@ -285,7 +285,7 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
         chance = Generator(target.device, 1)
         started = time.perf_counter()
         result = how.decode(
-            target, PROMPTS[1], prefilled, request, stopper, chance, lambda ids: None
+            Job(target, PROMPTS[1], prefilled, request, stopper, chance, lambda ids: None)
         )
         wall = time.perf_counter() - started
         parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, neural
+from decoder_toys import CPU, greedy, neural
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.draft_vocab import FILE, DraftVocab
 from decoders.drafters import NeuralDrafter
+from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 
 
@@ -61,7 +62,7 @@ def test_a_draft_is_in_the_target_s_ids_and_its_law_over_the_whole_vocabulary() 
     vocab = DraftVocab([1, 4, 6], 8)
     drafter = NeuralDrafter(ToyBackend.random(vocab.size, 0), vocab)
     drafter.reset([0, 4, 7])
-    proposal = drafter.propose([0, 4, 7, 6], 3, Sampling(1.0), Generator(CPU, 0))
+    proposal = drafter.propose([0, 4, 7, 6], DraftRequest(3, Sampling(1.0), Generator(CPU, 0)))
     assert proposal.probs is not None and proposal.probs.shape == (3, 8)
     assert set(proposal.ids.tolist()) <= {1, 4, 6}
     torch.testing.assert_close(proposal.probs.sum(-1), torch.ones(3, dtype=torch.float64))
@@ -71,7 +72,7 @@ def test_a_draft_is_in_the_target_s_ids_and_its_law_over_the_whole_vocabulary() 
 def test_the_law_at_temperature_0_is_left_to_the_verifier() -> None:
     drafter = neural(4, 0)
     drafter.reset([1])
-    assert drafter.propose([1, 2], 2, Sampling(), Generator(CPU, 0)).probs is None
+    assert drafter.propose([1, 2], greedy(2)).probs is None
 
 
 def test_a_drafter_stops_before_a_token_it_is_unsure_of() -> None:
@@ -83,6 +84,6 @@ def test_a_drafter_stops_before_a_token_it_is_unsure_of() -> None:
     for bar, made in ((0.0, [1, 2, 0]), (0.5, [1, 2, 0]), (0.7, [1]), (0.95, [])):
         drafter = NeuralDrafter(ToyBackend(table))
         drafter.reset([0])
-        proposal = drafter.propose([0, 0], 3, Sampling(), Generator(CPU, 0), bar)
+        proposal = drafter.propose([0, 0], DraftRequest(3, Sampling(), Generator(CPU, 0), bar))
         assert proposal.ids.tolist() == made
         assert proposal.ids.dtype == torch.int64

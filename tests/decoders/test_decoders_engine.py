@@ -25,6 +25,7 @@ from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.models import targets
 from decoders.offline.batch import Batch
 from decoders.offline.stack import Stack
+from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -377,7 +378,7 @@ def test_an_untrained_exit_is_the_target_s_first_layers(
     drafter = engine.strategy("exit").drafter  # type: ignore[attr-defined]
     drafter.reset(PROMPT)
     context = [*start, 9]
-    made = drafter.propose(context, 5, Sampling(), Generator(CPU)).ids.tolist()
+    made = drafter.propose(context, DraftRequest(5, Sampling(), Generator(CPU))).ids.tolist()
     for token in made:
         with torch.no_grad():
             if kind == "llama":

@@ -30,7 +30,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling
 
@@ -133,7 +133,7 @@ ARMS = (
 )
 
 
-def arm(name: str, target: Any, tiny: Tiny) -> Method:
+def arm(name: str, target: Any, tiny: Tiny) -> SpeculativeDecoding:
     if name == "autoregressive":
         return autoregressive()
     if name == "max-gram":

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decoder_toys import CPU, hybrid, neural
+from decoder_toys import CPU, greedy, hybrid, neural
 
 from decoders.arms import recipe
 from decoders.chance import Generator
@@ -13,6 +13,7 @@ from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter
 from decoders.drafters.copy_chances import BANDS, CopyChances, copied_stands
 from decoders.errors import DraftpickError
+from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
 
 
@@ -27,16 +28,16 @@ class Scripted:
     def reset(self, prompt_ids: list[int]) -> None:
         pass
 
-    def propose(self, context: list[int], k: int, *args: object, **more: object) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.asked += 1
-        return Proposal(torch.tensor(self.ids[:k]))
+        return Proposal(torch.tensor(self.ids[: asked.k]))
 
     def commit(self, context: list[int]) -> None:
         self.committed.append(context)
 
 
 def draft(drafter: HybridDrafter, context: list[int], k: int = 4) -> list[int]:
-    made = drafter.propose(context, k, Sampling(), Generator(CPU, 0))
+    made = drafter.propose(context, greedy(k))
     return made.ids.tolist()
 
 
@@ -150,7 +151,7 @@ def test_a_copy_is_trusted_less_the_warmer_the_answer() -> None:
     short_match = [1, 2, 3, 4, 5, 6, 1, 2]
     drafter.reset(short_match)
     cold, warm = (
-        drafter.propose(short_match, 3, Sampling(t), Generator(CPU, 0)).ids.tolist()
+        drafter.propose(short_match, DraftRequest(3, Sampling(t), Generator(CPU, 0))).ids.tolist()
         for t in (0.0, 1.0)
     )
     assert cold == [3, 4, 5]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import (
-    CPU,
     ListedLengths,
     autoregressive,
+    greedy,
     max_gram,
     method,
     native,
@@ -24,8 +24,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
 from decoders.drafters import NeuralDrafter
+from decoders.protocols import DraftRequest
 from decoders.records import DecodeResult, Proposal, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -52,17 +52,9 @@ class Says:
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1
-        return Proposal(torch.tensor(self._tokens[:k], dtype=torch.int64))
+        return Proposal(torch.tensor(self._tokens[: asked.k], dtype=torch.int64))
 
     def commit(self, context: list[int]) -> None:
         pass
@@ -226,9 +218,9 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
     seen: list[tuple[list[int], list[int]]] = []
     real = drafter.propose
 
-    def propose(context: list[int], k: int, *rest: object) -> Proposal:
+    def propose(context: list[int], asked: DraftRequest) -> Proposal:
         assert target.length - drafter._read <= 1  # it caught up before, not on this one's time
-        made = real(context, k, *rest)  # type: ignore[arg-type]
+        made = real(context, asked)
         seen.append((list(context), made.ids.tolist()))
         return made
 
@@ -239,7 +231,7 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
     for context, ids in seen:
         fresh_target.prefill(context[:-1])
         fresh.reset(context[:-1])
-        again = fresh.propose(context, len(ids), Sampling(), Generator(CPU, 0))
+        again = fresh.propose(context, greedy(len(ids)))
         assert again.ids.tolist() == ids
 
 
@@ -249,8 +241,8 @@ def test_what_was_drafted_and_rejected_is_forgotten() -> None:
     drafter, seen = NeuralDrafter(model), []
     real = drafter.propose
 
-    def propose(context: list[int], k: int, *rest: object) -> Proposal:
-        made = real(context, k, *rest)  # type: ignore[arg-type]
+    def propose(context: list[int], asked: DraftRequest) -> Proposal:
+        made = real(context, asked)
         seen.append((list(context), made.ids.tolist()))
         return made
 

@@ -14,6 +14,7 @@ from decoders.chance import Generator
 from decoders.drafters.max_gram import MaxGramDrafter
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.errors import DraftpickError
+from decoders.protocols import DraftRequest
 from decoders.records import Sampling
 
 NEXT = [1, 2, 3, -1, 6, 6, 5, -1]  # a bigram table over 0..7
@@ -77,7 +78,7 @@ def test_a_new_prompt_forgets_the_last() -> None:
 def test_a_proposal_is_deterministic_and_counted() -> None:
     drafter = max_gram()
     drafter.reset([1, 2, 3, 1, 2])
-    proposal = drafter.propose([1, 2, 3, 1, 2], 2, Sampling(1.0), Generator(CPU, 0))
+    proposal = drafter.propose([1, 2, 3, 1, 2], DraftRequest(2, Sampling(1.0), Generator(CPU, 0)))
     assert (proposal.ids.tolist(), proposal.probs, drafter.calls) == ([3, 1], None, 1)
     assert drafter.parameters == 0
 
@@ -234,7 +235,10 @@ def test_proposing_and_committing_read_the_same_text() -> None:
     for end in range(1, len(answer) + 1):
         context, line = [0, *answer[:end]], source + answer[:end]
         chance = Generator(CPU, 0)
-        made = drafter.propose(context, 3, Sampling(), chance)
-        assert made.ids.tolist() == whole.propose(line, 3, Sampling(), chance).ids.tolist()
+        made = drafter.propose(context, DraftRequest(3, Sampling(), chance))
+        assert (
+            made.ids.tolist()
+            == whole.propose(line, DraftRequest(3, Sampling(), chance)).ids.tolist()
+        )
         drafter.commit(context)
         whole.commit(line)

@@ -34,7 +34,7 @@ from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter
 from decoders.engine import Engine
 from decoders.errors import DraftpickError
-from decoders.protocols import Backend, Strategy
+from decoders.protocols import Backend, Job, Strategy
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.stopping import Stopper
 from decoders.strategies import Calm, OracleCascade, SequenceCascade, TokenCascade
@@ -424,8 +424,9 @@ def test_clocks(name: str, tiny: Tiny) -> None:
     prefilled = target.prefill(prompt)
     stopper, slept = Stopper(request, ()), 0.002
     started = time.perf_counter()
+    chance = Generator(CPU)
     result = how.decode(
-        target, prompt, prefilled, request, stopper, Generator(CPU), lambda ids: time.sleep(slept)
+        Job(target, prompt, prefilled, request, stopper, chance, lambda ids: time.sleep(slept))
     )
     wall = time.perf_counter() - started
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s

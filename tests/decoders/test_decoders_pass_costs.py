@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, method, native, random_exit, run
+from decoder_toys import CPU, greedy, method, native, random_exit, run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from decoders.costs.passes import (
 from decoders.drafters import MaxGramDrafter, WidenedDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch
 from decoders.offline.costs import DRAFTED
 from decoders.offline.costs import measure as measure_costs
@@ -212,7 +212,7 @@ def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
     def drafted(target: ToyBackend) -> int:
         drafter = arm.make_drafter(target, None)
         drafter.reset(CONTEXT_IDS)
-        return len(drafter.propose(CONTEXT_IDS, 16, None, None).ids)
+        return len(drafter.propose(CONTEXT_IDS, greedy(16)).ids)
 
     target = counted(vocab=99)
     assert drafted(target) == 2  # 0.57, 0.38, then 0.27
@@ -252,7 +252,7 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
 
     def settled(target: ToyBackend) -> int:
         built = arm.build(target, None)
-        assert isinstance(built, Method)
+        assert isinstance(built, SpeculativeDecoding)
         for _ in range(60):
             built.length.observe(StepStats(8, 7, 0.0, 1.0))
         return built.length.next()

@@ -14,6 +14,7 @@ from decoder_toys import (
     CPU,
     ListedLengths,
     autoregressive,
+    greedy,
     method,
     native,
     random_exit,
@@ -24,7 +25,6 @@ from decoder_toys import (
 from decoders.arms.neural import NeuralRecipe
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.recorded import Run, cuda_graphs
-from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.errors import DraftpickError
@@ -170,7 +170,7 @@ def test_a_whole_draft_is_one_recording(tiny: Tiny) -> None:
     drafter.reset(PROMPT)
     context = [*PROMPT, 7]
     for _ in range(5):
-        proposal = drafter.propose(context, 4, Sampling(), Generator(CPU, 0))
+        proposal = drafter.propose(context, greedy(4))
         context += [*proposal.ids.tolist(), 3]
         drafter.commit(context)
     assert recorder.recorded == 2  # one token unread at first, later a draft's last and the next

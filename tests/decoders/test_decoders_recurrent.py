@@ -16,6 +16,7 @@ from decoder_toys import (
     ListedLengths,
     autoregressive,
     distance,
+    greedy,
     loop_law,
     method,
     native,
@@ -50,7 +51,7 @@ from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.alone import Alone
-from decoders.protocols import StateBackend
+from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -150,16 +151,14 @@ class Beside:
         self.again.target.prefill(prompt_ids)
         self._start = self.again.target.length
 
-    def propose(
-        self, context: list[int], k: int, sampling: Sampling, chance: Chance, *more: Any
-    ) -> Proposal:
-        made = self.inner.propose(context, k, sampling, chance, *more)
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        made = self.inner.propose(context, asked)
         fresh, read = self.again.target, self.inner.target.length
         fresh.truncate(self._start)
         for ids in torch.tensor(context[self._start : read]).unsqueeze(1):
             fresh.extend(ids)
         close(self.inner.target.final_states(0, read), fresh.final_states(0, read), self.near)
-        other = self.again.propose(context, k, sampling, chance, *more)
+        other = self.again.propose(context, asked)
         assert other.ids.tolist() == made.ids.tolist()
         self.drafts += 1
         return made
@@ -194,7 +193,7 @@ def test_where_nothing_was_read_the_state_is_zero(kind: str, tiny: Tiny, tiny_t5
     drafter = recurrent(target, 3)
     target.prefill([5])
     target.truncate(0)
-    proposal = drafter.propose([5], 2, PLAIN, chance())
+    proposal = drafter.propose([5], greedy(2))
     zero = torch.zeros(1, target.state_size, dtype=target.dtype)
     state, logits = drafter.head.step(zero, torch.tensor([5]))
     second = drafter.head.step(state, logits.argmax(-1))[1].argmax(-1)
@@ -209,7 +208,7 @@ def test_more_than_one_unread_token(tiny: Tiny) -> None:
     target.prefill(LONGER)
     drafter.reset(LONGER)
     unread = [7, 0, 11]
-    made = drafter.propose([*LONGER, *unread], 3, PLAIN, chance())
+    made = drafter.propose([*LONGER, *unread], greedy(3))
     assert drafter.calls == 5
     state, logits = target.final_states(7, 8), torch.empty(0)
     for token in unread:
@@ -357,9 +356,9 @@ def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
         for model in (target, plain):
             model.prefill(prompt)
         before = recorder.recorded
-        made.append(one.propose([*prompt, *unread], 4, PLAIN, chance()).ids)
+        made.append(one.propose([*prompt, *unread], greedy(4)).ids)
         ours += recorder.recorded - before
-        expected.append(other.propose([*prompt, *unread], 4, PLAIN, chance()).ids.tolist())
+        expected.append(other.propose([*prompt, *unread], greedy(4)).ids.tolist())
     assert [ids.tolist() for ids in made] == expected
     assert len({*map(tuple, expected)}) > 1
     assert ours == 1 and one.calls == other.calls
@@ -374,7 +373,7 @@ def test_more_unread_than_a_recording_reads(tiny: Tiny) -> None:
         context = [*LONGER, *[i % 16 for i in range(20)]]
         drafts.append(recurrent(model, 3))
         model.prefill(LONGER)
-        drafts[-1] = drafts[-1].propose(context, 3, PLAIN, chance()).ids.tolist()
+        drafts[-1] = drafts[-1].propose(context, greedy(3)).ids.tolist()
     assert drafts[0] == drafts[1]
 
 
@@ -394,7 +393,10 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
         for unread in ([5], [5, 2], [9]):
             context = [*prompt, *unread]
             greedy, drawn = (
-                [d.propose(context, 3, how, Generator(cuda, 1)) for d in (graphs, ordinary)]
+                [
+                    d.propose(context, DraftRequest(3, how, Generator(cuda, 1)))
+                    for d in (graphs, ordinary)
+                ]
                 for how in (PLAIN, Sampling(0.9))
             )
             assert greedy[0].ids.tolist() == greedy[1].ids.tolist()

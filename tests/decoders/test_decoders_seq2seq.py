@@ -29,7 +29,7 @@ from decoders.drafters import NeuralDrafter, TreeDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.loop import Method
+from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Drafter, EncoderDecoder, opening
 from decoders.records import Request, Sampling
 from decoders.tree_shape import TreeShape
@@ -137,7 +137,7 @@ EXITS = ("exit", "exit-reduced", "exit-sits-out", "exit-then-copy")
 ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram", *TREES, *EXITS)
 
 
-def exit_arm(name: str, target: HFSeq2SeqBackend) -> Method:
+def exit_arm(name: str, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
     if name == "exit":
         return method(lens_exit(target, 1), 4)
     if name == "exit-reduced":
@@ -151,7 +151,7 @@ def exit_arm(name: str, target: HFSeq2SeqBackend) -> Method:
     return method(HorizontalDrafter(parts), 5)
 
 
-def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> Method:
+def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
     if name == "autoregressive":
         return autoregressive()
     if name in EXITS:

@@ -44,7 +44,7 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.batch import Batch
 from decoders.offline.costs import Costs, measure
-from decoders.protocols import DraftLength, ExitBackend
+from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -186,8 +186,8 @@ def watched(drafter: EarlyExitDrafter) -> list[tuple[list[int], list[int]]]:
     seen: list[tuple[list[int], list[int]]] = []
     real = drafter.propose
 
-    def propose(context: list[int], k: int, *rest: Any) -> Proposal:
-        made = real(context, k, *rest)
+    def propose(context: list[int], asked: DraftRequest) -> Proposal:
+        made = real(context, asked)
         seen.append((list(context), made.ids.tolist()))
         return made
 

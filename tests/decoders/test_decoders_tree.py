@@ -14,6 +14,7 @@ from decoder_toys import (
     autoregressive,
     distance,
     generate,
+    greedy,
     grown,
     loop_law,
     method,
@@ -29,12 +30,12 @@ from torch import Tensor
 from decoders.arms import load_arms, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
+from decoders.chance import Chance
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.protocols import Backend, Drafter, DraftLength
+from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling import seen_mask
 from decoders.tree_shape import TreeShape
@@ -272,16 +273,8 @@ class Fixed:
     def reset(self, prompt_ids: list[int]) -> None:
         pass
 
-    def propose(
-        self,
-        context: list[int],
-        k: int,
-        sampling: Sampling,
-        chance: Chance,
-        min_confidence: float = 0.0,
-        needs_raw: bool = False,
-    ) -> Proposal:
-        nodes = len(self._ids) if k > 1 else sum(parent < 0 for parent in self._parents)
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        nodes = len(self._ids) if asked.k > 1 else sum(parent < 0 for parent in self._parents)
         return Proposal(torch.tensor(self._ids[:nodes]), parents=tuple(self._parents[:nodes]))
 
     def commit(self, context: list[int]) -> None:
@@ -419,7 +412,7 @@ def test_a_pass_a_depth(every: bool, drafts: list[int], nodes: int) -> None:
     drafter = tree(model, 3, 2, every=every)
     drafter.reset([1, 2])
     model.widths.clear()
-    made = drafter.propose([1, 2, 3], 3, Sampling(), Generator(CPU, 0))
+    made = drafter.propose([1, 2, 3], greedy(3))
     assert model.widths == drafts
     assert (len(made.ids), made.depth) == (nodes, 3)
 
@@ -452,10 +445,10 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
         fresh, seen = toy_tree(5, 3, 2, 2, every=every), []
         propose = how.drafter.propose
 
-        def watched(context: list[int], k: int, *rest: Any, propose: Any = propose) -> Proposal:
+        def watched(context: list[int], asked: DraftRequest, propose: Any = propose) -> Proposal:
             assert len(context) - model.length <= 2  # noqa: B023
-            made = propose(context, k, *rest)
-            seen.append((list(context), k, made))  # noqa: B023
+            made = propose(context, asked)
+            seen.append((list(context), asked.k, made))  # noqa: B023
             return made
 
         how.drafter.propose = watched  # type: ignore[method-assign]
@@ -464,7 +457,7 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
         assert len(seen) > 5
         for context, k, made in seen:
             fresh.reset(context[:-1])
-            again = fresh.propose(context, k, Sampling(), Generator(CPU, 0))
+            again = fresh.propose(context, greedy(k))
             assert again.ids.tolist() == made.ids.tolist() and again.parents == made.parents
 
 

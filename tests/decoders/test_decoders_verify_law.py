@@ -38,7 +38,7 @@ from decoders.arms import DraftingRecipe
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.lengths import FixedLength
-from decoders.protocols import Drafter, Verifier
+from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.verify import BiLD, Lossy, SpeculativeCascade, deferral, lossy, step
 
@@ -346,7 +346,9 @@ def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
     def draft(context: list[int]) -> Tensor:
         probe_target.prefill(context[:-1])
         probe.reset(context[:-1])
-        proposal = probe.propose(context, 1, Sampling(1.0), Generator(torch.device("cpu"), 0))
+        proposal = probe.propose(
+            context, DraftRequest(1, Sampling(1.0), Generator(torch.device("cpu"), 0))
+        )
         assert proposal.probs is not None
         return proposal.probs[0].log()
 
@@ -457,10 +459,8 @@ def test_raw_without_the_penalty_is_caught() -> None:
     drafter = neural(3, seed=75)
     propose = drafter.propose
 
-    def forgetful(
-        context: list[int], k: int, sampling: Sampling, *rest: object, **more: object
-    ) -> Proposal:
-        honest = propose(context, k, sampling, *rest, **more)  # type: ignore[arg-type]
+    def forgetful(context: list[int], asked: DraftRequest) -> Proposal:
+        honest = propose(context, asked)
         line = [*context, *honest.ids.tolist()]
         ends = range(len(context), len(context) + len(honest.ids))
         rows = [DRAFT.table[line[end - 2], line[end - 1]].softmax(-1) for end in ends]

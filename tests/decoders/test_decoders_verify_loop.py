@@ -36,7 +36,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.lengths import AdaptiveLength, FixedLength
-from decoders.protocols import Verifier
+from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
 from decoders.verify import BiLD, Lossless
 
@@ -216,7 +216,7 @@ def test_raw_is_neither_cooled_nor_filtered_but_penalised(penalty: float) -> Non
     table = drafter.backend.table  # type: ignore[attr-defined]
     context = [1, 4, 2]
     drafter.reset(context[:-1])
-    made = drafter.propose(context, 3, sampling, Generator(CPU, 0), 0.0, True)
+    made = drafter.propose(context, DraftRequest(3, sampling, Generator(CPU, 0), 0.0, True))
     line = [*context, *made.ids.tolist()]
     assert made.raw is not None and made.raw.shape == (3, 5)
     for row, raw in enumerate(made.raw, len(context)):
@@ -325,7 +325,7 @@ def test_bild_from_an_early_exit_is_the_paper_s_algorithm(tiny: Tiny) -> None:
     def draft(ids: list[int]) -> Tensor:
         exit_target.prefill(ids[:-1])
         alone.reset(ids[:-1])
-        made = alone.propose(ids, 1, Sampling(), Generator(CPU, 0), 0.0, True)
+        made = alone.propose(ids, DraftRequest(1, Sampling(), Generator(CPU, 0), 0.0, True))
         assert made.raw is not None
         return made.raw[0].log()
 

@@ -16,6 +16,7 @@ from decoder_toys import (
     autoregressive,
     distance,
     generate,
+    greedy,
     loop_law,
     max_gram,
     method,
@@ -36,7 +37,7 @@ from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter, WidenedDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
-from decoders.protocols import Drafter, work
+from decoders.protocols import Drafter, DraftRequest, work
 from decoders.records import Proposal, Request, Sampling
 
 branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
@@ -89,7 +90,7 @@ def test_siblings_are_the_likeliest_beside_the_draft() -> None:
     model, context = ToyBackend.random(6, 3), [1, 4, 2]
     drafter = widened(NeuralDrafter(ToyBackend(model.table)), 3, 1, 2)
     drafter.reset(context[:-1])
-    made = drafter.propose(context, 4, Sampling(), Generator(CPU, 0))
+    made = drafter.propose(context, greedy(4))
     assert made.parents == (-1, 0, 1, 2, -1, -1, 1)
     ids = made.ids.tolist()
     for depth, found in ((0, [0, 4, 5]), (1, [1]), (2, [2, 6]), (3, [3])):
@@ -120,9 +121,9 @@ def test_copies_have_no_siblings(sampling: Sampling) -> None:
     mixed = widened(HorizontalDrafter(parts), 3, 3, 3)
     for drafter in (copies, mixed):
         drafter.reset(context[:-1])
-    made = copies.propose(context, 4, sampling, chance)
+    made = copies.propose(context, DraftRequest(4, sampling, chance))
     assert (made.ids.tolist(), made.parents) == ([2, 3, 1, 2], None)
-    made = mixed.propose(context, 3, sampling, chance)
+    made = mixed.propose(context, DraftRequest(3, sampling, chance))
     assert made.parents == (-1, 0, 1, -1, -1)
     assert len({int(made.ids[node]) for node in (0, 3, 4)}) == 3
 
@@ -130,9 +131,9 @@ def test_copies_have_no_siblings(sampling: Sampling) -> None:
 def test_where_the_tree_does_not_fit_there_is_a_chain() -> None:
     drafter = widened(neural(V, 7), 4, 4, slots=10)
     drafter.reset([1, 2])
-    assert drafter.propose([1, 2, 0], 1, Sampling(), Generator(CPU, 0)).parents is not None
+    assert drafter.propose([1, 2, 0], greedy(1)).parents is not None
     drafter.commit([1, 2, 0, 1])
-    assert drafter.propose([1, 2, 0, 1], 2, Sampling(), Generator(CPU, 0)).parents is None
+    assert drafter.propose([1, 2, 0, 1], greedy(2)).parents is None
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
@@ -163,9 +164,9 @@ def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: lis
     asked: list[tuple[list[int], int, list[int]]] = []
 
     class Told(WidenedDrafter):
-        def propose(self, context: list[int], k: int, *more: Any) -> Proposal:
-            made = super().propose(context, k, *more)
-            asked.append((list(context), k, made.ids.tolist()))
+        def propose(self, context: list[int], wanted: DraftRequest) -> Proposal:
+            made = super().propose(context, wanted)
+            asked.append((list(context), wanted.k, made.ids.tolist()))
             return made
 
     run(
@@ -174,7 +175,7 @@ def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: lis
     for context, k, ids in asked:
         fresh = widened(nest(), *branch)
         fresh.reset(context[:-1])
-        assert fresh.propose(context, k, Sampling(), Generator(CPU, 0)).ids.tolist() == ids
+        assert fresh.propose(context, greedy(k)).ids.tolist() == ids
 
 
 # -- sampled: every outcome walked ----------------------------------------------------------------
@@ -235,7 +236,9 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
     for context, ids in drafted:
         fresh.prefill(context[:-1])
         exits[1].inner.reset(context[:-1])
-        again = exits[1].inner.propose(context, len(ids), Sampling(), Generator(CPU, 0), 0.0, True)
+        again = exits[1].inner.propose(
+            context, DraftRequest(len(ids), Sampling(), Generator(CPU, 0), 0.0, True)
+        )
         assert again.ids.tolist() == ids
 
 
