@@ -6,14 +6,18 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
+import torch
 
 import collect
 import decoders
 import policies
 from decoders import plugins
 from decoders.errors import DraftpickError
+from decoders.protocols import DraftRequest
+from decoders.records import Proposal
 
 
 def install(folder: Path, name: str, source: str, entries: str = "") -> None:
@@ -180,3 +184,68 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     assert "measured-speedup, my-reward." in said
     assert main(["collect", "--help"]) == 0
     assert "my-reward" in capsys.readouterr().out
+
+
+# -- what they bring is taken for what it does ----------------------------------------------------
+
+
+class TwoGuesses:
+    """Drafts one level of a tree whose second branch is the target's own next token, and a chain
+    of one wrong token where only one is asked for."""
+
+    parameters = 7
+    context = 500
+    calls = 0
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        self.calls += 1
+        right = int(self._table[context[-2], context[-1]].argmax())
+        wrong = (right + 1) % len(self._table)
+        if asked.k == 1:
+            return Proposal(torch.tensor([wrong]))
+        return Proposal(torch.tensor([wrong, right]), parents=(-1, -1))
+
+    def commit(self, context: list[int]) -> None:
+        pass
+
+
+def test_a_tree_is_known_by_its_proposals() -> None:
+    """Collected with the rounds that it takes live, where a branch beside the first is accepted."""
+    from decoders.arms import recipe
+    from decoders.backends.toy import ToyBackend
+    from decoders.lengths import FixedLength
+    from decoders.loop import SpeculativeDecoding
+    from decoders.offline.batch import Batch
+    from decoders.offline.costs import Costs
+    from decoders.verify import Lossless
+
+    target = ToyBackend.random(12, seed=3)
+    drafter = TwoGuesses(target.table)
+    arms = {name: recipe(name=name, kind="max_gram") for name in ("two",)}
+    arms["autoregressive"] = recipe(name="autoregressive", kind="autoregressive")
+    engine = decoders.Engine(
+        target,
+        arms,
+        build=lambda recipe, target, tokenizer: (
+            SpeculativeDecoding(recipe.name, drafter, Lossless(), FixedLength(3))
+            if recipe.name == "two"
+            else recipe.build(target, tokenizer)
+        ),
+    )
+    batch = Batch(engine, Costs([0.01] * 8, {"two": 0.001}))
+    prompt = [1, 2, 3]
+    answer = batch.target([prompt], 21).ids[0]
+    live = engine.decode("two", prompt, decoders.Request(21))
+    assert live.ids == answer
+    assert live.accepted >= 9
+    forced = batch.teacher_forced("two", [prompt], [answer])[0]
+    assert (forced.rounds, forced.drafted, forced.accepted) == (
+        live.rounds, live.drafted, live.accepted
+    )  # fmt: skip
+    assert not any(forced.agree[1:])
