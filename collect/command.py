@@ -85,9 +85,7 @@ def collect(
     ] = None,
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, int8 or int4.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    backend: Annotated[
-        str | None, typer.Option(help="native, hf, fused, graphs, compiled or auto.")
-    ] = None,
+    backend: Annotated[str | None, typer.Option(help="{decoders.BACKENDS}.")] = None,
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
         load_arms,
     )
     from .engine import Engine
-    from .protocols import Backend, Drafter, DraftLength, Strategy, Verifier
+    from .models.loaders import BACKENDS, LoadRequest
+    from .protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
     from .records import (
         DecodeResult,
         Prefilled,
@@ -41,7 +42,10 @@ _HOMES = {
         "VerifierRecipe", "load_arms",
     ),
     "engine": ("Engine",),
-    "protocols": ("Backend", "DraftLength", "Drafter", "Strategy", "Verifier"),
+    "models.loaders": ("BACKENDS", "LoadRequest"),
+    "protocols": (
+        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "Strategy", "Verifier",
+    ),
     "records": (
         "DecodeResult", "Prefilled", "Proposal", "Request", "Sampling", "StepStats", "Verdict",
     ),
@@ -49,6 +53,7 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BACKENDS",
     "KINDS",
     "LENGTHS",
     "RULES",
@@ -56,11 +61,14 @@ __all__ = [
     "Backend",
     "DecodeResult",
     "DraftLength",
+    "DraftRequest",
     "Drafter",
     "DraftingRecipe",
     "DraftpickError",
     "Engine",
+    "Job",
     "LengthRecipe",
+    "LoadRequest",
     "Prefilled",
     "Proposal",
     "Request",

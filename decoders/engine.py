@@ -17,14 +17,14 @@ import torch
 
 from . import plugins
 from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
-from .backends.llama import LlamaBackend
 from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
-from .protocols import Backend, Drafts, Job, Strategy, opening
+from .models.loaders import loader_of
+from .protocols import Backend, Drafts, Job, ReusingBackend, Strategy, opening
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .zoo.catalogue import cache_dir
@@ -80,6 +80,7 @@ class Engine:
         plugins.load()
         declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
         recipes = choose(declared, list(only) if only else None)
+        loader_of(backend)  # an unknown one should show before anything is fetched
         where, kind = targets.device_of(device), targets.dtype_of(dtype)
         if only and request is not None:
             for recipe in recipes.values():
@@ -178,12 +179,12 @@ class Engine:
         """Let the target read a prompt; the result may be passed to the next `decode`.
 
         reuse: do not read again what it holds of the same beginning, as at the next turn of a
-        conversation (native backend). A reused position was computed in another pass, so that
+        conversation (a ReusingBackend). A reused position was computed in another pass, so that
         logits may differ from a fresh reading's in the last bits.
         """
         target = self.target
         with memory.told(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
-            if reuse and isinstance(target, LlamaBackend):
+            if reuse and isinstance(target, ReusingBackend):
                 prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
@@ -194,7 +195,7 @@ class Engine:
         """Remember what the target has read: `ids`, since it last read a prompt."""
         self._held = (getattr(self.target, "prompts_read", 0), list(ids))
 
-    def _shared(self, target: LlamaBackend, prompt_ids: Sequence[int]) -> int:
+    def _shared(self, target: ReusingBackend, prompt_ids: Sequence[int]) -> int:
         """How many of the first positions hold a prompt's tokens; its last one is always read."""
         since, held = self._held
         if since != target.prompts_read:  # it was used without the engine

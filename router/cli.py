@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from collect import command as collect_command
+from collect.listing import Listing
 from decoders import plugins
 
 from . import train
@@ -55,9 +56,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,
     typer.Option(
-        help="native (fast), hf (transformers), auto: native where it fits, on CUDA as it runs "
-        "fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; compiled: "
-        "native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
+        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, on CUDA as it "
+        "runs fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
+        "compiled: native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
     ),
 ]
 Context = Annotated[
@@ -84,7 +85,7 @@ def options(
     """Global options. `main` reads --debug itself, wherever it stands."""
 
 
-@app.command()
+@app.command(cls=Listing)
 def generate(
     prompt: Annotated[
         str | None, typer.Argument(help="The question; - reads it from stdin.")
@@ -163,7 +164,7 @@ def generate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Listing)
 def specbench(
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
     questions: Annotated[

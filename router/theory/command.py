@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collect.listing import Listing
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -36,7 +38,7 @@ Costs may be given (--cost), be ratios of parameters (--parameters), be read fro
 
 def mount(app: typer.Typer) -> None:
     """Add the command to an application; it raises DraftpickError for the user's mistakes."""
-    app.command("theory", help=HELP)(theory)
+    app.command("theory", help=HELP, cls=Listing)(theory)
 
 
 def theory(
@@ -87,9 +89,7 @@ def theory(
     ] = None,
     dtype: Annotated[str, typer.Option(help="With --measure.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="With --measure: auto, cpu or cuda.")] = "auto",
-    backend: Annotated[
-        str, typer.Option(help="With --measure: auto, native, hf, fused, graphs or compiled.")
-    ] = "auto",
+    backend: Annotated[str, typer.Option(help="With --measure: {decoders.BACKENDS}.")] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")
     ] = None,

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from collect.listing import Listing
+
 HELP = """Draw quality against latency: what does a looser or tighter threshold cost?
 
 The sweep file names arm templates, one field of each, and the values it takes. Every value is an
@@ -40,7 +42,7 @@ commands. The run is kept in MLflow.
 def mount(app: typer.Typer) -> None:
     """Add the command to an application; it raises DraftpickError and PolicyError for the user's
     mistakes."""
-    app.command("tradeoff", help=HELP)(tradeoff)
+    app.command("tradeoff", help=HELP, cls=Listing)(tradeoff)
 
 
 def tradeoff(
@@ -69,9 +71,7 @@ def tradeoff(
         str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")
     ] = "bfloat16",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[
-        str, typer.Option(help="native, hf, fused, graphs, compiled or auto.")
-    ] = "auto",
+    backend: Annotated[str, typer.Option(help="{decoders.BACKENDS}.")] = "auto",
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,
