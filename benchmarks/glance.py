@@ -1,6 +1,6 @@
-"""The speed-ups of docs/methods_measured.md in one table, as docs/methods.md has it.
+"""The speed-ups of docs/notes/methods_measured.md in one table, as docs/methods.md has it.
 
-    python benchmarks/glance.py docs/methods_measured.md
+    python benchmarks/glance.py docs/notes/methods_measured.md
 
 A row for each method, a column for each kind of table; of the tables of a kind that have a method
 the first counts.

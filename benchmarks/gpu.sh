@@ -11,7 +11,7 @@
 #
 #     PYTHON       interpreter (python3)
 #     DEVICE       cuda or cpu (cuda)
-#     DATA         folder with dev/, train/ and seq2seq/ (../shared/data)
+#     DATA         folder with dev/, train/ and seq2seq/ (data)
 #     TARGET_GGUF  the default target's GGUF file, or parts of it in order, put into the cache
 #                  folder (DRAFTPICK_CACHE); not needed where the target was fetched before
 #     DRAFTER      a trained recurrent drafter's folder (OUT/drafts/general/model)
@@ -40,7 +40,7 @@ mkdir -p "$OUT" || exit 1
 OUT=$(cd "$OUT" && pwd)
 PYTHON=${PYTHON:-python3}
 DEVICE=${DEVICE:-cuda}
-DATA=${DATA:-$ROOT/../shared/data}
+DATA=${DATA:-$ROOT/data}
 DRAFTER=${DRAFTER:-$OUT/drafts/general/model}
 QUICK=${QUICK:-0}
 CACHE=${DRAFTPICK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/draftpick}
@@ -110,9 +110,9 @@ print(WHEELS[TARGET].member.rpartition("/")[2])') || exit 1
 arms() {
   if [ -n "${ARMS:-}" ]; then
     echo "$ARMS"
-  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms.yaml; then
+  elif [ -e "$DRAFTER/recurrent.safetensors" ] && ! grep -q "^  recurrent:" decoders/arms/arms.yaml; then
     {
-      cat decoders/arms.yaml
+      cat decoders/arms/arms.yaml
       echo "  recurrent: {kind: recurrent, drafter: $DRAFTER, length: {kind: adaptive, k: 6}}"
       echo "  hybrid:"
       echo "    kind: horizontal"
@@ -122,7 +122,7 @@ arms() {
     } >"$OUT/arms.yaml"
     echo "$OUT/arms.yaml"
   else
-    echo decoders/arms.yaml
+    echo decoders/arms/arms.yaml
   fi
 }
 

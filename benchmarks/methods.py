@@ -1,4 +1,5 @@
-"""Every method of an arms file beside the target alone: the tables of docs/methods_measured.md.
+"""Every arm of an arms file beside the target alone: the tables of
+docs/notes/methods_measured.md.
 
     python benchmarks/methods.py --config arms.yaml --limit 3 --work runs/methods --out methods.md
 
@@ -14,12 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect.queries import OVERALL, ordered
+from collect.queries import OVERALL, ordered, shipped_folder
 from decoders import Engine, Request, Sampling
 from decoders.costs.theory import swi
 from decoders.files import write_atomically
 from decoders.provenance import measured_on
-from router.cli import shipped_queries
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY, judged_by
@@ -53,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = [name for name in given.arms.split(",") if name]
     if names:
         names = ["autoregressive", *names]
-    files = given.queries or [shipped_queries("test")]
+    files = given.queries or [shipped_folder("test")]
     questions = load_questions(files, given.limit, given.seed)
     config = given.config
     folders = {"DRAFTER": given.drafter, "EXIT": given.exit}

@@ -12,7 +12,7 @@ from .align.command import align
 from .listing import Listing
 
 if TYPE_CHECKING:
-    from .engine import SweepEngine
+    from .engine import BatchDecoder, SweepEngine
     from .run import SweepReport
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -131,8 +131,8 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine = _load_engine(target, dtype, device, backend, context, config, options.arms)
-    report = _sweep(engine, asked, out, options)
+    engine, batch = _load_engine(target, dtype, device, backend, context, config, options.arms)
+    report = _sweep(engine, batch, asked, out, options)
     if as_json:
         from dataclasses import asdict
 
@@ -151,7 +151,9 @@ def collect(
         )
 
 
-def _sweep(engine: SweepEngine, queries: list[Any], out: Path, options: Any) -> SweepReport:
+def _sweep(
+    engine: SweepEngine, batch: BatchDecoder, queries: list[Any], out: Path, options: Any
+) -> SweepReport:
     from rich.console import Console
 
     from .progress import progress_bar
@@ -159,7 +161,7 @@ def _sweep(engine: SweepEngine, queries: list[Any], out: Path, options: Any) -> 
 
     try:
         with progress_bar(Console(stderr=True)) as show:
-            return sweep(engine, queries, out, options, show)
+            return sweep(engine, batch, queries, out, options, show)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -173,17 +175,21 @@ def _load_engine(
     context: int | None,
     config: Path | None,
     only: tuple[str, ...],
-) -> SweepEngine:
+) -> tuple[SweepEngine, BatchDecoder]:
     """The engine with the defaults it has itself for what was not asked. only: arms; the target
-    itself, whose answers all are compared with, is always there."""
+    itself, whose answers all are compared with, is always there. With it what decodes many prompts
+    at once."""
     from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
+    from decoders.offline.batch import Batch
 
     named: dict[str, Any] = {
         "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
     }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
-    return Engine.load(arms=config, only=arms, **{k: v for k, v in named.items() if v is not None})
+    given = {name: value for name, value in named.items() if value is not None}
+    engine = Engine.load(arms=config, only=arms, **given)
+    return engine, Batch(engine)
 
 
 def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:

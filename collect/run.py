@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -23,9 +22,6 @@ from .batch import Prompt, SweepOptions, collect_batch, failed_query
 from .dataset import Identity, Store, read_table
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, Costs, OutcomeRow, QueryRow
-
-if TYPE_CHECKING:
-    from decoders import Engine
 
 
 @dataclass(frozen=True)
@@ -51,20 +47,20 @@ class SweepProgress:
 
 def sweep(
     engine: SweepEngine,
+    batch: BatchDecoder,
     queries: Sequence[Query],
     out: str | Path,
     options: SweepOptions | None = None,
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
-    batch: BatchDecoder | None = None,
 ) -> SweepReport:
     """Collect what `out` lacks of queries x arms; run it again after a kill and it goes on.
 
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
-    sweep cut short is a fair sample and its ETA honest. batch: what decodes many prompts at once;
-    None makes the engine's own. Raises DraftpickError for an unknown arm,
+    sweep cut short is a fair sample and its ETA honest. batch: what decodes many prompts at once,
+    `decoders.offline.batch.Batch(engine)`. Raises DraftpickError for an unknown arm,
     no queries, a folder of other settings, one that another process writes to, or a full disk.
     """
-    options, decoder = options or SweepOptions(), batch or _batch_of(engine)
+    options = options or SweepOptions()
     names = _arm_names(engine, options)
     if not queries:
         raise DraftpickError("there are no queries to collect; name at least one query file")
@@ -72,7 +68,7 @@ def sweep(
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
-            lambda: (_describe_arms(engine, names), _costs(decoder, names)),
+            lambda: (_describe_arms(engine, names), _costs(batch, names)),
             provenance(),
         )
         pending = _not_stored(queries, store.folder)
@@ -97,17 +93,11 @@ def sweep(
         if options.measure and prompts:
             _warm_up(engine, prompts[0], names)
         for group in batches(prompts, options.batch_size, options.seed):
-            done = collect_batch(engine, decoder, group, manifest.arms, options)
+            done = collect_batch(engine, batch, group, manifest.arms, options)
             commit(done.queries, done.outcomes)
     return SweepReport(
         collected, already, errors, collected * len(names), time.perf_counter() - started
     )
-
-
-def _batch_of(engine: SweepEngine) -> BatchDecoder:
-    from decoders.offline.batch import Batch
-
-    return Batch(cast("Engine", engine))
 
 
 def batches(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:

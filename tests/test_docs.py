@@ -22,7 +22,7 @@ from router.cli import app
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [
     *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
-    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
 ]
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 WORD = re.compile(r"`([^`\n]+)`")
@@ -76,6 +76,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 COMMANDS = list(command_lines())
+INSTALL = ("pip", "install", ".")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -155,7 +156,7 @@ def test_options_in_the_text_exist(page: Path) -> None:
 
 
 def test_the_other_commands_exist() -> None:
-    """make, mlflow and scripts of ours; anything else a reader could not have."""
+    """make, mlflow, scripts of ours and the installation; a reader may lack anything else."""
     others = [(where, w) for where, w in COMMANDS if Path(w[0]).name != "draftpick"]
     assert others
     for where, (program, *arguments) in others:
@@ -166,7 +167,7 @@ def test_the_other_commands_exist() -> None:
             for flag in (a for a in arguments if a.startswith("--")):
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
-            assert program in ("make", "mlflow"), where
+            assert program in ("make", "mlflow") or (program, *arguments) == INSTALL, where
 
 
 def test_make_targets_exist() -> None:
@@ -228,11 +229,15 @@ def test_the_router_has_what_the_readme_calls() -> None:
     assert set(re.findall(r"\banswer\.(\w+)", page("README.md"))) <= members
 
 
+def test_the_readme_says_how_to_install_a_checkout() -> None:
+    assert list(INSTALL) in [words for where, words in COMMANDS if where.startswith("README.md")]
+
+
 def test_the_table_at_a_glance_is_the_measured_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     from glance import glance
 
-    table = "\n".join(glance(page("docs/methods_measured.md")))
+    table = "\n".join(glance(page("docs/notes/methods_measured.md")))
     assert f"<!-- glance -->\n{table}\n<!-- /glance -->" in page("docs/methods.md")
     assert table.count("x |") > 100
 
@@ -388,6 +393,14 @@ def test_source_files_named_exist(page: Path) -> None:
             assert (ROOT / words).exists(), words
 
 
+def test_pages_of_figures_begin_with_conclusions() -> None:
+    notes = sorted((ROOT / "docs" / "notes").glob("*.md"))
+    assert notes
+    for figures in (ROOT / "docs" / "gpu.md", ROOT / "docs" / "results.md", *notes):
+        headings = re.findall(r"^## (.+)$", figures.read_text(encoding="utf-8"), re.MULTILINE)
+        assert headings[0] == "Conclusions", figures.name
+
+
 def in_backticks(name: str) -> set[str]:
     return set(WORD.findall(prose(ROOT / name)))
 
@@ -400,7 +413,7 @@ def test_the_readme_lists_the_arms_that_ship() -> None:
     assert sorted(listed) == sorted(load_arms())
 
 
-def test_the_readme_lists_the_fields_of_json() -> None:
+def test_the_fields_of_json_are_listed() -> None:
     from router.route import RoutedResult
 
     class Anything:
@@ -408,7 +421,8 @@ def test_the_readme_lists_the_fields_of_json() -> None:
             return [] if name.endswith(("ids", "position")) else 1.0
 
     result: Any = Anything()
-    assert set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json()) <= in_backticks("README.md")
+    printed = set(RoutedResult(result, "a", 1.0, [], 0.0, 0.0).to_json())
+    assert printed <= in_backticks("docs/usage.md")
 
 
 def test_every_reward_policy_and_column_is_documented() -> None:
@@ -420,7 +434,7 @@ def test_every_reward_policy_and_column_is_documented() -> None:
 
     assert set(REWARDS) <= in_backticks("docs/rewards.md")
     assert set(POLICIES) <= in_backticks("docs/policies.md")
-    assert set(TASKS) <= in_backticks("README.md")
+    assert set(TASKS) <= in_backticks("docs/usage.md")
     columns = {*QUERIES_SCHEMA.names, *OUTCOMES_SCHEMA.names}
     recorded = {field.name for record in (Identity, Cell) for field in fields(record)}
     assert columns | recorded <= in_backticks("docs/data.md")

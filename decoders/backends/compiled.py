@@ -1,12 +1,12 @@
 """One layer as machine code: `--backend compiled`, for int8 and int4 weights on a CPU.
 
 A pass over a few tokens is 120 small products with some nine hundred small operations around them,
-which PyTorch starts one by one. Its compiler makes a few loops of a layer's (docs/performance.md:
-30 layers in 4.5 ms instead of 6.5 for one token in int4). What is compiled is `llama_model.layer`
-itself with the weights among its inputs. A model's layers are alike, so two programs serve all: one
-for a single token, one for 2 to WIDE. They are made when a machine first meets these sizes, in
-about half a minute and by a C++ compiler, and kept. More than WIDE rows, prompts, are read as
-without. A row's result does not depend on how many others there are; it does differ in the last
+which PyTorch starts one by one. Its compiler makes a few loops of a layer's: 30 layers in 4.5 ms
+instead of 6.5 for one token in int4 (docs/notes/performance.md). What is compiled is
+`llama_model.layer` itself with the weights among its inputs. A model's layers are alike, so two
+programs serve all: one for a single token, one for 2 to WIDE. They are made when a machine first
+meets these sizes, in about half a minute and by a C++ compiler, and kept. More than WIDE rows,
+prompts, are read as without. A row's result does not depend on how many others there are; it does differ in the last
 bits from what ordinary passes give, as fewer values between operations are rounded.
 """
 

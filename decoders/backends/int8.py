@@ -5,7 +5,7 @@ slow. On a CPU the packed bfloat16 weight is therefore kept beside the int8 one,
 read by the model itself, what follows by its copy. On CUDA only the int8 is kept, and a wide pass
 multiplies by it as bfloat16, made for that pass. Every arm does the same, and up to WIDE rows a
 row's product does not depend on how many others there are, so that answers do not depend on the
-arm. Figures in docs/performance.md.
+arm. Figures in docs/notes/performance.md.
 """
 
 from __future__ import annotations

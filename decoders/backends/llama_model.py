@@ -184,7 +184,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         q, grouped = q.reshape(b, heads, t, d), heads != kv_heads
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=grouped)
     # As rows of their key head, query heads read the keys once, not once each: on a CPU 5 times
-    # faster for one token (docs/performance.md).
+    # faster for one token (docs/notes/performance.md).
     own = heads // kv_heads * t
     rows = q.reshape(b, kv_heads, own, d)
     if torch.compiler.is_compiling():  # where t is a symbol: gathered, of fixed order as below

@@ -102,5 +102,5 @@ def packed_layer(w: LayerWeights, rounding: Rounding | None = None) -> LayerWeig
 
 
 def packed_head(head: Matrix, rounding: Rounding | None = None) -> Matrix:
-    """Likewise, but not below int8 (docs/performance.md)."""
+    """Likewise, but not below int8 (docs/notes/performance.md)."""
     return (pack if rounding is None else halved)(head)

@@ -2,7 +2,7 @@
 
 PyTorch's ordinary linear hands a weight to the kernel library as it lies in memory. oneDNN, which
 PyTorch carries, multiplies 2 to 3 times faster by a weight that was reordered beforehand (figures
-in docs/performance.md). The result is an opaque tensor: `dense` brings it back.
+in docs/notes/performance.md). The result is an opaque tensor: `dense` brings it back.
 """
 
 from __future__ import annotations

@@ -182,4 +182,4 @@ def all_pairs(queries: list[Query], arms: tuple[str, ...] = ARMS) -> list[tuple[
 
 def sweep(engine: FakeEngine, *given: Any, **named: Any) -> SweepReport:
     """`collect.run.sweep` with the fake's own batch decoder."""
-    return run.sweep(engine, *given, batch=engine.batch, **named)
+    return run.sweep(engine, engine.batch, *given, **named)

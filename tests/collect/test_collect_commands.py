@@ -16,6 +16,7 @@ from collect import command as commands
 from collect.batch import SweepOptions
 from decoders.errors import DraftpickError
 from policies.errors import PolicyError
+from router import train
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,13 +25,14 @@ ROOT = Path(__file__).parents[2]
 def app() -> typer.Typer:
     app = typer.Typer()
     commands.mount(app)
+    train.mount(app)
     return app
 
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr(commands, "_load_engine", lambda *asked: fake)
+    monkeypatch.setattr(commands, "_load_engine", lambda *asked: (fake, fake.batch))
     return fake
 
 

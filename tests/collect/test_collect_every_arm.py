@@ -21,6 +21,7 @@ from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.offline.batch import Batch
 from decoders.protocols import Strategy
 from decoders.records import Request
 from decoders.strategies import OracleCascade, SequenceCascade, TokenCascade
@@ -99,7 +100,7 @@ def engine() -> Engine:
 def folder(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("collected")
     options = SweepOptions(max_new_tokens=12, batch_size=4, measure=True)
-    report = sweep(engine, make_queries(), out, options)
+    report = sweep(engine, Batch(engine), make_queries(), out, options)
     assert report.errors == 0
     assert pairs(out) == all_pairs(make_queries(), tuple(RECIPES))
     return out

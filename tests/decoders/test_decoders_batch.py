@@ -358,7 +358,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
     how = SpeculativeDecoding(
         name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern)
     )
-    engine._methods[name] = how
+    engine._strategies[name] = how
     alone = Alone(how.drafter, engine.target)
     for prompt in PROMPTS:
         result = engine.decode(name, prompt, Request(20, eos_ids=()))
@@ -393,10 +393,13 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
     """The same model behind another backend gives the same figures."""
     other = make_engine(tiny)
     drafter = NeuralDrafter(HFBackend.load(tiny(seed=0, num_hidden_layers=2), CPU, torch.float32))
-    other._methods["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
-    assert other.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
+    other._strategies["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
+    assert (
+        batch_of(other).arm("small", PROMPTS, 8).ids
+        == batch_of(engine).arm("small", PROMPTS, 8).ids
+    )
     answers = one_by_one(engine, 15)
-    forced = other.batch.teacher_forced("small", PROMPTS, answers)
+    forced = batch_of(other).teacher_forced("small", PROMPTS, answers)
     assert forced == batch_of(engine).teacher_forced("small", PROMPTS, answers)
 
 
@@ -409,9 +412,12 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     trees, answers = make_engine(tiny), one_by_one(engine, 20)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)
-    trees._methods["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
-    assert trees.batch.arm("small", PROMPTS, 8).ids == batch_of(engine).arm("small", PROMPTS, 8).ids
-    made = trees.batch.teacher_forced("small", PROMPTS, answers)
+    trees._strategies["small"] = SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3))
+    assert (
+        batch_of(trees).arm("small", PROMPTS, 8).ids
+        == batch_of(engine).arm("small", PROMPTS, 8).ids
+    )
+    made = batch_of(trees).teacher_forced("small", PROMPTS, answers)
     chains = batch_of(engine).teacher_forced("small", PROMPTS, answers)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
     for prompt, forced in zip(PROMPTS, made, strict=True):
@@ -441,7 +447,7 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
         "exit": Calm("exit", 0.9),
         "copy": SpeculativeDecoding("copy", drafter, Gullible(), FixedLength(3)),
     }
-    engine._methods.update(own)
+    engine._strategies.update(own)
     for name in own:
         out = batch_of(engine).arm(name, PROMPTS, 12)
         results = [engine.decode(name, prompt, Request(12)) for prompt in PROMPTS]

@@ -301,7 +301,10 @@ def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
         request = Request(10, stop=("c",))
         for how in (plain(3), drafted(ToyBackend(target.table), 3)):
             prefilled, stopper = target.prefill([0]), Stopper(request, (), Letters())
-            found = how.search(target, [0], prefilled, request, stopper)
+            chance = Generator(CPU, 0)
+            found = how.search(
+                Job(target, [0], prefilled, request, stopper, chance, lambda ids: None)
+            )
             assert [beam.ids for beam in found.beams] == [beam.ids for beam in by_id.beams]
             assert found.result.text == Letters().decode(found.result.ids)
             if found.result.ids[-1] == 2:

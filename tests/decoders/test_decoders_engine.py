@@ -122,7 +122,7 @@ def test_a_drafter_that_loads_after_the_prefill_drafts_as_well(
     """A routed query reads its prompt first and learns its arm after."""
     folder = adapter_folder(tiny, tmp_path)
     early, late = (Engine(native(target_folder), arms(exit_arm(folder))) for _ in range(2))
-    early.method("exit")
+    early.strategy("exit")
     first = early.decode("exit", PROMPT, Request(20))
     second = late.decode("exit", PROMPT, Request(20), late.prefill(PROMPT))
     assert second.accepted_per_position == first.accepted_per_position
@@ -309,9 +309,9 @@ def test_heads_padded_differently_are_aligned(
         if temperature == 0:
             assert result.ids == engine.decode("autoregressive", [first, 2], request).ids
     # a random target also writes ids of its padding, which the narrower drafter has no row for
-    forced = engine.batch.teacher_forced  # the batched path aligns them too
+    forced = Batch(engine).teacher_forced  # the batched path aligns them too
     assert callable(forced) and Stack.of_drafter(engine.strategy("small").drafter) is not None
-    assert len(engine.batch.arm("small", [[1, 2]], 5).ids[0]) == 5
+    assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
 
 
 def test_a_reduced_vocabulary_must_be_the_target_s(

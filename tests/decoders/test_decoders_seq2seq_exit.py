@@ -418,7 +418,7 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
     """A routed query reads its prompt first and learns its arm after."""
     arms = {"exit": recipe(name="exit", **named(ARMS["exit"], adapter))}
     early, late = (Engine(seq2seq(model), dict(arms)) for _ in range(2))
-    early.method("exit")
+    early.strategy("exit")
     first = early.decode("exit", SOURCE, Request(20))
     second = late.decode("exit", SOURCE, Request(20), late.prefill(SOURCE))
     assert first.ids == second.ids

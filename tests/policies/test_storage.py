@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -83,7 +84,7 @@ def test_a_kill_while_saving_leaves_the_old_policy(
         done += 1
         source.rename(target)
 
-    monkeypatch.setattr(Path, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(KeyboardInterrupt):
         new.save(folder)
     monkeypatch.undo()

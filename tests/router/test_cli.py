@@ -10,6 +10,7 @@ import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from typer.testing import CliRunner
 
+from collect.queries import shipped_folder
 from decoders.records import Request
 from router import cli, demo, route
 
@@ -301,7 +302,7 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
 
     monkeypatch.setattr(demo, "_history", lambda found: [{"epoch": 1, "run": found["run_id"]}])
     stop_at = ""
-    assert demo.run_demo(command, cli.shipped_queries, tmp_path, 2, 1, 8) == 0
+    assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0
     assert list(dict.fromkeys(ran)) == ["collect", "train", "generate", "specbench", "report"]
     shown = capsys.readouterr().out
     assert "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db" in shown
@@ -309,6 +310,6 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     assert json.loads((tmp_path / "history.json").read_text()) == [{"epoch": 1, "run": "r1"}]
     ran.clear()
     stop_at = "train"
-    assert demo.run_demo(command, cli.shipped_queries, tmp_path, 2, 1, 8) == 3
+    assert demo.run_demo(command, tmp_path, 2, 1, 8) == 3
     assert ran[-1] == "train" and "generate" not in ran
-    assert (cli.shipped_queries("test") / "qa.jsonl").is_file()
+    assert (shipped_folder("test") / "qa.jsonl").is_file()
