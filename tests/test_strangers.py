@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from textwrap import dedent
 from typing import Any
 
 import pytest
 import torch
+from strangers import install, write_entries, write_my_parts
 
 import collect
 import decoders
@@ -19,37 +21,7 @@ from decoders.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal
 
-
-def install(folder: Path, name: str, source: str, entries: str = "") -> None:
-    """A distribution of one module as pip leaves it; entries: lines of its entry-point group."""
-    (folder / f"{name}.py").write_text(dedent(source))
-    if entries:
-        about = folder / f"{name}-1.2.dist-info"
-        about.mkdir()
-        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
-        (about / "entry_points.txt").write_text(f"[draftpick]\n{dedent(entries)}\n")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder on the path; what is registered from it is forgotten afterwards."""
-    folder = tmp_path / "site"
-    folder.mkdir()
-    monkeypatch.syspath_prepend(str(folder))
-    modules, imported = set(sys.modules), set(plugins._imported)
-    parts = {what: dict(seen.parts) for what, seen in plugins._watched.items()}
-    owners = {what: dict(seen.owners) for what, seen in plugins._watched.items()}
-    yield folder
-    for name in set(sys.modules) - modules:
-        if getattr(sys.modules[name], "__file__", "").startswith(str(folder)):
-            del sys.modules[name]
-    plugins._imported.intersection_update(imported)
-    for what, seen in plugins._watched.items():
-        if what in parts:
-            seen.parts.clear()
-            seen.parts.update(parts[what])
-            seen.owners = owners[what]
-
+ROOT = Path(__file__).resolve().parent.parent
 
 MINE = """
 from decoders import KINDS, DraftingRecipe
@@ -249,3 +221,127 @@ def test_a_tree_is_known_by_its_proposals() -> None:
         live.rounds, live.drafted, live.accepted
     )  # fmt: skip
     assert not any(forced.agree[1:])
+
+
+# -- a package with a part of every kind, through the command line --------------------------------
+
+WORDS = [f"w{i}" for i in range(120)]  # costs are measured on ids below 98
+ARMS = """
+arms:
+  again: {kind: again, length: {kind: growing, k: 3}}
+  loose: {kind: again, verifier: top_two}
+  copy: {kind: max_gram}
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of two layers over 120 words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("strangers") / "tiny"
+    plain = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="w0"))
+    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(tokenizer_object=plain).save_pretrained(folder)
+    config = LlamaConfig(
+        vocab_size=len(WORDS), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=256,
+        initializer_range=0.3, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder
+
+
+def run(commands: list[list[str]], folder: Path, *path: Path) -> list[tuple[int, str, str]]:
+    """(exit code, output, errors) of each command, one after the other in one fresh interpreter."""
+    code = """
+import contextlib, io, json, sys
+from router.cli import main
+done = []
+for arguments in json.load(sys.stdin):
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = main(arguments)
+    done.append((code, out.getvalue(), err.getvalue()))
+json.dump(done, sys.__stdout__)
+"""
+    places = os.pathsep.join(map(str, (*path, ROOT)))
+    environment = os.environ | {"PYTHONPATH": places, "DRAFTPICK_CACHE": str(folder / "cache")}
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=folder, env=environment, input=json.dumps(commands),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert process.returncode == 0, process.stderr
+    return [(code, out, err) for code, out, err in json.loads(process.stdout)]
+
+
+@pytest.mark.slow
+def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Path) -> None:
+    """A drafter, a verifier rule, a draft length, a backend, a policy with a class of its own, a
+    reward and a task with its measure, none of them known to this repository."""
+    # an embedder is the eighth: its module in CONTRIBUTING.md, and --embedder with `collect` below
+    site = tmp_path / "site"
+    site.mkdir()
+    write_my_parts(site)
+    write_entries(site, "my_parts", "my-parts = my_parts")
+    (tmp_path / "arms.yaml").write_text(ARMS)
+    lines = [
+        {"id": f"{task}{i}", "task": task, "turns": [f"w{7 * i + 1} w{i + 2} w{i + 3} w{5 * i}"]}
+        | {"reference": "w1 w2\nw3"}
+        for task in ("code", "qa")
+        for i in range(6)
+    ]
+    lines.append({"question_id": 9, "category": "cooking", "turns": ["w4 w5 w6"]})
+    (tmp_path / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    how = ["--target", str(model), "--dtype", "float32", "--device", "cpu", "--config", "arms.yaml"]
+    ours = [*how, "--backend", "rereading", "--max-new-tokens", "12"]
+    results = run(
+        [
+            ["collect", "--queries", "q.jsonl", "--out", "rewards", "--json", *ours],
+            ["collect", "--summary", "rewards", "--reward", "tokens-per-round", "--json"],
+            ["train", "--rewards", "rewards", "--policy", "centroid", "--set", "smoothing=2",
+             "--reward", "tokens-per-round", "--out", "policy", "--json",
+             "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"],
+            ["generate", "w8 w9 w10", "--policy", "policy", "--json", *ours],
+            ["generate", "w8 w9 w10", "--arm", "again", "--json", *ours],
+            ["generate", "w8 w9 w10", "--arm", "again", "--json", *how, "--backend", "hf",
+             "--max-new-tokens", "12"],
+            ["specbench", "--questions", "q.jsonl", "--limit", "2", "--policy", "policy",
+             "--out", "bench", "--json", *ours],
+            ["train", "--help"],
+            ["generate", "w8", "--arm", "again", *how, "--backend", "onnx"],
+        ],
+        tmp_path,
+        site,
+    )  # fmt: skip
+    codes = [code for code, _, _ in results]
+    assert codes == [0] * 8 + [2], [err for code, _, err in results if code]
+    collected, summary, trained, routed, again, through_hf, bench = (
+        json.loads(out) for _, out, _ in results[:7]
+    )
+    assert (collected["collected"], collected["errors"]) == (13, 0)
+    assert list(summary["queries"]) == ["qa", "code", "cooking", "overall"]
+    assert summary["arms"]["autoregressive"]["mean"]["overall"] == 1.0
+    assert summary["arms"]["loose"]["mean"]["overall"] >= 1.0
+    assert "greedy" in trained["values"]
+    assert routed["arm"] in summary["arms"]
+    assert again["drafted"] > 0
+    assert again["ids"] == through_hf["ids"], "a backend of one's own is as lossless as ours"
+    assert list(bench["tasks"]) == ["qa", "code", "cooking"]
+    cell = bench["arms"]["again"]["code"]
+    assert cell["quality_measure"] == "lines"
+    assert bench["arms"]["again"]["qa"]["quality_measure"] == "rouge_l"
+    assert set(bench["policy_choices"]) == {"qa", "code", "cooking"}
+    told = " ".join(results[7][1].split()).replace("- ", "-")  # lines break at hyphens
+    assert "uniform, centroid." in told and "measured-speedup, tokens-per-round." in told
+    assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")
+    assert "compiled, rereading" in results[8][2]
+
+    # without the package each of its parts is missing, and that is what is said
+    without = [["generate", "w8", "--policy", "policy", *ours], ["arms", "--config", "arms.yaml"]]
+    found = run(without, tmp_path)
+    assert [code for code, _, _ in found] == [2, 2]
+    assert "of the kind 'centroid', which is not registered here" in found[0][2]
+    assert "arms.again.kind: 'again' is not known; give one of autoregressive" in found[1][2]
