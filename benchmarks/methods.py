@@ -93,11 +93,11 @@ def heading(engine: Engine, max_new_tokens: int, hardware: dict[str, Any]) -> It
     yield (
         "Speed-up: tokens a second, prefill included, over autoregressive decoding of the same "
         "questions, measured side by side; 95% intervals by bootstrap over questions. SWI: the "
-        "speed-up if every pass cost its model's parameters (an early exit counts with its own "
-        "parameters alone). Agreement: ROUGE-L with the target's greedy answer. The quality "
-        "columns compare with references, by task. Other ids: answers that differ from the "
-        "target's greedy ones; of a lossless method these are near-ties that low precision rounds "
-        "the other way. Failed: answers that are missing from the row."
+        "speed-up if every pass cost the parameters that it reads (an early exit's: the layers "
+        "below it, its adapter and the head). Agreement: ROUGE-L with the target's greedy answer. "
+        "The quality columns compare with references, by task. Other ids: answers that differ from "
+        "the target's greedy ones; of a lossless method these are near-ties that low precision "
+        "rounds the other way. Failed: answers that are missing from the row."
     )
 
 

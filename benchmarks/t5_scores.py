@@ -10,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from collect import rouge
 from decoders import Engine, Request
 from decoders.provenance import provenance
 from decoders.zoo.catalogue import sha256_of
@@ -24,18 +25,16 @@ def missing() -> list[str]:
 
 def quality(task: str, made: Sequence[str], references: Sequence[str]) -> dict[str, float]:
     """BLEU of translations (sacrebleu's default, 0 to 100); ROUGE-2 and ROUGE-L F of summaries
-    (stemmed, 0 to 1)."""
+    (0 to 1), by stemmed English words, as papers on summaries report them; rewards and benchmarks
+    do not stem."""
     import sacrebleu
-    from rouge_score.rouge_scorer import RougeScorer
 
     if task == "en-de":
         return {"bleu": round(sacrebleu.corpus_bleu(list(made), [list(references)]).score, 2)}
-    scorer = RougeScorer(["rouge2", "rougeL"], use_stemmer=True)
-    found = [scorer.score(r, m) for r, m in zip(references, made, strict=True)]
-    return {
-        name: round(sum(f[name].fmeasure for f in found) / len(found), 4)
-        for name in ("rouge2", "rougeL")
-    }
+    kinds = ("rouge2", "rougeL")
+    pairs = zip(references, made, strict=True)
+    found = [rouge.scores(kinds, *pair, rouge.ASCII_STEMMED) for pair in pairs]
+    return {kind: round(sum(f[kind] for f in found) / len(found), 4) for kind in kinds}
 
 
 def write_arms(out: Path, tasks: Sequence[str]) -> Path:

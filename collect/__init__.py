@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .batch import SweepOptions
     from .dataset import load, read_manifest
+    from .embedders import EMBEDDERS, Embedder, load_embedder
+    from .embeddings import embeddings_of
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
     from .run import sweep
@@ -20,11 +22,15 @@ if TYPE_CHECKING:
     from .table import read_outcomes, reward_table
 
 __all__ = [
+    "EMBEDDERS",
     "REWARDS",
+    "Embedder",
     "Query",
     "Reward",
     "SweepOptions",
+    "embeddings_of",
     "load",
+    "load_embedder",
     "read_manifest",
     "read_outcomes",
     "read_queries",
@@ -35,11 +41,15 @@ __all__ = [
 ]
 
 _HOMES = {
+    "EMBEDDERS": "embedders",
     "REWARDS": "rewards",
+    "Embedder": "embedders",
     "Query": "queries",
     "Reward": "rewards",
     "SweepOptions": "batch",
+    "embeddings_of": "embeddings",
     "load": "dataset",
+    "load_embedder": "embedders",
     "read_manifest": "dataset",
     "read_outcomes": "table",
     "read_queries": "queries",

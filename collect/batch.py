@@ -11,11 +11,10 @@ too, its row holds the error and nothing else.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,11 @@ from numpy.typing import NDArray
 from collect.queries import Query
 from decoders.errors import DraftpickError
 from decoders.records import Request
+from decoders.seeds import derived_seed
 
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, OutcomeRow, QueryRow, error_row
+from .rouge import rouge_l
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -176,12 +177,6 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def derived_seed(seed: int, *names: str) -> int:
-    """A seed in [0, 2^31) that depends on the sweep's seed and on the names alone."""
-    digest = hashlib.sha256("\0".join([str(seed), *names]).encode("utf-8")).digest()
-    return int.from_bytes(digest[:4], "big") >> 1
-
-
 def _each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
     """work(items), or where that fails work([item]) for each; an item's failure is its result."""
     if not items:
@@ -270,18 +265,6 @@ class _Replay:
     def without_drafts(cls, target_ids: Sequence[int]) -> _Replay:
         # The prompt's own pass gives the first token, each round one more.
         return cls(agree=(), rounds=max(len(target_ids) - 1, 0), drafted=0, accepted=0)
-
-
-def rouge_l(target: str, text: str) -> float:
-    """ROUGE-L F-measure in [0, 1], words lower-cased, not stemmed (Huang et al., section 3.1)."""
-    return float(_scorer().score(target, text)["rougeL"].fmeasure)
-
-
-@lru_cache(maxsize=1)
-def _scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rougeL"], use_stemmer=False)
 
 
 def _text(engine: SweepEngine, ids: Iterable[int]) -> str:

@@ -22,7 +22,8 @@ COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
 For each query the target model writes its greedy answer, every drafter writes its own, and the
 drafter's loop is replayed along the target's answer. Tokens, likeness (ROUGE-L), accepted tokens,
 rounds and times go into DIR as raw outcomes; rewards are derived from them later, so trying
-another reward needs no new collection.
+another reward needs no new collection. Nor does another embedder: with --embedder on a folder that
+is done, its queries are embedded and nothing is decoded (`draftpick train --embedder` does so too).
 
 Stop it whenever you like (Ctrl-C, a power cut): the same command goes on where it stopped. Query
 files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form; of a chat the
@@ -31,6 +32,7 @@ first turn is collected.
 \b
   draftpick collect --out rewards                      the queries that ship
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
+  draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
   draftpick collect --summary rewards --reward modelled
 """
 
@@ -78,6 +80,14 @@ def collect(
             "`measured` rewards. Much slower; leave the machine idle meanwhile.",
         ),
     ] = False,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What policies will read of a query. target (default): its own state, which costs "
+            "nothing. sentence: all-minilm-l6-v2. Or a sentence-transformers folder or hub id.",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
     target: Annotated[
         str | None,
@@ -88,6 +98,13 @@ def collect(
     backend: Annotated[str | None, typer.Option(help="{decoders.BACKENDS}.")] = None,
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
+    ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
     ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
@@ -120,6 +137,7 @@ def collect(
     if out is None:
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
     from .batch import SweepOptions
+    from .embedders import OWN, load_embedder
     from .queries import first_per_task, read_queries, shipped
 
     options = SweepOptions(
@@ -131,8 +149,11 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    engine, batch = _load_engine(target, dtype, device, backend, context, config, options.arms)
-    report = _sweep(engine, batch, asked, out, options)
+    reader = embedder and (load_embedder(embedder, device or "auto") or OWN)
+    engine, batch = _load_engine(
+        target, dtype, device, backend, context, config, options.arms, chat_template
+    )
+    report = _sweep(engine, batch, asked, out, options, reader)
     if as_json:
         from dataclasses import asdict
 
@@ -142,7 +163,8 @@ def collect(
         f"{report.collected} queries collected in {report.seconds:.0f} s"
         + (f", {report.already} were there before" if report.already else "")
         + f"; {report.errors} of {report.rows} new rows are errors.\n"
-        f"Look:  draftpick collect --summary {out}\nTrain: draftpick train --rewards {out}"
+        + _embedded(report)
+        + f"Look:  draftpick collect --summary {out}\nTrain: draftpick train --rewards {out}"
     )
     if report.rows and report.errors == report.rows:
         raise DraftpickError(
@@ -152,7 +174,12 @@ def collect(
 
 
 def _sweep(
-    engine: SweepEngine, batch: BatchDecoder, queries: list[Any], out: Path, options: Any
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    queries: list[Any],
+    out: Path,
+    options: Any,
+    embedder: Any,
 ) -> SweepReport:
     from rich.console import Console
 
@@ -161,10 +188,17 @@ def _sweep(
 
     try:
         with progress_bar(Console(stderr=True)) as show:
-            return sweep(engine, batch, queries, out, options, show)
+            return sweep(engine, batch, queries, out, options, show, embedder)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
+
+
+def _embedded(report: SweepReport) -> str:
+    if not report.embedded:
+        return ""
+    each_ms = 1000 * report.embed_s / report.embedded
+    return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
 
 
 def _load_engine(
@@ -175,6 +209,7 @@ def _load_engine(
     context: int | None,
     config: Path | None,
     only: tuple[str, ...],
+    chat_template: str | None,
 ) -> tuple[SweepEngine, BatchDecoder]:
     """The engine with the defaults it has itself for what was not asked. only: arms; the target
     itself, whose answers all are compared with, is always there. With it what decodes many prompts
@@ -184,7 +219,8 @@ def _load_engine(
     from decoders.offline.batch import Batch
 
     named: dict[str, Any] = {
-        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context
+        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context,
+        "chat_template": chat_template,
     }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
     given = {name: value for name, value in named.items() if value is not None}
@@ -201,7 +237,9 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
         return
     from rich.console import Console
 
-    Console().print(render(found))
+    console = Console()
+    for table in render(found, console.width):
+        console.print(table)
     for line in found.error_examples:
         typer.echo(f"error: {line}")
 

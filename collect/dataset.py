@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 FORMAT = "draftpick-rewards-1"
 MANIFEST = "manifest.json"
+SIZES = 2  # 1: an early exit counted its adapter alone. 2: the layers and the head's rows, too
 LOCK = ".lock"
 
 QUERIES_SCHEMA = pa.schema(
@@ -79,7 +80,10 @@ OUTCOMES_SCHEMA = pa.schema(
 class Identity:
     """What must stay the same for rows to belong in one table; checked when a sweep goes on.
 
-    temperature, seed: of the autoregressive arm's sampled answers.
+    embedder: the target's own space, in which every collection stores its queries. temperature,
+    seed: of the autoregressive arm's sampled answers. rouge_words: the tokenizer that `rouge_l`
+    was computed with (rouge.WORDS). sizes: how `parameters` were counted (SIZES). Both are missing
+    in collections that are older than they.
     """
 
     target: str
@@ -90,17 +94,26 @@ class Identity:
     temperature: float
     seed: int
     measured: bool
+    rouge_words: str = "ascii"
+    sizes: int = 1
 
 
 @dataclass(frozen=True)
 class Manifest:
     """identity: see there. arms, costs: what rewards need. sessions: the provenance of every run
-    that wrote to the folder, the first one first (its machine is the one the costs are of)."""
+    that wrote to the folder, the first one first (its machine is the one the costs are of).
+    embedder: the space that policies are to read; "" for the target's own, identity.embedder."""
 
     identity: Identity
     arms: tuple[ArmInfo, ...]
     costs: Costs
     sessions: tuple[dict[str, Any], ...]
+    embedder: str = ""
+
+    @property
+    def reads(self) -> str:
+        """The space that `draftpick train` reads unless told otherwise."""
+        return self.embedder or self.identity.embedder
 
 
 @dataclass(frozen=True)
@@ -149,9 +162,11 @@ class Store:
         identity: Identity,
         describe: Callable[[], tuple[tuple[ArmInfo, ...], Costs]],
         session: dict[str, Any],
+        embedder: str | None = None,
     ) -> Manifest:
         """Start the folder, or check that it may go on; `session` is added to its manifest.
 
+        embedder: the space that policies are to read, None for what the folder says so far.
         describe: measures the arms and costs, called for a new folder only. Raises
         DraftpickError that lists every field in which a folder that exists differs.
         """
@@ -159,14 +174,14 @@ class Store:
             stored = read_manifest(self.folder)
             _require_same(self.folder, stored.identity, identity)
             arms, costs, sessions = stored.arms, stored.costs, stored.sessions
+            embedder = stored.embedder if embedder is None else embedder
         else:
             (arms, costs), sessions = describe(), ()
-        manifest = Manifest(identity, arms, costs, (*sessions, session))
+        embedder = "" if embedder in (None, identity.embedder) else embedder
+        manifest = Manifest(identity, arms, costs, (*sessions, session), embedder or "")
         self._remove_leftovers()
         text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False)
-        _write_atomically(
-            self.folder / MANIFEST, lambda file: file.write((text + "\n").encode("utf-8"))
-        )
+        write_file(self.folder / MANIFEST, lambda file: file.write((text + "\n").encode("utf-8")))
         return manifest
 
     def append(self, queries: Sequence[QueryRow], outcomes: Sequence[OutcomeRow]) -> None:
@@ -181,7 +196,7 @@ class Store:
             ("outcomes", OUTCOMES_SCHEMA, outcomes),
         ):
             content = pa.Table.from_pylist([_plain(row, schema) for row in rows], schema=schema)
-            _write_atomically(self.folder / table / name, partial(pq.write_table, content))
+            write_file(self.folder / table / name, partial(pq.write_table, content))
 
     def _remove_leftovers(self) -> None:
         """Files that a kill left half-written; safe, as the lock makes this the only writer."""
@@ -216,6 +231,7 @@ def read_manifest(folder: str | Path) -> Manifest:
             arms=tuple(ArmInfo(**arm) for arm in record["arms"]),
             costs=Costs(**{**costs, "verify_s": tuple(costs["verify_s"])}),
             sessions=tuple(record["sessions"]),
+            embedder=str(record.get("embedder", "")),  # collections before 0.2 name none
         )
     except (KeyError, TypeError) as error:
         raise Damaged(
@@ -291,7 +307,7 @@ def _refuse_foreign(folder: Path) -> None:
         )
 
 
-def _write_atomically(path: Path, write: Callable[[BinaryIO], object]) -> None:
+def write_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """As `replacing`; the system's refusals are explained."""
     with _explained(path), replacing(path) as file:
         write(file)

@@ -1,4 +1,4 @@
-"""The sweep's progress on a terminal: a bar, queries done, errors, and the time left."""
+"""The sweep's progress: a bar on a terminal, lines now and then elsewhere."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from decoders.terminal import Lines
+
 from .run import SweepProgress
 
 
 @contextmanager
 def progress_bar(console: Console) -> Iterator[Callable[[SweepProgress], None]]:
-    """A callback for `sweep`, drawn while the context lasts."""
+    """A callback for `sweep`, drawn while the context lasts: queries done, errors, time left."""
+    if not console.is_terminal:
+        lines = Lines(console, "collecting", "queries")
+        yield lambda now: lines(now.done, now.total, f"{now.errors} errors")
+        return
     bar = Progress(
         TextColumn("[progress.description]{task.description}"),
         BarColumn(),

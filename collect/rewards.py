@@ -8,7 +8,8 @@ A size or latency score c is 0 for the most expensive arm and nears 1 for a free
 (Context-Aware Assistant Selection, section 3.3) say in prose that alpha -> 1 favours the smallest
 drafter. Their formula (2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the
 size drops out and only the likeness f is left. We follow the formula: a *lower* alpha favours
-cheaper drafters.
+cheaper drafters. Alpha is the same for every arm: their experiment with the autoregressive arm
+(section 3.4) sets it to 0.5 for all of them, which is the default here.
 """
 
 from __future__ import annotations
@@ -17,20 +18,18 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from decoders.costs.passes import PassCosts
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.plugins import watched
 
 from .records import ArmInfo, Costs, Outcome
-
-# Huang et al., section 3.4: likeness and size weigh the same for the autoregressive arm, always.
-AUTOREGRESSIVE_ALPHA = 0.5
 
 
 @dataclass(frozen=True)
 class Context:
     """What a reward may know beside the row.
 
-    arms: every arm of the table, by name (the most expensive one sets the scale). costs: of the
+    arms: those that are chosen from, by name (the most expensive one sets the scale). costs: of the
     collecting machine. autoregressive: the row of the autoregressive arm on the same query, if
     there is one. alpha: weight of likeness against cost, in [0, 1].
     """
@@ -46,7 +45,7 @@ class Reward:
     """A reward's name, version, function, and one line for people.
 
     uses_alpha: whether Context.alpha changes it. needs_measured: whether the collection must have
-    been made with --measure.
+    been made with --measure. uses_size: whether the arms' `parameters` change it.
     """
 
     name: str
@@ -55,17 +54,19 @@ class Reward:
     summary: str
     uses_alpha: bool = False
     needs_measured: bool = False
+    uses_size: bool = False
 
     def label(self, alpha: float) -> str:
-        """Name, version and options, to stand in artifacts: "paper@1 alpha=0.5"."""
+        """Name, version and options, to stand in artifacts: "paper@2 alpha=0.5"."""
         return f"{self.name}@{self.version}" + (f" alpha={alpha:g}" if self.uses_alpha else "")
 
 
 def paper(outcome: Outcome, context: Context) -> float:
     """Huang et al., eq. 2, A.5: alpha * ROUGE-L + (1 - alpha) * c, c = 1 - exp(P_i) / exp(P_max).
 
-    P in billions of parameters, P_max over the arms of the table. In [0, 1]. For small models c is
-    nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and `latency-ratio` are not.
+    P in billions of parameters, P_max over the arms that are chosen from. In [0, 1]. For small
+    models c is nearly flat (135M against 30M: 0 against 0.1); `parameter-ratio` and
+    `latency-ratio` are not.
     """
     largest = max(arm.parameters for arm in context.arms.values())
     # exp(P_i - P_max) rather than exp(P_i) / exp(P_max), which overflows above 700 billion.
@@ -108,7 +109,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
     (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
-    width = 1 + drafted / rounds, interpolated between the measured widths. Prefill excluded;
+    width = 1 + drafted / rounds; what such a pass costs says `PassCosts`. Prefill excluded;
     1 where the prompt's own pass wrote the whole answer. A pass that leaves the target early (CALM)
     counts as a whole one: only the measured rewards see what it saves.
     """
@@ -117,7 +118,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
-    verify_s = _interpolate(costs.verify_s, drafted / rounds) if rounds else 0.0
+    verify_s = PassCosts(costs.verify_s)(1 + drafted / rounds) if rounds else 0.0
     arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
     return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
 
@@ -144,14 +145,28 @@ def measured_speedup(outcome: Outcome, context: Context) -> float:
 REWARDS: dict[str, Reward] = {
     reward.name: reward
     for reward in (
-        Reward("paper", 1, paper, "ROUGE-L and exp-scaled size, Huang et al.", uses_alpha=True),
-        Reward("parameter-ratio", 1, parameter_ratio, "ROUGE-L and relative size", uses_alpha=True),
         Reward(
-            "latency-ratio", 1, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
+            "paper",
+            2,
+            paper,
+            "ROUGE-L and exp-scaled size, Huang et al.",
+            uses_alpha=True,
+            uses_size=True,
+        ),
+        Reward(
+            "parameter-ratio",
+            2,
+            parameter_ratio,
+            "ROUGE-L and relative size",
+            uses_alpha=True,
+            uses_size=True,
+        ),
+        Reward(
+            "latency-ratio", 2, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
-        Reward("modelled", 1, modelled, "speed-up from exact rounds and measured costs"),
+        Reward("modelled", 2, modelled, "speed-up from exact rounds and measured costs"),
         Reward("measured", 1, measured, "measured tokens a second", needs_measured=True),
         Reward(
             "measured-speedup",
@@ -165,11 +180,13 @@ REWARDS: dict[str, Reward] = {
 watched("reward", REWARDS)
 
 
-def get(name: str) -> Reward:
-    """The reward of that name; raises NoSuchName with the names that exist."""
-    if name not in REWARDS:
-        raise NoSuchName("reward", name, tuple(REWARDS))
-    return REWARDS[name]
+def get(reward: str | Reward) -> Reward:
+    """The reward of that name, or the one given; raises NoSuchName with the names that exist."""
+    if isinstance(reward, Reward):
+        return reward
+    if reward not in REWARDS:
+        raise NoSuchName("reward", reward, tuple(REWARDS))
+    return REWARDS[reward]
 
 
 def check_alpha(alpha: float) -> None:
@@ -180,21 +197,20 @@ def check_alpha(alpha: float) -> None:
         )
 
 
-def compute(name: str, outcome: Outcome, context: Context) -> float:
+def compute(reward: str | Reward, outcome: Outcome, context: Context) -> float:
     """One reward of one row; NaN for an error row.
 
-    Raises DraftpickError for an unknown name or an alpha outside [0, 1].
+    reward: a name, or a Reward of one's own. Raises DraftpickError for an unknown name or an alpha
+    outside [0, 1].
     """
-    reward = get(name)
+    reward = get(reward)
     check_alpha(context.alpha)
     return math.nan if outcome.error is not None else reward.function(outcome, context)
 
 
 def _blend(outcome: Outcome, context: Context, cost_score: float) -> float:
-    arm = context.arms[outcome.arm]
-    alpha = AUTOREGRESSIVE_ALPHA if arm.autoregressive else context.alpha
     likeness = math.nan if outcome.rouge_l is None else outcome.rouge_l
-    return alpha * likeness + (1 - alpha) * cost_score
+    return context.alpha * likeness + (1 - context.alpha) * cost_score
 
 
 def _token_s(arm: ArmInfo, costs: Costs) -> float:
@@ -211,11 +227,3 @@ def _measured_s(outcome: Outcome) -> float:
     if outcome.measured_prefill_s is None or outcome.measured_decode_s is None:
         return math.nan
     return outcome.measured_prefill_s + outcome.measured_decode_s
-
-
-def _interpolate(values: tuple[float, ...], position: float) -> float:
-    """values at a fractional index; beyond the last, the last two are carried on."""
-    if len(values) == 1:
-        return values[0]
-    low = min(int(position), len(values) - 2)
-    return values[low] + (position - low) * (values[low + 1] - values[low])

@@ -19,21 +19,27 @@ from decoders.provenance import provenance
 from decoders.records import Request
 
 from .batch import Prompt, SweepOptions, collect_batch, failed_query
-from .dataset import Identity, Store, read_table
+from .dataset import SIZES, Identity, Store, read_table
+from .embedders import Embedder, load_embedder
+from .embeddings import embeddings_of
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+from .rouge import WORDS
 
 
 @dataclass(frozen=True)
 class SweepReport:
     """collected: queries done in this run; already: done before; errors: error rows of this run;
-    rows: outcome rows of this run; seconds: wall time."""
+    rows: outcome rows of this run; seconds: wall time; embedded: queries that another embedder than
+    the target read in this run; embed_s: seconds that took, the loading of its model left out."""
 
     collected: int
     already: int
     errors: int
     rows: int
     seconds: float
+    embedded: int = 0
+    embed_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -52,16 +58,21 @@ def sweep(
     out: str | Path,
     options: SweepOptions | None = None,
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
+    embedder: str | Embedder | None = None,
 ) -> SweepReport:
     """Collect what `out` lacks of queries x arms; run it again after a kill and it goes on.
 
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
     sweep cut short is a fair sample and its ETA honest. batch: what decodes many prompts at once,
-    `decoders.offline.batch.Batch(engine)`. Raises DraftpickError for an unknown arm,
-    no queries, a folder of other settings, one that another process writes to, or a full disk.
+    `decoders.offline.batch.Batch(engine)`. embedder: what policies are to read, as in
+    `load_embedder`, None for what the folder says (of a new one the target's own state); another's
+    vectors are computed when all queries are done. Raises DraftpickError for an unknown arm or
+    embedder, no queries, a folder of other settings, one that another process writes to, or a full
+    disk.
     """
     options = options or SweepOptions()
     names = _arm_names(engine, options)
+    reader = load_embedder(embedder) if isinstance(embedder, str) else embedder
     if not queries:
         raise DraftpickError("there are no queries to collect; name at least one query file")
     started = time.perf_counter()
@@ -70,6 +81,7 @@ def sweep(
             _identity(engine, names, options),
             lambda: (_describe_arms(engine, names), _costs(batch, names)),
             provenance(),
+            _space(engine, embedder, reader),
         )
         pending = _not_stored(queries, store.folder)
         already = len(queries) - len(pending)
@@ -95,8 +107,15 @@ def sweep(
         for group in batches(prompts, options.batch_size, options.seed):
             done = collect_batch(engine, batch, group, manifest.arms, options)
             commit(done.queries, done.outcomes)
+        found = embeddings_of(out, reader) if reader is not None else None
     return SweepReport(
-        collected, already, errors, collected * len(names), time.perf_counter() - started
+        collected,
+        already,
+        errors,
+        collected * len(names),
+        time.perf_counter() - started,
+        found.computed if found else 0,
+        found.seconds if found else 0.0,
     )
 
 
@@ -126,7 +145,17 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         temperature=options.temperature,
         seed=options.seed,
         measured=options.measure,
+        rouge_words=WORDS,
+        sizes=SIZES,
     )
+
+
+def _space(
+    engine: SweepEngine, asked: str | Embedder | None, reader: Embedder | None
+) -> str | None:
+    if asked is None:
+        return None
+    return engine.embedder if reader is None else reader.name
 
 
 def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, ...]:

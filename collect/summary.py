@@ -11,6 +11,7 @@ import numpy as np
 from collect.queries import OVERALL, ordered
 
 from . import dataset
+from .rewards import Reward
 from .table import read_outcomes, reward_table
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Summary:
         }
 
 
-def summarise(folder: str | Path, reward: str = "paper", alpha: float = 0.5) -> Summary:
+def summarise(folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5) -> Summary:
     """Mean rewards of a collection; raises DraftpickError as `reward_table` does."""
     table = reward_table(folder, reward, alpha)
     rows = [row for arms in read_outcomes(folder).values() for row in arms.values()]
@@ -96,25 +97,24 @@ def summarise(folder: str | Path, reward: str = "paper", alpha: float = 0.5) -> 
     )
 
 
-def render(summary: Summary) -> Table:
-    """The summary as a terminal table; the best arm of every column stands out."""
-    from rich.table import Table
+def render(summary: Summary, width: int) -> list[Table]:
+    """The summary as a table for a terminal of `width` columns, in parts where it is wider.
+
+    The best arm of every column stands out.
+    """
+    from decoders.terminal import tables
 
     columns = list(summary.queries)
-    table = Table(title=f"Mean reward ({summary.reward}) of {summary.target}")
-    table.add_column("arm", no_wrap=True)
-    for task in columns:
-        table.add_column(f"{task}\n{summary.queries[task]}", justify="right", overflow="fold")
-    table.add_column("best for", justify="right")
-    table.add_column("errors", justify="right")
+    headings = ["arm", *(f"{task}\n{summary.queries[task]}" for task in columns)]
+    rows = []
     best = {task: max(_or_worst(arm.mean[task]) for arm in summary.arms) for task in columns}
     for arm in summary.arms:
         cells = [_cell(arm.mean[task], arm.mean[task] == best[task]) for task in columns]
         errors = f"[red]{arm.errors}[/red]" if arm.errors else "0"
-        table.add_row(arm.arm, *cells, f"{arm.wins:.0%}", errors)
-    table.add_section()
-    table.add_row("oracle", *[_cell(summary.oracle[task]) for task in columns], "", "")
-    return table
+        rows.append([arm.arm, *cells, f"{arm.wins:.0%}", errors])
+    rows.append(["oracle", *[_cell(summary.oracle[task]) for task in columns], "", ""])
+    title = f"Mean reward ({summary.reward}) of {summary.target}"
+    return tables(title, [*headings, "best for", "errors"], rows, width, last_apart=True)
 
 
 def _mean(values: Any) -> float | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,15 @@ from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
 from .models.loaders import loader_of
-from .protocols import Backend, Drafts, Job, ReusingBackend, Strategy, opening
+from .protocols import (
+    Backend,
+    Drafts,
+    EncoderDecoder,
+    Job,
+    ReusingBackend,
+    Strategy,
+    opening,
+)
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .zoo.catalogue import cache_dir
@@ -53,6 +62,7 @@ class Engine:
         self._fingerprint, self._build = fingerprint, build
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
+        self._told = False  # that messages are joined
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
 
@@ -68,12 +78,15 @@ class Engine:
         backend: str = "auto",
         context: int | None = None,
         request: Request | None = None,
+        chat_template: str | None = None,
     ) -> Engine:
         """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
         by name, None for those that ship. only: these arms of it, which will all be used. context:
         the most tokens of a prompt with its answer, None for all that the model holds (of a T5,
-        1024). request: what `only` will be asked for. Where an arm goes by what the target's passes
-        cost, that is measured at the first loading on a machine.
+        1024). request: what `only` will be asked for. chat_template: a Jinja template or its file,
+        in place of the tokenizer's own; another one makes other prompts, so that it is part of what
+        the target is known by (`target_fingerprint`, `embedder`). Where an arm goes by what the
+        target's passes cost, that is measured at the first loading on a machine.
         Raises DraftpickError before anything is loaded where the arms file or a name is wrong, an
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory."""
@@ -88,7 +101,11 @@ class Engine:
         folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(dtype)
         if context is not None:
             targets.check_context(folder, context)
-        tokenizer = targets.load_tokenizer(folder)
+        tokenizer, own = targets.load_tokenizer(folder), targets.fingerprint(folder)
+        if chat_template is not None:
+            usual, tokenizer = tokenizer, targets.load_tokenizer(folder, chat_template)
+            if tokenizer.chat_template != usual.chat_template:
+                own += f"+{hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:8]}"
         if only and any(name != AUTOREGRESSIVE for name in recipes):
             reading = Reading.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
@@ -97,7 +114,7 @@ class Engine:
             targets.load_backend(folder, where, kind, backend, rounding, context),
             recipes,
             name=target if not Path(target).exists() else Path(target).name,
-            fingerprint=targets.fingerprint(folder),
+            fingerprint=own,
             tokenizer=tokenizer,
             eos_ids=targets.eos_ids(folder),
         )
@@ -160,7 +177,20 @@ class Engine:
     # -- decoding -----------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """Prompt ids [S] of a chat, the generation prompt included."""
+        """Prompt ids [S] of a chat, the generation prompt included.
+
+        Where the tokenizer has no chat template the messages' texts are joined by newlines, which
+        is said once on standard error; not of a single message to an encoder-decoder, which wants
+        none.
+        """
+        untold = not self._told and getattr(self.tokenizer, "chat_template", "") is None
+        if untold and (len(messages) > 1 or not isinstance(self.target, EncoderDecoder)):
+            self._told = True
+            print(
+                f"{self.target_name} has no chat template: messages are joined by newlines; give "
+                "one with --chat-template",
+                file=sys.stderr,
+            )
         return targets.encode_chat(self.tokenizer, messages)
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:

@@ -149,6 +149,12 @@ class ExitBackend(Backend, Protocol):
     """
 
     @property
+    def lower_parameters(self) -> int:
+        """Weights that `lower` reads for a token: of the layers below the exit; 0 where none is
+        open."""
+        ...
+
+    @property
     def ahead(self) -> int:
         """Positions that the layers below the exit have seen; `length` where none runs ahead."""
         ...
@@ -223,8 +229,12 @@ class DraftRequest:
 
 
 class Drafter(Protocol):
-    """Guesses for one sequence at a time. calls: forward passes made since `reset`. context: the
-    longest sequence it can follow."""
+    """Guesses for one sequence at a time.
+
+    parameters: weights read for one drafted token, those that it shares with the target included.
+    calls: forward passes made since `reset`.
+    context: the longest sequence it can follow.
+    """
 
     @property
     def parameters(self) -> int: ...
@@ -254,14 +264,14 @@ class Drafter(Protocol):
 
 @runtime_checkable
 class Composed(Protocol):
-    """A drafter of several models. work: as the function of that name."""
+    """A drafter whose passes do not all cost the same. work: as the function of that name."""
 
     @property
     def work(self) -> int: ...
 
 
 def work(drafter: Drafter) -> int:
-    """Its passes since `reset`, each counted with the parameters of the model that made it."""
+    """Its passes since `reset`, each counted with the parameters that it read."""
     if isinstance(drafter, Composed):
         return drafter.work
     return drafter.calls * drafter.parameters

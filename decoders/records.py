@@ -152,7 +152,7 @@ class DecodeResult:
     often the (i+1)-th drafted token stood (in a tree, one at that depth). accepted: their sum,
     counting only tokens that are in ids. target_calls: forward passes of the target,
     the prefill included. draft_calls: the drafter's. draft_work: these, each counted with the
-    parameters of the model that made it. prefill_s covers the target's and the drafter's reading of
+    parameters that it read. prefill_s covers the target's and the drafter's reading of
     the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     """

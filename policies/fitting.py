@@ -44,7 +44,7 @@ def fit(
     seed: int = 0,
     **options: Any,
 ) -> Fitted:
-    """Train the named policy on the table; validation is only measured (see ``keep_best``).
+    """Train the named policy on the table; validation is only measured, never chosen by.
 
     Raises PolicyError for an unknown name or option, and for tables that do not belong together.
     """

@@ -195,7 +195,8 @@ class EpochStats:
     loss: mean over the epoch's steps. entropy: of the policy, mean over training queries, nats.
     train_reward, validation_reward: exact values of the sampling policy; the *_greedy ones take
     its most likely arm; None without validation data. arm_shares: mean probability per arm.
-    seconds: wall time of the epoch.
+    seconds: wall time of the epoch. choosing_greedy: the greedy one on the part of the training
+    table that keep_best chooses the epoch by, and that is not trained on; None without keep_best.
     """
 
     epoch: int
@@ -207,6 +208,7 @@ class EpochStats:
     validation_greedy: float | None
     arm_shares: dict[str, float]
     seconds: float
+    choosing_greedy: float | None = None
 
 
 @runtime_checkable
@@ -256,13 +258,17 @@ Fit = Callable[..., Fitted]
 
 
 def check_compatible(
-    policy: Policy, arms: Sequence[str], embedder: str, arms_fingerprint: str | None = None
+    policy: Policy,
+    arms: Sequence[str],
+    embedder: str,
+    arms_fingerprint: str | None = None,
+    dimension: int | None = None,
 ) -> None:
     """Refuse a policy that cannot serve here.
 
     Every arm of the policy must be available (more may be), and its embedding space must be the
     one in use. arms_fingerprint, where given, is of the policy's own arms as they are declared
-    now. Raises PolicyError, naming both sides.
+    now; dimension, where given, the embedder's width. Raises PolicyError, naming both sides.
     """
     missing = [arm for arm in policy.arms if arm not in arms]
     if missing:
@@ -275,6 +281,11 @@ def check_compatible(
         raise PolicyError(
             f"the policy {policy.name!r} was trained on embeddings {policy.embedder}, but the "
             f"embedder here is {embedder}; use that embedder or train a policy for this one"
+        )
+    if policy.embedder != ANY and dimension and dimension != policy.origin.dimension:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads embeddings of width {policy.origin.dimension}, but "
+            f"those of {embedder} have {dimension}; use the embedder it was trained with"
         )
     trained = policy.origin.arms_fingerprint
     if arms_fingerprint and trained and trained != arms_fingerprint:

@@ -204,6 +204,7 @@ def _log_history(client: MlflowClient, run_id: str, history: list[EpochStats]) -
             "train/seconds": row.seconds,
             "validation/reward": row.validation_reward,
             "validation/reward_greedy": row.validation_greedy,
+            "choosing/reward_greedy": row.choosing_greedy,
         } | {f"arm_share/{metric_name(arm)}": share for arm, share in row.arm_shares.items()}
         metrics += [Metric(k, v, now, row.epoch) for k, v in values.items() if v is not None]
     for start in range(0, len(metrics), 1000):  # the most that one request may carry

@@ -24,15 +24,18 @@ if TYPE_CHECKING:
 # (outputs [B, A], rewards [B, A], generator) -> scalar to minimise
 Loss = Callable[["Tensor", "Tensor", "torch.Generator"], "Tensor"]
 
+CHOOSING_SHARE = 0.2  # of every task's training queries, for keep_best to choose the epoch by
+
 
 @dataclass(frozen=True)
 class Recipe:
     """Hyper-parameters. The defaults are the paper's (appendix A.3, table 9).
 
     hidden: width of both hidden layers. keep_best: end with the weights of the epoch whose greedy
-    validation reward was highest, instead of the last epoch's. standardise: bring every input to
-    mean 0 and deviation 1 over the training table (not in the paper: raw hidden states differ by
-    orders of magnitude between inputs and saturate the first tanh).
+    reward was highest, instead of the last epoch's, on a fifth of every task's training queries
+    that is not trained on; the validation table is left for the report. standardise: bring every
+    input to mean 0 and deviation 1 over the training table (not in the paper: raw hidden states
+    differ by orders of magnitude between inputs and saturate the first tanh).
     """
 
     epochs: int = 3
@@ -76,11 +79,14 @@ def train(
     """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches.
 
     Deterministic for a seed on one machine. options: recorded in the policy's origin.
+    validation: measured after every epoch, and never chosen by. Raises PolicyError where training
+    diverges, and where keep_best has too few queries to choose by.
     """
     import torch
 
     head = head or Head()
-    full, table = table, table.filled()
+    whole, (full, choosing) = table, _parts(table, recipe, seed)
+    table = full.filled()
     mean, std = moments(table.embeddings, recipe.standardise)
     x = torch.tensor((table.embeddings - mean) / std)  # [n, d]
     rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
@@ -90,7 +96,7 @@ def train(
     optimiser = torch.optim.AdamW(
         weights, recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay
     )
-    origin = origin_of(name, full, seed, options)
+    origin = origin_of(name, whole, seed, options)
 
     def snapshot() -> NetworkPolicy:
         arrays = [w.detach().numpy().copy() for w in weights]
@@ -115,15 +121,25 @@ def train(
         if not math.isfinite(losses[-1]):
             raise PolicyError(f"training diverged in epoch {epoch}; lower the learning rate")
         policy = snapshot()
-        history.append(_stats(epoch, losses, policy, full, validation, began))
-        score = history[-1].validation_greedy
+        history.append(_stats(epoch, losses, policy, full, validation, choosing, began))
+        score = history[-1].choosing_greedy
         if score is not None and (best is None or score > best[0]):
             best = (score, policy)
-    if recipe.keep_best:
-        if best is None:
-            raise PolicyError("keep_best needs a validation table; give one or hold out a share")
-        policy = best[1]
-    return Fitted(policy, history)
+    return Fitted(policy if best is None else best[1], history)
+
+
+def _parts(table: RewardTable, recipe: Recipe, seed: int) -> tuple[RewardTable, RewardTable | None]:
+    """What is trained on, and what keep_best chooses the epoch by; None where it is off."""
+    if not recipe.keep_best:
+        return table, None
+    usable = table.rows(np.flatnonzero(~np.isnan(table.rewards).all(axis=1)))
+    kept, choosing = usable.split(CHOOSING_SHARE, seed)
+    if choosing is None:
+        raise PolicyError(
+            "keep_best chooses the epoch by a part of the training queries, and there are too few "
+            f"to part ({len(usable)}); collect at least 3 of a task, or leave keep_best out"
+        )
+    return kept, choosing
 
 
 def _initial(widths: list[int], generator: torch.Generator) -> list[Tensor]:
@@ -160,6 +176,7 @@ def _stats(
     policy: NetworkPolicy,
     table: RewardTable,
     validation: RewardTable | None,
+    choosing: RewardTable | None,
     began: float,
 ) -> EpochStats:
     probs = policy.distribution(table.embeddings)
@@ -168,6 +185,9 @@ def _stats(
         held_probs = policy.distribution(validation.embeddings)
         held = _mean(held_probs, validation)
         held_greedy = _mean(greedy_probs(held_probs), validation)
+    chosen_by = None
+    if choosing is not None:
+        chosen_by = _mean(greedy_probs(policy.distribution(choosing.embeddings)), choosing)
     return EpochStats(
         epoch=epoch,
         loss=float(np.mean(losses)),
@@ -178,6 +198,7 @@ def _stats(
         validation_greedy=held_greedy,
         arm_shares=dict(zip(table.arms, probs.mean(axis=0).tolist(), strict=True)),
         seconds=time.perf_counter() - began,
+        choosing_greedy=chosen_by,
     )
 
 

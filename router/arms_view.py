@@ -27,13 +27,21 @@ def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
 
 def arms_table(path: Path | None = None) -> Table:
     """The same for the terminal."""
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(title="Arms")
-    for heading in ("arm", *FIELDS):
-        table.add_column("draft length" if heading == "length" else heading)
+    for heading in ("arm", "kind", "lossless"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("how")
     for arm in arms_json(path):
-        table.add_row(arm["name"], *[describe(arm[field]) for field in FIELDS])
+        how = "; ".join(
+            f"{'draft length' if field == 'length' else field}: {describe(arm[field])}"
+            for field in ("drafter", "length", "verifier", "settings")
+            if arm[field] not in (None, "lossless")
+        )
+        words = "\n".join(part for part in (arm["note"], how) if part)
+        table.add_row(arm["name"], arm["kind"], describe(arm["lossless"]), escape(words))
     return table
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,13 @@ Policy = Annotated[
     str | None,
     typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
 ]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
+        "when the policy was trained."
+    ),
+]
 Config = Annotated[
     Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
 ]
@@ -67,6 +75,12 @@ Context = Annotated[
         min=1,
         help="Most tokens of a prompt with its answer; fewer than the model's own save memory. A "
         "T5's: 1024.",
+    ),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|TEXT", help="Jinja chat template, or its file; default: the tokenizer's own."
     ),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
@@ -98,6 +112,7 @@ def generate(
     ] = None,
     arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
@@ -105,7 +120,10 @@ def generate(
     temperature: Temperature = 0.0,
     top_p: TopP = 1.0,
     top_k: TopK = 0,
-    seed: Annotated[int | None, typer.Option(help="Makes sampling repeatable.")] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help="Makes draws repeatable; of several prompts each has a seed from it."),
+    ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
     as_json: AsJson = False,
     target: Target = DEFAULT_TARGET,
@@ -114,6 +132,7 @@ def generate(
     device: Device = "auto",
     backend: Backend = "auto",
     context: Context = None,
+    chat_template: ChatTemplate = None,
 ) -> None:
     """Answer a prompt through the arm that the policy picks.
 
@@ -145,8 +164,9 @@ def generate(
         words = sys.stdin.read() if prompt == "-" else str(prompt)
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
+    named = [arm] if arm is not None else []
     failures = generate_all(
-        _router(target, policy, how, arm is None, [arm] if arm is not None else [], request),
+        _router(target, policy, how, arm is None, named, request, chat_template, embedder),
         asked,
         as_json,
         {
@@ -176,6 +196,7 @@ def specbench(
         typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
     ] = None,
     policy: Policy = None,
+    embedder: Embedder = None,
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
@@ -196,6 +217,7 @@ def specbench(
     device: Device = "auto",
     backend: Backend = "auto",
     context: Context = None,
+    chat_template: ChatTemplate = None,
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
@@ -222,7 +244,7 @@ def specbench(
     how = (config, dtype, device, backend, context)
     named = _split(arms) or []
     summary = run_specbench(
-        _router(target, policy, how, routed, named, request),
+        _router(target, policy, how, routed, named, request, chat_template, embedder),
         asked,
         request,
         out,
@@ -235,7 +257,7 @@ def specbench(
     if as_json:
         _print_json(summary)
     else:
-        _print_tables(*result_tables(summary))
+        _print_tables(lambda width: result_tables(summary, width))
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
@@ -273,18 +295,18 @@ def arms(
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(config))
     else:
-        _print_tables(kinds_table() if kinds else arms_table(config))
+        _print_tables(lambda width: [kinds_table() if kinds else arms_table(config)])
 
 
 @app.command()
 def models(as_json: AsJson = False) -> None:
     """List the models known by name: size, licence, acceptance, and whether they are on disk."""
-    from .models_view import models_json, models_table
+    from .models_view import models_json, models_tables
 
     if as_json:
         _print_json(models_json())
     else:
-        _print_tables(models_table())
+        _print_tables(models_tables)
 
 
 @app.command()
@@ -362,15 +384,22 @@ How = tuple[Path | None, str, str, str, int | None]  # arms file, dtype, device,
 
 
 def _router(
-    target: str, policy: str | None, how: How, routed: bool, named: list[str], request: Any
+    target: str,
+    policy: str | None,
+    how: How,
+    routed: bool,
+    named: list[str],
+    request: Any,
+    chat_template: str | None,
+    embedder: str | None,
 ) -> Any:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_pretrained(target, policy, *how)
-    return Router(load_engine(target, *how, named, request), None)
+        return Router.from_pretrained(target, policy, *how, chat_template, embedder)
+    return Router(load_engine(target, *how, named, request, chat_template=chat_template), None)
 
 
 def _split(names: list[str] | None) -> list[str] | None:
@@ -385,12 +414,15 @@ def _print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def _print_tables(*tables: Any) -> None:
+def _print_tables(made: Callable[[int], Sequence[Any]]) -> None:
+    """made: of the terminal's width."""
     from rich.console import Console
 
+    from decoders.terminal import PIPE
+
     # A pipe or a file has no width of its own: give it room instead of cutting columns.
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    for table in tables:
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    for table in made(console.width):
         console.print(table)
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from decoders.errors import DraftpickError
+from decoders.seeds import derived_seed
 
 from .prompts import Prompt
 from .route import Message, RoutedResult, Router
@@ -20,13 +23,22 @@ def generate_all(
 
     A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
     on standard error), and the others go on. options: keywords of `Router.generate`.
+
+    A `seed` among them is the whole run's. The first turn of a single prompt takes it as it is, as
+    `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
+    derived from the run's seed, the prompt's id (without one, its place among those without) and
+    the turn. Drawn arms and sampled tokens of two prompts are so independent, and the same again
+    when the command is run again.
     """
-    failures = 0
+    failures, alone, nth = 0, len(prompts) == 1, Counter[str]()
     for number, prompt in enumerate(prompts):
         if number and not as_json:
             print(flush=True)
+        name = json.dumps(prompt.id)  # 7 and "7" are two
+        seeds = partial(_seed, options.get("seed"), alone, name, nth[name])
+        nth[name] += 1
         try:
-            _generate(router, prompt, as_json, options)
+            _generate(router, prompt, as_json, options, seeds)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -46,13 +58,27 @@ def status_line(routed: RoutedResult) -> str:
     )
 
 
-def _generate(router: Router, prompt: Prompt, as_json: bool, options: dict[str, Any]) -> None:
-    """All turns of a prompt; each sees the answers before it."""
+def _seed(seed: int | None, alone: bool, name: str, nth: int, turn: int) -> int | None:
+    """nth: how many prompts of that name came before."""
+    if seed is None or (alone and turn == 0):
+        return seed
+    return derived_seed(seed, name, nth, turn)
+
+
+def _generate(
+    router: Router,
+    prompt: Prompt,
+    as_json: bool,
+    options: dict[str, Any],
+    seed: Callable[[int], int | None],
+) -> None:
+    """All turns of a prompt; each sees the answers before it. seed: of each turn."""
     messages: list[Message] = [dict(message) for message in prompt.history]
     for turn, words in enumerate(prompt.turns):
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _streamer(router)
-        routed = router.generate(messages, streamer=streamer, reuse=turn > 0, **options)
+        asked = {**options, "seed": seed(turn)}
+        routed = router.generate(messages, streamer=streamer, reuse=turn > 0, **asked)
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}
             if len(prompt.turns) > 1:

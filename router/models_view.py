@@ -16,28 +16,33 @@ def models_json() -> list[dict[str, Any]]:
     return [asdict(card) for card in catalogue()]
 
 
-def models_table() -> Table:
-    """The same for the terminal. acceptance: the mean over tasks, and the range."""
+def models_tables(width: int) -> list[Table]:
+    """The same for a terminal of `width` columns: figures, then words. acceptance: the mean over
+    tasks, and the range."""
     from rich.table import Table
 
-    table = Table(title="Models")
-    for heading in ("model", "kind", "parameters", "size", "on disk", "licence", "source"):
-        table.add_column(heading, justify="right" if heading in ("parameters", "size") else "left")
-    table.add_column("acceptance", justify="right")
-    table.add_column("note")
-    for card in models_json():
-        table.add_row(
+    from decoders.terminal import tables
+
+    cards = models_json()
+    figures = [
+        [
             card["name"],
-            card["kind"],
             millions(card["parameters"]),
             megabytes(card["size_bytes"]),
-            "yes" if card["on_disk"] else "no, fetched on first use",
-            card["licence"],
-            card["source"],
+            "yes" if card["on_disk"] else "no",
             acceptance(card["acceptance"]),
-            card["note"],
-        )
-    return table
+        ]
+        for card in cards
+    ]
+    headings = ["model", "parameters", "size", "on disk", "acceptance"]
+    title = "Models (one that is not on disk is fetched on first use)"
+    words = Table(title="What they are")
+    words.add_column("model", no_wrap=True)
+    for field in ("kind", "licence", "source", "note"):
+        words.add_column(field, overflow="fold")
+    for card in cards:
+        words.add_row(*(card[field] for field in ("name", "kind", "licence", "source", "note")))
+    return [*tables(title, headings, figures, width), words]
 
 
 def millions(parameters: int) -> str:

@@ -93,7 +93,8 @@ def _body(
         yield f"<h2>{titles[name]}</h2>"
         yield _picture(draw(summary), titles[name])
     for title, table in (
-        ("All figures", markdown.overall_table(summary)),
+        ("Overall", markdown.overall_table(summary)),
+        ("Drafts and answers", markdown.answers_table(summary)),
         ("Speed-up by task", markdown.task_table(summary)),
         ("Without the prefill", markdown.task_table(summary, "decode_speedup_vs_ar")),
         ("Quality by task", markdown.quality_table(summary)),

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import DecodeResult, Request, Sampling
 
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
+    from collect.embedders import Embedder
     from decoders import ArmRecipe
     from policies import Policy
 
@@ -23,6 +25,11 @@ Message = dict[str, str]
 
 DEFAULT_TARGET = "smollm2-135m-instruct"
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+OWN_POLICY = (
+    "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
+    "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
+    "for instance --arm autoregressive"
+)
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,8 @@ class RoutedResult:
     result: the decode itself. propensity: the chance that the arm had of being chosen, 1.0 where
     it was forced or the policy takes its best arm. scores: the policy's number for each of its
     arms, in its order; empty where the arm was forced. embed_s: seconds to bring the prefill's
-    embedding to the host. policy_s: seconds inside the policy.
+    embedding to the host or, where the policy reads another embedder, to embed the query.
+    policy_s: seconds inside the policy.
     """
 
     result: DecodeResult
@@ -98,19 +106,31 @@ def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
 class Router:
     """Answers queries, each through the arm that the policy picks for it.
 
-    policy None: every call must name its arm. Raises policies.PolicyError where the policy was
-    trained for other arms or another embedder than the engine's.
+    policy None: every call must name its arm. embedder: None for the one that the policy was
+    trained with. Raises policies.PolicyError where the policy was trained for other arms than the
+    engine's or with another embedder.
     """
 
-    def __init__(self, engine: RoutingEngine, policy: Policy | None) -> None:
+    def __init__(
+        self, engine: RoutingEngine, policy: Policy | None, embedder: Embedder | None = None
+    ) -> None:
+        reader = embedder if policy is None else embedder_of(policy, embedder)
         if policy is not None:
             from policies import check_compatible
 
             known = set(policy.arms) <= set(engine.arm_names)
             fingerprint = engine.arms_fingerprint(policy.arms) if known else None
-            check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
+            if reader is None:
+                check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
+            else:  # the same content in another place is the same embedder
+                same = same_space(policy.embedder, reader.name)
+                space = policy.embedder if same else reader.name
+                width = reader.dimension
+                check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
+        self._shipped = False  # whether the policy is the one that ships
+        self.embedder = reader
 
     @classmethod
     def from_pretrained(
@@ -122,13 +142,17 @@ class Router:
         device: str = "auto",
         backend: str = "auto",
         context: int | None = None,
+        chat_template: str | None = None,
+        embedder: str | Embedder | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
         folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
         file of arms, or None for those that ship. context: the most tokens of a prompt with its
-        answer, None for all that the model holds.
+        answer, None for all that the model holds. chat_template: a Jinja template or its file, in
+        place of the tokenizer's own. embedder: where the policy's own lies now, a folder most
+        often; None for where it was when the policy was trained.
         """
         import policies
 
@@ -138,7 +162,20 @@ class Router:
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        return cls(load_engine(target, arms, dtype, device, backend, context), chosen)
+        reader = embedder_of(chosen, embedder, device)
+        engine = load_engine(
+            target, arms, dtype, device, backend, context, chat_template=chat_template
+        )
+        try:
+            router = cls(engine, chosen, reader)
+        except policies.PolicyError as error:
+            if policy is not None:
+                raise
+            raise policies.PolicyError(
+                f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
+            ) from error
+        router._shipped = policy is None
+        return router
 
     def generate(
         self,
@@ -158,10 +195,11 @@ class Router:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
-        distribution instead of taking its best; `seed` makes the draw repeatable. streamer: a
-        transformers streamer. reuse: do not read again what the target still holds of the same
-        beginning, as at the next turn of a conversation. The other names mean what they mean in
-        transformers' `generate`.
+        distribution instead of taking its best. seed: makes the draw and the tokens repeatable;
+        give every call its own (`decoders.seeds.derived_seed` makes many of one), or all draw
+        alike. streamer: a transformers streamer. reuse: do not read again what the target still
+        holds of the same beginning, as at the next turn of a conversation. The other names mean
+        what they mean in transformers' `generate`.
         Raises DraftpickError for an empty or too long prompt and for an unknown arm.
         """
         if isinstance(stop, str):
@@ -172,9 +210,15 @@ class Router:
             stop=tuple(stop),
             seed=seed,
         )
-        prompt_ids = self.engine.encode_chat(as_messages(prompt_or_messages))
+        messages = as_messages(prompt_or_messages)
         return self.answer(
-            prompt_ids, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+            self.engine.encode_chat(messages),
+            request,
+            text=query_text(messages),
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=reuse,
         )
 
     def answer(
@@ -182,35 +226,85 @@ class Router:
         prompt_ids: list[int],
         request: Request,
         *,
+        text: str | None = None,
         arm: str | None = None,
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
     ) -> RoutedResult:
-        """As `generate`, for a prompt that is already token ids."""
+        """As `generate`, for a prompt that is already token ids. text: what an embedder other than
+        the target's own reads of it, as `collect.embedders.query_text` gives it."""
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
         if arm is None and self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
-        prefilled = self.engine.prefill(prompt_ids, reuse)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
+        arm_given = arm is not None
+        embedding: np.ndarray | None = None  # [d]
+        if arm is None and self.embedder is not None:
+            if text is None:
+                raise DraftpickError(
+                    f"the policy reads embeddings of {self.embedder.name}, which token ids do not "
+                    "give; pass the query's text too"
+                )
+            start = time.perf_counter()
+            embedding = self.embedder.embed([text])[0]
+            embed_s = time.perf_counter() - start
+        prefilled = self.engine.prefill(prompt_ids, reuse)
         if arm is None and self.policy is not None:
             start = time.perf_counter()
-            embedding: np.ndarray = prefilled.embedding.detach().float().cpu().numpy()  # [d]
-            embedded = time.perf_counter()
+            if embedding is None:
+                embedding = prefilled.embedding.detach().float().cpu().numpy()
+                embed_s = time.perf_counter() - start
+                start = time.perf_counter()
             rng = np.random.default_rng(request.seed) if dynamic else None
             decision = self.policy.choose(embedding, rng)
-            chosen = time.perf_counter()
+            policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-            embed_s, policy_s = embedded - start, chosen - embedded
         assert arm is not None
 
-        result = self.engine.decode(
-            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-        )
+        try:
+            result = self.engine.decode(
+                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+            )
+        except DraftpickError as error:
+            fits = not self._shipped or self.engine.target_name == DEFAULT_TARGET
+            if fits or arm_given:
+                raise
+            raise DraftpickError(
+                f"there is no policy for {self.engine.target_name}: the one that ships is for "
+                f"{DEFAULT_TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
+            ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+
+def embedder_of(
+    policy: Policy, given: str | Embedder | None = None, device: str = "auto"
+) -> Embedder | None:
+    """The embedder that a policy reads, loaded; None for the target's own and for a policy that
+    does not look at the query.
+
+    given: one to take in its stead, as in `load_embedder`. Raises PolicyError where its kind is
+    not known here, DraftpickError where it cannot be loaded.
+    """
+    from policies import PolicyError
+    from policies.records import ANY
+
+    if policy.embedder == ANY:
+        return None
+    if given is not None:
+        return load_embedder(given, device) if isinstance(given, str) else given
+    if is_own(policy.embedder):
+        return None
+    if kind_of(policy.embedder) not in EMBEDDERS:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads embeddings of {policy.embedder}, a kind that is not "
+            f"known here (known: {', '.join(EMBEDDERS)}); import the package that adds it, or "
+            "train a policy with another embedder"
+        )
+    return load_embedder(policy.embedder, device)
 
 
 def load_engine(
@@ -222,6 +316,7 @@ def load_engine(
     context: int | None = None,
     only: Sequence[str] = (),
     request: Request | None = None,
+    chat_template: str | None = None,
 ) -> RoutingEngine:
     """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
     and autoregressive; without any, all."""
@@ -238,5 +333,6 @@ def load_engine(
         backend=backend,
         context=context,
         request=request,
+        chat_template=chat_template,
     )
     return engine

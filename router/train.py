@@ -25,6 +25,7 @@ about the run is kept in MLflow.
 \b
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
+  draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick generate "Why is the sky blue?" --policy policy
 """
 
@@ -51,6 +52,14 @@ def train(
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
     ] = 0.5,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What the policy reads of a query, as in `draftpick collect`; default: what the "
+            "rewards were collected with. Missing embeddings are computed once, and kept there.",
+        ),
+    ] = None,
     validation_share: Annotated[
         float, typer.Option(help="Share of every task's queries held out to judge the policy.")
     ] = 0.2,
@@ -86,7 +95,7 @@ def train(
     chosen = _policy_options(options or [])
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
     run = train_run(
-        reward_table(rewards, reward, alpha),
+        reward_table(rewards, reward, alpha, embedder=embedder),
         policy=policy,
         options=chosen,
         seed=seed,

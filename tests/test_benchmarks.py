@@ -292,6 +292,24 @@ def test_copies_are_counted_by_the_length_of_their_match(
     assert shares[2:4] == ["1.00", "0.00"]  # 1 2 3 -> 4 stood, 1 2 3 4 -> 5 fell
 
 
+def test_both_forms_of_bild_stand_side_by_side(
+    model: Path,
+    queries: Path,
+    script: Main,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    import bild_forms  # type: ignore[import-not-found]
+
+    copy = {"copy": {"kind": "max_gram", "length": {"k": 3}}}
+    monkeypatch.setattr(bild_forms, "DRAFTERS", copy)
+    options = ["--target", model, "--queries", queries, "--limit", 1, "--drafters", "copy"]
+    script("bild_forms", *options, "--max-new-tokens", 8, "--rollback", 1, "--dtype", "float32")
+    lines = [line for line in capsys.readouterr().out.splitlines() if "copy" in line]
+    assert ["as printed" in line for line in lines] == [True, False]
+    assert all("1 │" in line and " of 2 │" in line for line in lines)
+
+
 def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
     """Its steps have a time each, a step that is not known is told, and a done one is passed."""
     path = ROOT / "benchmarks" / "gpu.sh"

@@ -77,6 +77,13 @@ def align(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with the target's answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
 ) -> None:
     """Train a drafter to predict what the target writes (prediction alignment).
 
@@ -96,6 +103,7 @@ def align(
     from rich.table import Table
 
     from decoders.errors import DraftpickError
+    from decoders.terminal import Lines
 
     from .run import AlignConfig, check
     from .run import align as run
@@ -129,10 +137,13 @@ def align(
         blocks=blocks,
         joint=joint,
         width=width,
+        chat_template=chat_template,
     )
     check(config)  # before the target writes for hours
     if not outputs:
-        made = write_outputs(files, out, target, device, max_new_tokens, chosen, context)
+        made = write_outputs(
+            files, out, target, device, max_new_tokens, chosen, context, chat_template
+        )
         config = replace(config, outputs=(made,))
     rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
     lr = rates[0] if lr is None else lr
@@ -145,13 +156,16 @@ def align(
         TextColumn("loss {task.fields[loss]:.3f}, {task.fields[speed]:.0f} tok/s"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console) as bar:
+    bar = Progress(*columns, console=console, disable=not console.is_terminal)
+    lines = Lines(console, "aligning", "%")
+    with bar:
         task = bar.add_task("aligning", total=1.0, loss=0.0, speed=0.0)
 
         def report(now: dict[str, float]) -> None:
             bar.update(task, completed=now["progress"], loss=now["loss"], speed=now["tokens_per_s"])
             if not console.is_terminal:
-                console.print(" ".join(f"{k}={v:.4g}" for k, v in now.items()))
+                figures = " ".join(f"{k}={v:.4g}" for k, v in now.items())
+                lines(100 * now["progress"], 100, figures)
 
         acceptance = run(config, recipe, report)
     table = Table(title="held-out acceptance (share of the target's tokens predicted)")

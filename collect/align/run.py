@@ -74,6 +74,7 @@ class AlignConfig:
     blocks: int = 1
     joint: bool = False
     width: int = 1152
+    chat_template: str | None = None
 
 
 def check(config: AlignConfig) -> None:
@@ -103,7 +104,7 @@ def align(
     check(config)
     config.out.mkdir(parents=True, exist_ok=True)
     folder = targets.resolve(config.target)
-    tokenizer = targets.load_tokenizer(folder)
+    tokenizer = targets.load_tokenizer(folder, config.chat_template)
     device = targets.device_of(config.device)
     torch.manual_seed(recipe.seed)
     target = _load(config, folder, device)

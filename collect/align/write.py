@@ -7,9 +7,11 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from rich.console import Console
 from rich.progress import track
 
 from collect.queries import read_queries, shipped_folder
+from decoders.terminal import Lines
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
 
@@ -27,9 +29,10 @@ def write_outputs(
     max_new_tokens: int,
     tasks: Sequence[str] | None,
     context: int | None = None,
+    chat_template: str | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
-    context: as in Engine.load.
+    context, chat_template: as in Engine.load.
 
     Started again it goes on after the last whole line; no query is asked twice.
     """
@@ -43,13 +46,18 @@ def write_outputs(
     todo = [q for q in wanted if q.id not in done]
     if not todo:
         return path
-    engine = Engine.load(target, device=device, context=context)
+    engine = Engine.load(target, device=device, context=context, chat_template=chat_template)
     batch = Batch(engine)
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
+    console = Console(stderr=True)
+    bare = not console.is_terminal
+    lines, written = Lines(console, "the target writes", "answers"), len(wanted) - len(todo)
     with path.open("a", encoding="utf-8") as stream:
-        for group in track(groups, description="the target writes"):
+        for group in track(groups, "the target writes", console=console, disable=bare):
+            if bare:
+                lines(written, len(wanted))
             answers = batch.target([ids for _, ids in group], max_new_tokens).ids
             for (query, _), ids in zip(group, answers, strict=True):
                 ended = bool(ids) and ids[-1] in engine.eos_ids
@@ -57,6 +65,9 @@ def write_outputs(
                 stream.write(json.dumps(row) + "\n")
             stream.flush()
             os.fsync(stream.fileno())
+            written += len(group)
+    if bare:
+        lines(written, len(wanted))
     return path
 
 

@@ -142,14 +142,15 @@ def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.hf_seq2seq import HFSeq2SeqBackend
     from ..backends.llama import LlamaBackend
     from ..backends.seq2seq_exit import LensHead, plain_lens
-    from ..protocols import LayeredBackend
+    from ..protocols import LayeredBackend, StateBackend
 
     if isinstance(target, LlamaBackend):
         return AdapterHead(target, Adapter.plain(target, layer), None)
     if isinstance(target, HFSeq2SeqBackend):
         return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
-    if isinstance(target, LayeredBackend):
-        return ReadOutHead(target, layer)
+    if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
+        return ReadOutHead(target, layer, target.state_size)
     raise DraftpickError(
-        f"the backend {type(target).__name__} has no `read_out`, which reads the states at an exit"
+        f"the backend {type(target).__name__} has no `read_out` (LayeredBackend) or no "
+        "`state_size` (StateBackend), which an exit of its own layers needs"
     )

@@ -162,10 +162,13 @@ class BiLDStarRule(VerifierRecipe):
 
 class BiLDRule(VerifierRecipe):
     """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
-    lossless at 0. Fall back with `length: {k: 10, min_confidence: ...}`."""
+    lossless at 0. Greedy, the target's likeliest token is kept however surprising; with
+    `keep_argmax: false` it is rolled back too, as Algorithm 1 is printed. Fall back with `length:
+    {k: 10, min_confidence: ...}`."""
 
     rule: Literal["bild"]
     rollback: Nats
+    keep_argmax: bool = True
 
     @property
     def lossless(self) -> bool:
@@ -174,7 +177,7 @@ class BiLDRule(VerifierRecipe):
     def build(self) -> Verifier:
         from ..verify import BiLD
 
-        return BiLD(self.rollback)
+        return BiLD(self.rollback, self.keep_argmax)
 
 
 RULES: dict[str, type[VerifierRecipe]] = watched(

@@ -6,7 +6,8 @@ instead of 6.5 for one token in int4 (docs/notes/performance.md). What is compil
 `llama_model.layer` itself with the weights among its inputs. A model's layers are alike, so two
 programs serve all: one for a single token, one for 2 to WIDE. They are made when a machine first
 meets these sizes, in about half a minute and by a C++ compiler, and kept. More than WIDE rows,
-prompts, are read as without. A row's result does not depend on how many others there are; it does differ in the last
+prompts, are read as without. A row's result does not depend on how many others there are; it does
+differ in the last
 bits from what ordinary passes give, as fewer values between operations are rounded.
 """
 

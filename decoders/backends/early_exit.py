@@ -94,10 +94,11 @@ class AdapterHead:
     def __init__(self, target: LlamaBackend, adapter: Adapter, vocab: DraftVocab | None) -> None:
         self.target, self.adapter, self.vocab = target, adapter, vocab
         self.exit_layer = adapter.config.exit_layer
-        self.parameters = sum(p.numel() for p in adapter.parameters())
         self.head = target.weights.head
         if vocab is not None:
             self.head = pack(dense(self.head)[vocab.to_target])
+        self.adapter_parameters = sum(p.numel() for p in adapter.parameters())
+        self.parameters = self.adapter_parameters + self.head.numel()
         self.blocks = [packed_layer(w) for w in adapter.weights()]
         self.cache = target.new_cache(len(self.blocks))
 

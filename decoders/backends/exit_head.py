@@ -52,8 +52,14 @@ class ExitHead(Protocol):
     def exit_layer(self) -> int: ...
 
     @property
+    def adapter_parameters(self) -> int:
+        """The adapter's own, which are all that `read` needs."""
+        ...
+
+    @property
     def parameters(self) -> int:
-        """The adapter's own."""
+        """Weights that `read` and `score` read for a drafted token: the adapter's, and the head's
+        rows of the draft tokens, be they shared with the target or copied."""
         ...
 
     def read(self, states: Tensor, start: int) -> Tensor:
@@ -71,10 +77,11 @@ class ReadOutHead:
     without layers."""
 
     vocab: DraftVocab | None = None
-    parameters = 0
+    adapter_parameters = 0
 
-    def __init__(self, target: LayeredBackend, exit_layer: int) -> None:
+    def __init__(self, target: LayeredBackend, exit_layer: int, state_size: int) -> None:
         self.target, self.exit_layer = target, exit_layer
+        self.parameters = target.vocab_size * state_size  # the head's
 
     def read(self, states: Tensor, start: int) -> Tensor:
         return states[-1]

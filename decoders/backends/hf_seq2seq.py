@@ -200,6 +200,12 @@ class HFSeq2SeqBackend:
 
     # -- early exit ---------------------------------------------------------------------------
 
+    @property
+    def lower_parameters(self) -> int:
+        """As in ExitBackend. Cross-attention's maps of the encoder's states are left out: they were
+        read with the prompt, and their keys and values are kept."""
+        return sum(_read_for_a_token(block) for block in self._blocks[: self._exit_layer])
+
     def open_exit(self, exit_layer: int) -> None:
         """As in ExitBackend; a layer is one of the decoder's."""
         check_exit(exit_layer, self.layers, self._exit_layer)
@@ -310,6 +316,13 @@ def head_scale(config: Any) -> float:
     embedding too; mT5 does not."""
     scaled = getattr(config, "scale_decoder_outputs", config.model_type == "umt5")
     return float(config.d_model**-0.5) if scaled else 1.0
+
+
+def _read_for_a_token(block: Any) -> int:
+    """Weights of one decoder block that a new position reads."""
+    across = block.layer[1].EncDecAttention
+    kept = sum(p.numel() for p in (*across.k.parameters(), *across.v.parameters()))
+    return int(sum(p.numel() for p in block.parameters()) - kept)
 
 
 def _bias_by_distance(block: Any, context: int) -> Tensor | None:

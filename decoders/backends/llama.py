@@ -30,6 +30,7 @@ from .llama_model import (
     all_heads,
     attention_mask,
     count,
+    count_layers,
     layer,
     rms_norm,
     rope_table,
@@ -230,6 +231,11 @@ class LlamaBackend:
         return states
 
     # -- early exit ---------------------------------------------------------------------------
+
+    @property
+    def lower_parameters(self) -> int:
+        """As in ExitBackend."""
+        return count_layers(self.weights.layers[: self._exit_layer])
 
     def open_exit(self, exit_layer: int) -> None:
         """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""

@@ -318,9 +318,12 @@ def count(weights: Weights) -> int:
     total = weights.embedding.numel() + weights.norm.numel()
     if not weights.tied:
         total += weights.head.numel()
-    for one in weights.layers:
-        total += sum(t.numel() for t in one.tensors().values())
-    return total
+    return total + count_layers(weights.layers)
+
+
+def count_layers(layers: Sequence[LayerWeights]) -> int:
+    """Parameters of these layers."""
+    return sum(t.numel() for one in layers for t in one.tensors().values())
 
 
 def moved(weights: LayerWeights, device: torch.device, dtype: torch.dtype) -> LayerWeights:

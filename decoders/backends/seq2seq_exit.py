@@ -44,9 +44,10 @@ class LensHead:
     def __init__(self, target: HFSeq2SeqBackend, lens: Lens, vocab: DraftVocab | None) -> None:
         self.lens, self.vocab = lens, vocab
         self.exit_layer = lens.config.exit_layer
-        self.parameters = sum(p.numel() for p in lens.parameters())
         self._scale, head = target.head_scale, target.model.lm_head.weight.detach()
         self._head = head if vocab is None else pack(head[vocab.to_target])
+        self.adapter_parameters = sum(p.numel() for p in lens.parameters())
+        self.parameters = self.adapter_parameters + self._head.numel()
 
     def read(self, states: Tensor, start: int) -> Tensor:
         """As in ExitHead; nothing of earlier positions is needed."""

@@ -39,12 +39,22 @@ class PassCosts:
     verify_s: tuple[float, ...]
     busy: float = 1.0
 
-    def __call__(self, width: int) -> float:
-        """Seconds of a pass over `width` tokens; beyond the widest measured, its share a token."""
-        widest = len(self.verify_s)
-        if width <= widest:
-            return self.verify_s[width - 1]
-        return self.verify_s[-1] * width / widest
+    def __call__(self, width: float) -> float:
+        """Seconds of a pass over `width` >= 1 tokens, which need not be whole: between the measured
+        widths a line, beyond the widest what a token more cost on the way there on average (the
+        last step alone is a kernel's, which takes several rows at a time; the widest pass's share a
+        token would charge the weights, which are read once, for every token). Where one width was
+        measured, its share a token.
+        """
+        least, widest = self.verify_s[0], len(self.verify_s)
+        if widest == 1:
+            return least * width
+        if width >= widest:
+            a_token = max(0.0, self.verify_s[-1] - least) / (widest - 1)
+            return self.verify_s[-1] + (width - widest) * a_token
+        below = int(width)
+        low, high = self.verify_s[below - 1 : below + 1]
+        return low + (width - below) * (high - low)
 
     def best_cut(self, chances: Sequence[float]) -> int:
         """After how many drafted tokens to stop. chances: that the draft stands up to each.

@@ -19,18 +19,28 @@ class EarlyExitDrafter:
     """Shares the target's lower layers, their KV and its head; owns only what is trained.
 
     The target must have been opened at the adapter's layer before it reads a prompt.
+    parameters: weights read for one drafted token, which are the target's layers below the exit,
+    the adapter, and the head's rows of the draft tokens; that they are shared makes none cheaper to
+    read. The target's own pass counts whole beside them: what ran ahead it finds done, but the last
+    drafted token did not. work: as the function of that name; catching up reads the adapter alone.
     """
 
     def __init__(self, target: ExitBackend, head: ExitHead) -> None:
         self.target, self.head = target, head
         target.open_exit(head.exit_layer)
         self.context = target.context
-        self.parameters = head.parameters
+        self.parameters = target.lower_parameters + head.parameters
         self.calls = 0
+        self._caught_up = 0  # how many of the calls ran the adapter alone
         self._read = 0  # positions that the adapter has read
 
+    @property
+    def work(self) -> int:
+        drafting = self.calls - self._caught_up
+        return drafting * self.parameters + self._caught_up * self.head.adapter_parameters
+
     def reset(self, prompt_ids: list[int]) -> None:
-        self._read, self.calls = 0, 1
+        self._read, self.calls, self._caught_up = 0, 1, 1
         self._catch_up(self.target.length)
 
     @torch.inference_mode()
@@ -47,6 +57,7 @@ class EarlyExitDrafter:
         if self.target.length - self._read > 1:  # sat out; one position is read with the next step
             self._catch_up(self.target.length)
             self.calls += 1
+            self._caught_up += 1
 
     def _step(self, ids: Tensor) -> Tensor:
         self.target.lower(ids)

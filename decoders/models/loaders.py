@@ -62,12 +62,21 @@ def is_encoder_decoder(folder: Path) -> bool:
     return bool(config_of(folder).get("is_encoder_decoder", False))
 
 
+def not_native(folder: Path) -> str | None:
+    """Why the native backend cannot run a model; None where it can."""
+    from ..backends.llama_model import unsupported
+    from ..backends.pickled import pickled
+
+    reason = unsupported(config_of(folder))
+    if reason is None and pickled(folder):
+        return "its weights are pickled (pytorch_model*.bin), and the native one reads safetensors"
+    return reason
+
+
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
     as CUDA graphs, of fused kernels where the model fits them."""
-    from ..backends.llama_model import unsupported
-
-    reason = unsupported(config_of(asked.folder))
+    reason = not_native(asked.folder)
     if reason is None:
         return _native(asked, "auto" if asked.device.type == "cuda" else None)
     print(f"using the transformers backend for {asked.folder.name}: {reason}", file=sys.stderr)
@@ -188,13 +197,12 @@ def _record(native: LlamaBackend, kernels: str, name: str) -> None:
 
 
 def _check_native(asked: LoadRequest) -> None:
-    from ..backends import llama_model
+    from ..backends.llama_model import not_int4
 
-    config, name = config_of(asked.folder), asked.folder.name
-    reason = llama_model.unsupported(config)
+    name, reason = asked.folder.name, not_native(asked.folder)
     if reason is not None:
         raise DraftpickError(f"the native backend cannot run {name}: {reason}")
-    misfit = llama_model.not_int4(config) if asked.rounding == "int4" else None
+    misfit = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None
     if misfit is not None:
         raise DraftpickError(
             f"{name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"

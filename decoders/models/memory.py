@@ -14,6 +14,7 @@ import torch
 
 from ..backends.llama_weights import parts
 from ..backends.packed import Rounding
+from ..backends.pickled import numbers_in, pickled
 from ..errors import Damaged, DraftpickError
 from ..machine import available_bytes
 
@@ -56,11 +57,13 @@ def need_of(
     rounding: Rounding | None,
     context: int | None,
 ) -> Need:
-    """Of a transformers folder; parameters as its safetensors files say. context: as given to
-    load_backend. Raises Damaged where a file is not whole."""
+    """Of a transformers folder; parameters as its safetensors files say, or where it has none its
+    pickles. context: as given to load_backend. Raises Damaged where a file is not whole, and
+    DraftpickError where a pickle holds more than tensors."""
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
-    parameters = sum(_stored(part) for part in parts(folder))
+    pickles = pickled(folder)
+    parameters = sum(map(numbers_in, pickles) if pickles else map(_stored, parts(folder)))
     each = 0.0 if rounding is None else ROUNDED[rounding]
     if rounding is None or device.type == "cpu":  # where they are kept beside the rounded ones
         each += dtype.itemsize

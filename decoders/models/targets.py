@@ -5,20 +5,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 
-from ..backends import llama_model
 from ..backends.packed import Rounding
+from ..backends.pickled import pickled
 from ..errors import DraftpickError
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import WHEELS
 from . import memory
-from .loaders import LoadRequest, config_of, is_encoder_decoder, loader_of
+from .loaders import LoadRequest, config_of, is_encoder_decoder, loader_of, not_native
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {
@@ -49,7 +50,11 @@ def resolve(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
+        held = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
+        if next(held.glob("*.safetensors"), None) is None:
+            print(f"{name} has no safetensors; fetching its pytorch_model*.bin", file=sys.stderr)
+            snapshot_download(name, allow_patterns=["pytorch_model*.bin"])
+        return held
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
@@ -122,13 +127,42 @@ def runs_layers(folder: Path, backend: str) -> bool:
     Of a backend from outside that is seen once it is loaded; here it counts as one."""
     if is_encoder_decoder(folder) or backend not in (*NATIVE, "hf"):
         return True
-    return backend != "hf" and llama_model.unsupported(config_of(folder)) is None
+    return backend != "hf" and not_native(folder) is None
 
 
-def load_tokenizer(folder: Path) -> Any:
+def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
+    """A folder's tokenizer.
+
+    chat_template: a Jinja template, or the name of a file that holds one, in place of its own.
+    Raises DraftpickError where that is neither, or cannot be applied to a question.
+    """
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    if chat_template is not None:
+        tokenizer.chat_template = _template_of(chat_template)
+        try:
+            encode_chat(tokenizer, [{"role": "user", "content": "Hello"}])
+        except Exception as error:  # a template may raise whatever it likes
+            first = str(error).partition("\n")[0]
+            raise DraftpickError(
+                f"the chat template of {folder.name} cannot be applied to a question "
+                f"({type(error).__name__}: {first}); check --chat-template"
+            ) from error
+    return tokenizer
+
+
+def _template_of(given: str) -> str:
+    """A Jinja template, from itself or from its file."""
+    if "{" in given:
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DraftpickError(
+            f"--chat-template {given!r} is neither a Jinja template nor a file that could be read "
+            f"({type(error).__name__})"
+        ) from error
 
 
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -155,10 +189,21 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 
 
 def fingerprint(folder: Path) -> str:
-    """Eight hex digits of the weights: of each safetensors file's head, tail and size, which costs
-    nothing to read. The config is left out: tools rewrite it without changing the model."""
+    """Eight hex digits of the weights that are loaded: of each file's head, tail and size.
+
+    That costs nothing to read. The files are the folder's safetensors, or the pickles that stand in
+    for them, whose tail has a checksum of every tensor. The config is left out: tools rewrite it
+    without changing the model.
+    Raises DraftpickError where there are neither.
+    """
+    files = [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
+    if not files:
+        raise DraftpickError(
+            f"{folder} holds no weights (*.safetensors or pytorch_model*.bin); save or fetch the "
+            "model again"
+        )
     digest = hashlib.sha256()
-    for part in sorted(folder.glob("*.safetensors")):
+    for part in files:
         with part.open("rb") as stream:
             digest.update(stream.read(1 << 16))
             stream.seek(-min(part.stat().st_size, 1 << 16), os.SEEK_END)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ from ..errors import DraftpickError
 from ..loop import SpeculativeDecoding
 from ..protocols import DraftRequest, opening
 from ..records import Request, Sampling
+from ..seeds import derived_seed
 from .alone import Alone
 from .costs import Costs, costs_of
 from .replay import Replay, replay
@@ -83,7 +84,10 @@ class Batch:
         temperature: float = 0.0,
         seed: int = 0,
     ) -> BatchOutput:
-        """The target's own answers, greedy or sampled."""
+        """The target's own answers, greedy or sampled.
+
+        seed: of the batch; what the i-th answer draws depends on it and on i.
+        """
         request = Request(max_new_tokens, Sampling(temperature), seed=seed)
         for prompt in prompts:
             self._engine.check(prompt, request)
@@ -300,9 +304,10 @@ class Batch:
 
     def _one_by_one(self, prompts: list[list[int]], request: Request) -> BatchOutput:
         ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
-        for prompt in prompts:
+        for index, prompt in enumerate(prompts):
             prefilled = self._engine.prefill(prompt)
-            result = self._engine.decode(AUTOREGRESSIVE, prompt, request, prefilled)
+            own = replace(request, seed=derived_seed(request.seed or 0, index))
+            result = self._engine.decode(AUTOREGRESSIVE, prompt, own, prefilled)
             ids.append(result.ids)
             embeddings.append(prefilled.embedding.cpu().numpy())
             prefill_s += prefilled.prefill_s

@@ -1,8 +1,12 @@
-"""BiLD's rollback (D12; Kim et al., "Speculative Decoding with Big Little Decoder", section 3.4).
+"""BiLD's rollback (D12; Kim et al., "Speculative Decoding with Big Little Decoder", section 3.4 and
+Algorithm 1).
 
 The first drafted token that the target finds too surprising is replaced by the target's own token;
-where none is, the target's token follows. Its fallback is the draft length's `min_confidence`: the
-drafter hands over before a token that it is unsure of, and at the latest after `k` tokens.
+where none is, the target's token follows. Greedy, that token may be the very one that was drafted:
+Algorithm 1 as printed then drops what was drafted after it all the same (`keep_argmax=False`).
+
+Its fallback is the draft length's `min_confidence`: the drafter hands over before a token that it
+is unsure of, and at the latest after `k` tokens.
 """
 
 from __future__ import annotations
@@ -19,14 +23,17 @@ from .step import at, leading, target_distribution, verdict
 
 @dataclass(frozen=True)
 class BiLD:
-    """A drafted x stands while -log p(x) < rollback, in nats, p the target's at temperature 1.
+    """The rule that keeps a drafted x while -log p(x) < rollback, p the target's at temperature 1.
 
-    Greedy, the target's likeliest token stands too: to replace it by itself would only cost a
-    round. Sampled, the target's token is drawn from its filtered distribution (section 7.4). With a
-    rollback of 0 nothing stands but what the target would have written, so that its law is kept.
+    rollback: nats. At 0 nothing stands but what the target would have written, so that its law is
+        kept.
+    keep_argmax: greedy, whether the target's likeliest token stands however surprising it is: to
+        replace it by itself only costs a round. False is Algorithm 1 as printed. Sampled it says
+        nothing: the target's token is drawn from its filtered distribution (section 7.4).
     """
 
     rollback: float
+    keep_argmax: bool = True
     needs_raw = False
 
     @property
@@ -41,7 +48,9 @@ class BiLD:
         stands = -log_probs < self.rollback  # [K]
         if sampling.greedy:
             target_ids = target_logits.argmax(-1)  # [K + 1]
-            accepted = leading(stands | (target_ids[:-1] == proposal.ids))
+            if self.keep_argmax:
+                stands = stands | (target_ids[:-1] == proposal.ids)
+            accepted = leading(stands)
             return verdict(proposal, accepted, at(target_ids, accepted))
         accepted = leading(stands)
         own = target_distribution(at(target_logits, accepted).unsqueeze(0), sampling)[0]

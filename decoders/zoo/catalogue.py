@@ -70,7 +70,7 @@ WHEELS: dict[str, WheelFile] = {
 }
 _WHEEL_FACTS = {
     TARGET: ("target", "Apache-2.0", 98_362_432, 134_515_008, "default target, Q4_1 GGUF"),
-    EMBEDDER: ("embedder", "Apache-2.0", 90_868_376, 22_713_216, "optional sentence embedding"),
+    EMBEDDER: ("embedder", "Apache-2.0", 90_868_376, 22_713_216, "--embedder sentence"),
 }
 
 

@@ -11,6 +11,7 @@ from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.provenance import measured_on, versions
 from decoders.records import Request
+from decoders.terminal import PIPE, Lines, tables
 
 from ..route import Router
 from . import markdown, plots
@@ -104,24 +105,20 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
         (folder / f"{name}.png").write_bytes(plots.png(draw(summary)))
 
 
-def result_tables(summary: dict[str, Any]) -> list[Table]:
-    """The two tables that end a run on the terminal."""
+def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
+    """The tables that end a run on the terminal, in parts where they are wider than `width`."""
     return [
-        rich_table("Overall", *markdown.overall_table(summary)),
-        rich_table("Speed-up by task", *markdown.task_table(summary)),
+        *rich_tables("Overall", *markdown.overall_table(summary), width),
+        *rich_tables("Drafts and answers", *markdown.answers_table(summary), width),
+        *rich_tables("Speed-up by task", *markdown.task_table(summary), width),
     ]
 
 
-def rich_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A Markdown table's content for the terminal, numbers to the right."""
-    from rich.table import Table
-
-    table = Table(title=title)
-    for number, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if number else "left")
-    for row in rows:
-        table.add_row(*[_rich(text) for text in row])
-    return table
+def rich_tables(
+    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = PIPE
+) -> list[Table]:
+    """A Markdown table's content for a terminal of `width` columns (`decoders.terminal.tables`)."""
+    return tables(title, headings, [[_rich(text) for text in row] for row in rows], width)
 
 
 def _rich(text: str) -> str:
@@ -157,6 +154,13 @@ def _with_progress(
         TimeRemainingColumn(),
     )
     console = Console(stderr=True, quiet=quiet)
+    if not console.is_terminal:
+        lines = Lines(console, f"{len(methods)} methods", "questions")
+        lines(len(journal.rows), len(questions))
+        return run(
+            router, questions, methods, request, seed, journal,
+            lambda row: lines(len(journal.rows), len(questions)),
+        )  # fmt: skip
     # Few redraws: the bar's thread shares the cores with what is being timed.
     with Progress(*columns, console=console, refresh_per_second=1) as progress:
         bar = progress.add_task(f"{len(methods)} methods", total=len(questions))

@@ -30,7 +30,9 @@ class Cell:
 
     questions, tokens: how many; tokens count the end-of-sequence token. tokens_per_s: over all wall
     seconds, the prefill and the choice of the arm included. speedup_vs_ar: ratio of tokens_per_s
-    to the baseline's on the same questions; ci95 its bootstrap interval over questions.
+    to the baseline's on the same questions; ci95 its bootstrap interval over questions. Long
+    answers weigh more in it. speedup_mean_over_tasks: the plain mean of the tasks' own, as
+    averages in papers' tables usually are; speedup_mean_over_questions: of the questions' own.
     decode_*: the same without the prefill (and without the token that it gives).
     speedup_official: Spec-Bench's own formula, which counts the baseline's tokens after
     re-tokenising stripped text. mean_accepted: tokens a round, the target's own included.
@@ -48,6 +50,8 @@ class Cell:
     tokens_per_s: float
     speedup_vs_ar: float | None
     ci95: tuple[float, float] | None
+    speedup_mean_over_tasks: float | None
+    speedup_mean_over_questions: float | None
     decode_tokens_per_s: float
     decode_speedup_vs_ar: float | None
     decode_ci95: tuple[float, float] | None
@@ -97,6 +101,8 @@ def cell(
         tokens_per_s=_rate(tokens, sum(a.wall_s for a in ours)),
         speedup_vs_ar=speedup(total),
         ci95=bootstrap(total, seed, samples),
+        speedup_mean_over_tasks=mean_over_tasks(total, [p.task for p in pairs]),
+        speedup_mean_over_questions=mean_over_questions(total),
         decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
         decode_speedup_vs_ar=speedup(decode),
         decode_ci95=bootstrap(decode, seed, samples),
@@ -121,6 +127,21 @@ def speedup(table: np.ndarray) -> float | None:
     """Ratio of two rates. table: [questions, 4], tokens and seconds of each side."""
     ratio = _ratios(table.sum(axis=0)[None])[0]
     return float(ratio) if np.isfinite(ratio) else None
+
+
+def mean_over_tasks(table: np.ndarray, tasks: Sequence[str]) -> float | None:
+    """Mean of each task's `speedup`; tasks that have none are left out. tasks: one per row."""
+    names = np.array(tasks)
+    each = [speedup(table[names == task]) for task in dict.fromkeys(tasks)]
+    known = [ratio for ratio in each if ratio is not None]
+    return float(np.mean(known)) if known else None
+
+
+def mean_over_questions(table: np.ndarray) -> float | None:
+    """Mean of each row's own ratio; rows that have none are left out."""
+    ratios = _ratios(table)
+    ratios = ratios[np.isfinite(ratios)]
+    return float(ratios.mean()) if len(ratios) else None
 
 
 def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float] | None:

@@ -2,15 +2,16 @@
 
 A task of one's own is judged by ROUGE-L; MEASURES["my-task"] = "my_measure" names another, and
 SCORES["my_measure"] = function(text, reference) is one of one's own.
+
+ROUGE is that of `collect.rouge`, by its own words, not stemmed; papers on summaries often stem.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any
 
+from collect import rouge
 from decoders.errors import NoSuchName
 from decoders.plugins import watched
 
@@ -56,7 +57,7 @@ def likeness(text: str, other: str) -> float:
     """ROUGE-L F-measure of two answers; 1.0 where they are the same, be they empty."""
     if text == other:
         return 1.0
-    return float(_rouge_scorer().score(other, text)["rougeL"].fmeasure)
+    return rouge.rouge_l(other, text)
 
 
 def bleu(texts: Sequence[str], references: Sequence[str]) -> float:
@@ -117,15 +118,7 @@ def quality(task: str, texts: Sequence[str], references: Sequence[str]) -> float
 
 
 def _rouge(kind: str, text: str, reference: str) -> float:
-    scorer = _rouge_scorer()
     return max(
-        (float(scorer.score(part, text)[kind].fmeasure) for part in references_of(reference)),
+        (rouge.scores((kind,), part, text)[kind] for part in references_of(reference)),
         default=0.0,
     )
-
-
-@cache
-def _rouge_scorer() -> Any:
-    from rouge_score.rouge_scorer import RougeScorer
-
-    return RougeScorer(["rouge2", "rougeL"], use_stemmer=False)

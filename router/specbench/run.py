@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.embedders import query_text
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request
+from decoders.seeds import derived_seed
 
 from ..route import Message, RoutedResult, Router
 from .journal import Journal
@@ -152,12 +154,17 @@ def ask(
 
 
 def answer_all(router: Router, question: Query, method: str, request: Request) -> Answer:
-    """All turns of a question; each turn sees this method's own earlier answers."""
+    """All turns of a question; each turn sees this method's own earlier answers, and later ones
+    have a seed of their own."""
     messages: list[Message] = []
-    turns = []
+    turns: list[Turn] = []
     for words in question.turns:
         messages.append(_user(words))
-        turn = answer_turn(router, messages, method, request)
+        if turns and request.seed is not None:
+            own = replace(request, seed=derived_seed(request.seed, len(turns)))
+        else:
+            own = request
+        turn = answer_turn(router, messages, method, own)
         turns.append(turn)
         messages.append({"role": "assistant", "content": turn.text.strip()})
     return Answer(tuple(turns))
@@ -168,7 +175,7 @@ def answer_turn(router: Router, messages: list[Message], method: str, request: R
     start = time.perf_counter()
     prompt_ids = router.engine.encode_chat(messages)
     arm = None if method == ROUTED else method
-    routed = router.answer(prompt_ids, request, arm=arm)
+    routed = router.answer(prompt_ids, request, text=query_text(messages), arm=arm)
     wall_s = time.perf_counter() - start
     return _turn(routed, wall_s, _official_count(router, routed.result.text))
 

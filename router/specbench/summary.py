@@ -11,8 +11,18 @@ from typing import Any
 import numpy as np
 
 from collect.queries import OVERALL, ordered
+from collect.rouge import WORDS
 
-from .metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell, speedup
+from .metrics import (
+    BOOTSTRAP_SAMPLES,
+    Cell,
+    Pair,
+    bootstrap,
+    cell,
+    mean_over_questions,
+    mean_over_tasks,
+    speedup,
+)
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
@@ -62,6 +72,7 @@ def summarise(
         "version": VERSION,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         **(about or {}),
+        "rouge_words": WORDS,
         "questions": len(rows),
         "tasks": {task: sum(row.task == task for row in rows) for task in tasks},
         "arms": by_arm,
@@ -74,7 +85,7 @@ def summarise(
         "best_fixed": best,
         "routed_vs_best_fixed": None
         if routed is None or best is None
-        else _against(routed, _answers(rows, best["arm"]), seed, samples),
+        else _against(rows, routed, _answers(rows, best["arm"]), seed, samples),
         "policy_overhead_s": overhead.get("mean_s"),
         "policy_overhead_share": overhead.get("share"),
         "policy_choices": None
@@ -107,7 +118,13 @@ def best_fixed(by_arm: dict[str, dict[str, Any]], tasks: Sequence[str]) -> dict[
     if overall is None:
         return None
     arm, figures = overall
-    kept = ("speedup_vs_ar", "ci95", "tokens_per_s")
+    kept = (
+        "speedup_vs_ar",
+        "ci95",
+        "speedup_mean_over_tasks",
+        "speedup_mean_over_questions",
+        "tokens_per_s",
+    )
     per_task = {task: fastest(task) for task in tasks}
     return {
         "arm": arm,
@@ -143,15 +160,24 @@ def policy_overhead(routed: Sequence[Answer]) -> dict[str, float | None]:
 
 
 def _against(
-    ours: Sequence[Answer], theirs: Sequence[Answer], seed: int, samples: int
+    rows: Sequence[Row],
+    ours: Sequence[Answer],
+    theirs: Sequence[Answer],
+    seed: int,
+    samples: int,
 ) -> dict[str, Any]:
-    rows = [
-        (a.tokens, a.wall_s, b.tokens, b.wall_s)
-        for a, b in zip(ours, theirs, strict=True)
+    both = [
+        (row.task, (a.tokens, a.wall_s, b.tokens, b.wall_s))
+        for row, a, b in zip(rows, ours, theirs, strict=True)
         if a.error is None and b.error is None
     ]
-    table = np.array(rows, dtype=np.float64).reshape(-1, 4)
-    return {"ratio": speedup(table), "ci95": bootstrap(table, seed, samples)}
+    table = np.array([sums for _, sums in both], dtype=np.float64).reshape(-1, 4)
+    return {
+        "ratio": speedup(table),
+        "ci95": bootstrap(table, seed, samples),
+        "mean_over_tasks": mean_over_tasks(table, [task for task, _ in both]),
+        "mean_over_questions": mean_over_questions(table),
+    }
 
 
 def _choices(

@@ -93,6 +93,10 @@ def theory(
     context: Annotated[
         int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(metavar="FILE|TEXT", help="With --queries: Jinja chat template, or its file."),
+    ] = None,
 ) -> None:
     from collect.queries import first_per_task, read_queries
     from decoders.errors import DraftpickError
@@ -136,7 +140,9 @@ def theory(
             asked = [] if queries is None else first_per_task(read_queries(queries), limit)
             from decoders.offline.costs import costs_of
 
-            engine = inputs.load_single(target, config, measure, dtype, device, backend, context)
+            engine = inputs.load_single(
+                target, config, measure, dtype, device, backend, context, chat_template
+            )
             if asked:
                 rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
             measured = costs_of(engine)

@@ -146,6 +146,7 @@ def load_single(
     device: str,
     backend: str = "auto",
     context: int | None = None,
+    chat_template: str | None = None,
 ) -> Engine:
     """An engine with that arm alone, drafting one token a round so that each stands for itself."""
     from decoders.arms import DraftingRecipe, LengthRecipe, choose, load_arms
@@ -166,4 +167,5 @@ def load_single(
         device=device,
         backend=backend,
         context=context,
+        chat_template=chat_template,
     )

@@ -60,7 +60,7 @@ def _length_table(found: dict[str, Any]) -> Table:
         title=f"{found['name']}: acceptance {found['acceptance']:.3g}, cost {found['cost']:.3g}"
     )
     for heading in ("k", "tokens a round", "cost of a round", "speed-up", ""):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", no_wrap=True)
     for row in found["over_k"]:
         best = row["k"] == found["best_k"]
         table.add_row(
@@ -73,7 +73,7 @@ def _length_table(found: dict[str, Any]) -> Table:
 def _cascade_table(found: dict[str, Any]) -> Table:
     table = Table(title="What these drafters give together")
     for heading in ("method", "best lengths", "speed-up"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=heading == "speed-up")
     for drafter in found["drafters"]:
         table.add_row(drafter["name"], f"k = {drafter['best_k']}", f"{drafter['speedup']:.2f}x")
     across = found["horizontal"]
@@ -92,7 +92,7 @@ def table_1() -> Table:
     """Ours beside the paper's."""
     table = Table(title="Cascade Speculative Drafting, table 1: simulated EWIF")
     for heading in ("data set", "drafters", "tokens", "EWIF", "in the paper"):
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
     for row in table_1_json():
         table.add_row(
             row["dataset"], ", ".join(row["drafters"]), ", ".join(map(str, row["lengths"])),

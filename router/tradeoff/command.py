@@ -75,6 +75,13 @@ def tradeoff(
     context: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
     ] = None,
+    chat_template: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|TEXT",
+            help="Jinja chat template, or its file; default: the tokenizer's own.",
+        ),
+    ] = None,
 ) -> None:
     from collect.queries import shipped_folder
     from decoders.provenance import measured_on
@@ -94,8 +101,9 @@ def tradeoff(
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
     engine = load_engine(
-        target, swept.arms, dtype, device, backend, context, list(swept.arms), request
-    )
+        target, swept.arms, dtype, device, backend, context, list(swept.arms), request,
+        chat_template=chat_template,
+    )  # fmt: skip
     hardware = measured_on(dtype, device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)
@@ -111,10 +119,14 @@ def _show(summary: dict[str, Any], as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from ..specbench.bench import rich_table
+    from decoders.terminal import PIPE
+
+    from ..specbench.bench import rich_tables
     from .markdown import main_panels, panel_table, panel_title, point_table
 
-    console = Console(width=None if sys.stdout.isatty() else 200)
-    console.print(rich_table("Every point, over all questions", *point_table(summary)))
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    shown = rich_tables("Every point, over all questions", *point_table(summary), console.width)
     for panel in main_panels(summary):
-        console.print(rich_table(panel_title(panel), *panel_table(panel)))
+        shown += rich_tables(panel_title(panel), *panel_table(panel), console.width)
+    for table in shown:
+        console.print(table)

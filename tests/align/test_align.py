@@ -251,6 +251,8 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     arguments += ["--max-new-tokens", "6", "--vocab-size", "30", "--device", "cpu"]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0
+    assert "the target writes: 0 of 160 answers" in done.stderr
+    assert "the target writes: 160 of 160 answers" in done.stderr
     lines = (tmp_path / "out/outputs.jsonl").read_text().splitlines()
     assert len(lines) == 160
     rows = [json.loads(line) for line in lines]

@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from collect import dataset
 from collect.batch import SweepOptions
 from collect.dataset import MANIFEST, Store, load, read_manifest
 from collect.queries import TASKS, Query
+from collect.rewards import Reward
 from collect.summary import render, summarise
 from collect.table import reward_table
 from decoders.errors import Damaged, DraftpickError
@@ -168,6 +170,42 @@ def test_reward_table(folder: Path) -> None:
     assert chosen.arms_fingerprint == ""
 
 
+def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
+    """With the target among them a small drafter's size hardly counts; among drafters it does."""
+
+    def sizes(reward: str, *arms: str) -> list[float]:
+        return reward_table(folder, reward, alpha=0.0, arms=arms or None).rewards[0].tolist()
+
+    assert sizes("parameter-ratio") == pytest.approx([0, 1 - 10 / 135, 1])
+    assert sizes("parameter-ratio", "small", "ngram") == [0, 1]
+    assert sizes("paper", "small", "ngram") == [0, pytest.approx(-np.expm1(-0.010))]
+    # small drafts a token in 2 ms, copying in 0.1 ms; a pass of the target takes 10 ms
+    assert sizes("latency-ratio") == pytest.approx([0, 0.8, 0.99])
+    assert sizes("latency-ratio", "small", "ngram") == pytest.approx([0, 0.95])
+    # what others are compared with is there, chosen or not
+    assert np.isfinite(reward_table(folder, "modelled", arms=["small"]).rewards).all()
+
+
+def test_a_measured_speed_up_needs_no_chosen_baseline(tmp_path: Path) -> None:
+    sweep(FakeEngine(), make_queries(), tmp_path, replace(OPTIONS, measure=True))
+    whole = reward_table(tmp_path, "measured-speedup").rewards[:, 1]
+    alone = reward_table(tmp_path, "measured-speedup", arms=["small"]).rewards[:, 0]
+    assert np.array_equal(whole, alone) and (whole > 1).all()
+
+
+def test_a_reward_of_one_s_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It need not be among those that have a name, and none is looked up."""
+    monkeypatch.setattr("collect.rewards.REWARDS", {})
+    tokens = Reward("tokens", 3, lambda outcome, context: outcome.new_tokens or 0, "tokens written")
+    table = reward_table(folder, tokens)
+    assert table.reward_name == "tokens@3"
+    assert np.array_equal(table.rewards, np.full((12, 3), 5.0))
+    assert summarise(folder, tokens).arms[0].mean["overall"] == 5
+    timed = replace(tokens, needs_measured=True)
+    with pytest.raises(DraftpickError, match="the reward 'tokens' needs measured times"):
+        reward_table(folder, timed)
+
+
 def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
     engine = FakeEngine()
     bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
@@ -208,8 +246,15 @@ def test_summary(folder: Path) -> None:
     assert record["arms"]["small"]["wins"] == 1
     assert record["oracle"]["qa"] == pytest.approx(0.75)
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(render(summary))
+    for table in render(summary, console.width):
+        console.print(table)
     text = console.export_text()
     assert "small" in text
     assert "0.750" in text
     assert "oracle" in text
+    narrow = Console(width=80, record=True, file=io.StringIO())
+    for table in render(summary, 80):
+        narrow.print(table)
+    text = narrow.export_text()
+    assert text.count("0.750") >= len(TASKS) + 1 and "summarization" in text and "…" not in text
+    assert all(len(line) <= 80 for line in text.splitlines())

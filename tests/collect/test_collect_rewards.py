@@ -10,6 +10,7 @@ import pytest
 
 from collect.records import ArmInfo, Costs, Outcome
 from collect.rewards import REWARDS, Context, compute, get
+from decoders.costs.passes import PassCosts
 from decoders.errors import DraftpickError
 
 
@@ -42,10 +43,17 @@ def test_paper_is_the_formula_not_the_prose() -> None:
 
 
 @pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])
-@pytest.mark.parametrize("alpha", [0.0, 0.3, 1.0])
-def test_the_autoregressive_arm_always_weighs_half(name: str, alpha: float) -> None:
-    # The largest and slowest arm: c = 0, so 0.5 * 0.5 whatever alpha says.
-    assert compute(name, AR, replace(CONTEXT, alpha=alpha)) == pytest.approx(0.25)
+@pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 1.0])
+def test_alpha_weighs_the_autoregressive_arm_as_every_other(name: str, alpha: float) -> None:
+    # The largest and slowest arm: c = 0, so that alpha * 0.5 is left.
+    assert compute(name, AR, replace(CONTEXT, alpha=alpha)) == pytest.approx(alpha * 0.5)
+
+
+@pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])
+def test_cost_alone_prefers_the_cheapest_arm(name: str) -> None:
+    rows = [AR, replace(ROW, arm="b", parameters=10**9, rouge_l=0.9), replace(ROW, rouge_l=0.0)]
+    values = [compute(name, row, replace(CONTEXT, alpha=0.0)) for row in rows]
+    assert values == sorted(values) and values[0] == 0
 
 
 def test_paper_with_huge_models_does_not_overflow() -> None:
@@ -76,11 +84,19 @@ def test_modelled_speed_up() -> None:
     # 25 drafts: mean width 3.5 lies between 14 and 16 ms
     fewer = replace(ROW, drafted=25)
     assert compute("modelled", fewer, CONTEXT) == pytest.approx(0.340 / (0.150 + 0.025))
-    # wider than was measured: 60 / 10 + 1 = width 7 carries on at 4 ms a token
+    # wider than was measured: 60 / 10 + 1 = width 7 carries on at 10 / 4 ms a token
     wider = replace(ROW, drafted=60)
-    assert compute("modelled", wider, CONTEXT) == pytest.approx(0.340 / (0.280 + 0.060))
+    assert compute("modelled", wider, CONTEXT) == pytest.approx(0.340 / (0.250 + 0.060))
     one = replace(ROW, new_tokens=1, rounds=0, drafted=0, accepted=0)
     assert compute("modelled", one, CONTEXT) == 1
+
+
+@pytest.mark.parametrize("width", [1, 3, 5, 7, 33])
+def test_a_pass_costs_what_draft_lengths_are_chosen_by(width: int) -> None:
+    row = replace(ROW, rounds=10, drafted=10 * (width - 1), new_tokens=35)
+    free = replace(CONTEXT, costs=replace(COSTS, draft_s={}))
+    spent = 34 * COSTS.verify_s[0] / compute("modelled", row, free) / 10
+    assert spent == pytest.approx(PassCosts(COSTS.verify_s)(width))
 
 
 def test_arms_that_ask_the_target_seldom_or_not_at_all() -> None:
@@ -122,5 +138,5 @@ def test_unknown_reward_and_bad_alpha() -> None:
 
 
 def test_labels_say_what_matters() -> None:
-    assert get("paper").label(0.5) == "paper@1 alpha=0.5"
-    assert get("modelled").label(0.5) == "modelled@1"
+    assert get("paper").label(0.5) == "paper@2 alpha=0.5"
+    assert get("modelled").label(0.5) == "modelled@2"

@@ -15,7 +15,7 @@ import pytest
 from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs, sweep
 
 from collect import dataset
-from collect.batch import SweepOptions, rouge_l
+from collect.batch import SweepOptions
 from collect.queries import Query
 from collect.run import SweepProgress, batches
 from decoders.errors import DraftpickError
@@ -283,12 +283,6 @@ def test_an_arm_that_fails_while_measured_is_an_error_row(tmp_path: Path) -> Non
     row = outcomes(tmp_path)["qa-0", "ngram"]
     assert row["error"] == "while measuring: ValueError: no table"
     assert row["rouge_l"] is None
-
-
-def test_rouge_l() -> None:
-    assert rouge_l("the cat sat", "The cat sat!") == 1
-    assert rouge_l("a b c d", "a x c") == pytest.approx(2 * (2 / 3 * 2 / 4) / (2 / 3 + 2 / 4))
-    assert rouge_l("", "") == 0
 
 
 def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:

@@ -214,6 +214,15 @@ def test_a_sampled_batch_has_the_target_s_law(engine: Engine) -> None:
     np.testing.assert_allclose(counts, law, atol=0.03)
 
 
+def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
+    engine, prompt, n = make_engine(tiny, hf=True), PROMPTS[1], 1500
+    out = batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
+    assert out == batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
+    counts = np.bincount([ids[0] for ids in out], minlength=16) / n
+    law = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
+    np.testing.assert_allclose(counts, law, atol=0.04)
+
+
 def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         batch_of(engine).target([[1], []], 4)

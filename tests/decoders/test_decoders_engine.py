@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.chance import Generator
+from decoders.costs.theory import swi
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.models import targets
@@ -245,6 +247,52 @@ def test_names_and_sizes(engine: Engine, tiny: Tiny) -> None:
     assert whole == engine.target.parameters and 0 < engine.arm_parameters("exit") < whole
 
 
+def test_an_exit_counts_the_layers_that_it_runs(tiny: Tiny) -> None:
+    """Alone, with siblings, in a row and in a cascade: layers, norm and map, and the head."""
+    model = transformers_model(tiny())
+    a_layer = sum(p.numel() for p in model.model.layers[0].parameters())
+    adapter, head = 32 + 32 * 32, model.lm_head.weight.numel()
+    drafted = 2 * a_layer + adapter + head
+    bare: dict[str, Any] = {"kind": "early_exit", "layer": 2}
+    exit_ = {**bare, "length": {"k": 3}}
+    engine = Engine(
+        native(tiny()),
+        arms(
+            recipe(name="alone", **exit_),
+            recipe(name="wide", **exit_, branch=[2]),
+            recipe(name="row", kind="horizontal", parts=[exit_, {"kind": "max_gram"}]),
+            recipe(name="cascade", kind="token_cascade", drafter=bare, alpha=0.2),
+            recipe(name="beams", kind="sampled_beams", drafter=bare, beams=2),
+        ),
+    )
+    for name in engine.arm_names[1:]:
+        assert engine.arm_parameters(name) == drafted, name
+        result = engine.decode(name, PROMPT, Request(12))
+        if name == "row":
+            assert (
+                drafted < result.draft_work <= result.draft_calls * drafted
+            )  # copies cost nothing
+            continue
+        # the prompt, and what was sat out, is read by the adapter alone
+        alone = (result.draft_calls * drafted - result.draft_work) // (drafted - adapter)
+        assert 0 < alone < result.draft_calls, name
+        assert result.draft_work == (result.draft_calls - alone) * drafted + alone * adapter, name
+
+
+def test_leaving_late_costs_nearly_the_whole_target(tiny: Tiny) -> None:
+    folder = tiny(num_hidden_layers=6)
+    sizes = [
+        Engine(native(folder), arms(recipe(name="exit", kind="early_exit", layer=layer)))
+        .arm_parameters("exit")
+        for layer in range(1, 6)
+    ]  # fmt: skip
+    assert sizes == sorted(set(sizes))
+    whole = native(folder).parameters
+    assert 0.7 * whole < sizes[-1] < whole
+    # a draft of one token that always stands, by passes that cost what they read
+    assert swi(2, whole, [(1, whole), (1, sizes[-1])]) < 1.2
+
+
 def test_the_arms_fingerprint_changes_with_a_recipe(engine: Engine) -> None:
     both = engine.arms_fingerprint(["autoregressive", "copy"])
     assert len(both) == 8 and both == engine.arms_fingerprint(["copy", "autoregressive"])
@@ -433,6 +481,65 @@ def test_chat_with_a_template_opens_the_answer(engine: Engine) -> None:
 
 
 # -- loading --------------------------------------------------------------------------------------
+
+
+TEMPLATE = "{% for m in messages %}{{ m['role'] }} {{ m['content'] }} {% endfor %}"
+
+
+def test_messages_that_are_joined_are_told_once(
+    target_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = Engine.load(str(target_folder), dtype="float32", device="cpu", only=["autoregressive"])
+    capsys.readouterr()
+    chat = [{"role": "user", "content": WORDS[1]}]
+    assert engine.encode_chat(chat) == engine.encode_chat(chat) == [1]
+    said = capsys.readouterr().err
+    assert "has no chat template: messages are joined by newlines" in said
+    assert len(said.splitlines()) == 1 and "--chat-template" in said
+
+
+def test_a_chat_template_may_be_given(
+    target_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It makes other prompts, so that collections and policies made with it are told apart."""
+    how = {"dtype": "float32", "device": "cpu", "only": ["autoregressive"]}
+    file = tmp_path / "chat.jinja"
+    file.write_text(TEMPLATE)
+    plain = Engine.load(str(target_folder), **how)
+    made = [
+        Engine.load(str(target_folder), chat_template=given, **how)
+        for given in (TEMPLATE, str(file), "{{ 'x' }}" + TEMPLATE)
+    ]
+    capsys.readouterr()
+    ids = [e.encode_chat([{"role": WORDS[2], "content": WORDS[1]}]) for e in made]
+    assert ids[0] == ids[1] == [2, 1] and ids[2] != ids[0]
+    assert capsys.readouterr().err == ""
+    for known in ("target_fingerprint", "embedder"):
+        names = [getattr(engine, known) for engine in (plain, *made)]
+        assert names[1] == names[2] and len(set(names)) == 3
+    # The tokenizer's own changes nothing.
+    plain.tokenizer.chat_template = TEMPLATE
+    kept = shutil.copytree(target_folder, tmp_path / target_folder.name)
+    plain.tokenizer.save_pretrained(kept)
+    own, given = (
+        Engine.load(str(kept), **how),
+        Engine.load(str(kept), chat_template=TEMPLATE, **how),
+    )
+    assert own.embedder == given.embedder == plain.embedder
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("nowhere.jinja", "neither a Jinja template nor a file"),
+        ("{% for", "cannot be applied to a question"),
+        ("{{ raise_exception('no') }}", "cannot be applied to a question"),
+    ],
+)
+def test_a_chat_template_that_is_none_is_told(given: str, words: str, target_folder: Path) -> None:
+    with pytest.raises(DraftpickError, match=words) as said:
+        Engine.load(str(target_folder), device="cpu", chat_template=given)
+    assert "\n" not in str(said.value)
 
 
 def test_load_from_a_folder(target_folder: Path, tmp_path: Path) -> None:

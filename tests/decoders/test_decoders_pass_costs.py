@@ -62,6 +62,18 @@ def counted(vocab: int = 5, context: int = 512) -> Counted:
     return Counted(ToyBackend.random(vocab, 1).table, context)
 
 
+def test_a_pass_between_and_beyond_the_measured_widths() -> None:
+    passes = PassCosts((10.0, 12.0, 14.0, 16.0, 20.0))
+    assert [passes(width) for width in range(1, 6)] == list(passes.verify_s)
+    assert passes(4.5) == pytest.approx(18)
+    # 10 more over the 4 tokens that follow the first, so 2.5 each; the last step alone took 4
+    assert passes(7) == pytest.approx(25)
+    assert IN_FOURS(33) == pytest.approx(9)  # as a pass over 33 rows costs there
+    assert FLAT(33) == 1
+    assert PassCosts((2.0,))(3) == 6
+    assert PassCosts((3.0, 1.0))(9) == 1  # noise: no pass gets cheaper with its width
+
+
 # -- the best place to end a draft ----------------------------------------------------------------
 
 
@@ -90,11 +102,6 @@ def test_the_best_cut_is_the_best_of_all(shares: list[float], seconds: list[floa
 
     best = passes.best_cut(chances)
     assert all(speed(best) >= speed(k) * (1 - 1e-12) for k in range(len(chances) + 1))
-
-
-def test_beyond_the_widest_a_token_costs_its_share() -> None:
-    passes = PassCosts((1.0, 3.0))
-    assert [passes(width) for width in (1, 2, 3, 4)] == [1.0, 3.0, 4.5, 6.0]
 
 
 # -- measured, and kept ---------------------------------------------------------------------------

@@ -227,7 +227,24 @@ def test_a_lens_is_a_norm_and_a_map(tiny_t5: Tiny) -> None:
     normed = states[2] / (states[2].square().mean() + 1e-6).sqrt() * lens.norm
     rows = target.model.lm_head.weight[vocab.to_target]
     same(head.score(head.read(states, 5)), rows @ (lens.lens @ normed) * 32**-0.5)
-    assert head.parameters == 32 + 32 * 32
+    assert head.adapter_parameters == 32 + 32 * 32
+    assert head.parameters == 32 + 32 * 32 + 4 * 32  # with the head's rows of four draft tokens
+
+
+@pytest.mark.parametrize("layer", [1, 2])
+def test_an_exit_counts_the_weights_that_it_reads(folder: Path, layer: int) -> None:
+    """Blocks below it without what reads the encoder's states, the lens, and the whole head."""
+    target = seq2seq(folder)
+    below = [p for b in target.model.decoder.block[:layer] for p in b.named_parameters()]
+    read = [p.numel() for name, p in below if "EncDecAttention.k" not in name]
+    kept = [p.numel() for name, p in below if "EncDecAttention.v" in name]
+    lens, head = 32 + 32 * 32, target.model.lm_head.weight.numel()
+    drafter = lens_exit(target, layer)
+    assert drafter.parameters == sum(read) - sum(kept) + lens + head
+    assert lens + head < drafter.parameters < target.parameters
+    result = run(target, method(drafter, FixedLength(3)), SOURCE, Request(12))
+    drafting = result.draft_calls - 1  # the first call reads the start token, by the lens alone
+    assert result.draft_work == drafting * drafter.parameters + lens
 
 
 def test_no_layer_runs_a_position_twice(folder: Path) -> None:

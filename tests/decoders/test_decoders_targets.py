@@ -151,3 +151,113 @@ def test_the_fingerprint_follows_the_weights(tiny: Tiny, tmp_path: Path) -> None
     content[-3] ^= 1
     weights.write_bytes(bytes(content))
     assert targets.fingerprint(tmp_path) != same
+
+
+def test_a_fingerprint_stays_what_policies_and_collections_carry(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(bytes(range(256)) * 600)
+    assert targets.fingerprint(tmp_path) == "5945b1ce"
+
+
+# -- pickles --------------------------------------------------------------------------------------
+
+
+def as_pickles(folder: Path, to: Path, shards: int = 1) -> Path:
+    """The same model as pytorch_model.bin, or as shards with their index."""
+    to.mkdir()
+    for name in ("config.json", "generation_config.json"):
+        (to / name).write_bytes((folder / name).read_bytes())
+    weights = transformers_model(folder).state_dict()
+    if shards == 1:
+        torch.save(weights, to / "pytorch_model.bin")
+        return to
+    where = {
+        name: f"pytorch_model-{at % shards + 1:05d}-of-{shards:05d}.bin"
+        for at, name in enumerate(weights)
+    }
+    for part in set(where.values()):
+        torch.save({name: weights[name] for name in weights if where[name] == part}, to / part)
+    index = {"metadata": {"total_size": 0}, "weight_map": where}
+    (to / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    return to
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_model_of_pickles_answers_as_its_safetensors(
+    shards: int, tiny: Tiny, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = as_pickles(tiny(), tmp_path / "pickles", shards)
+    target = targets.load_backend(folder, CPU, torch.float32)
+    assert isinstance(target, HFBackend)
+    said = capsys.readouterr().err
+    assert "using the transformers backend for pickles: its weights are pickled" in said
+    result = run(target, method(max_gram([*range(1, 16), 0], shortest=1), 3), [3, 1], Request(12))
+    assert result.ids == generate(transformers_model(tiny()), [3, 1], 12)
+    assert not targets.runs_layers(folder, "auto") and targets.runs_layers(tiny(), "auto")
+    with pytest.raises(DraftpickError, match="native backend cannot run pickles: its weights are"):
+        targets.load_backend(folder, CPU, torch.float32, "native")
+
+
+def test_pickles_have_fingerprints_of_their_own(tiny: Tiny, tmp_path: Path) -> None:
+    made = [
+        as_pickles(tiny(seed=seed), tmp_path / f"{seed}-{shards}", shards)
+        for seed in (0, 1)
+        for shards in (1, 2)
+    ]
+    assert len({targets.fingerprint(folder) for folder in [*made, tiny(), tiny(seed=1)]}) == 6
+    again = as_pickles(tiny(), tmp_path / "again")
+    assert targets.fingerprint(again) == targets.fingerprint(made[0])
+    # One weight in the middle of the file.
+    weights = torch.load(again / "pytorch_model.bin", weights_only=True)
+    weights["model.layers.1.mlp.down_proj.weight"][3, 5] += 1
+    torch.save(weights, again / "pytorch_model.bin")
+    assert targets.fingerprint(again) != targets.fingerprint(made[0])
+    (again / "pytorch_model.bin").unlink()
+    with pytest.raises(DraftpickError, match="holds no weights"):
+        targets.fingerprint(again)
+
+
+def test_safetensors_come_before_pickles(tiny: Tiny, tmp_path: Path) -> None:
+    both = as_pickles(tiny(seed=1), tmp_path / "both")
+    (both / "model.safetensors").write_bytes((tiny() / "model.safetensors").read_bytes())
+    assert targets.fingerprint(both) == targets.fingerprint(tiny())
+    assert isinstance(targets.load_backend(both, CPU, torch.float32), LlamaBackend)
+
+
+@pytest.mark.parametrize("harm", ["code", "cut", "gone"])
+def test_a_pickle_that_is_no_tensors_is_refused_in_one_sentence(
+    harm: str, tiny: Tiny, tmp_path: Path
+) -> None:
+    folder = as_pickles(tiny(), tmp_path / "bad", 2)
+    part = next(folder.glob("*.bin"))
+    if harm == "code":
+        torch.save({"weights": CPU, "run": pytest.raises}, part)
+    elif harm == "cut":
+        part.write_bytes(part.read_bytes()[:5000])
+    else:
+        part.unlink()
+    with pytest.raises(
+        DraftpickError, match=f"{part.name} cannot be read as tensors alone"
+    ) as said:
+        targets.load_backend(folder, CPU, torch.float32, "hf")
+    assert "\n" not in str(said.value) and "safetensors" in str(said.value)
+
+
+def test_a_hub_model_of_pickles_is_fetched(
+    tiny: Tiny,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    asked = []
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked.append(allow_patterns)
+        return str(tiny() if name == "some/safe" else tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
+    assert targets.resolve("some/old") == tmp_path
+    assert asked[1:] == [["pytorch_model*.bin"]]
+    assert (
+        capsys.readouterr().err == "some/old has no safetensors; fetching its pytorch_model*.bin\n"
+    )
+    assert targets.resolve("some/safe") == tiny() and len(asked) == 3

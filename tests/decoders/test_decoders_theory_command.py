@@ -83,7 +83,7 @@ def test_measured_costs_from_a_file(nested: bool, tmp_path: Path) -> None:
     (drafter,) = as_json(*arguments)["drafters"]
     assert drafter["best_k"] == 1  # a wider pass costs too much
     assert [row["cost"] for row in drafter["over_k"]] == pytest.approx(
-        [1.0, 1.1, 2.2, 0.3 + 2 * 4 / 3, 0.4 + 2 * 5 / 3]
+        [1.0, 1.1, 2.2, 0.3 + 2.5, 0.4 + 3.0]
     )
 
 

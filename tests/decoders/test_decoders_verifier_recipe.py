@@ -46,6 +46,7 @@ GOOD: dict[str, tuple[type, bool]] = {
     "{rule: bild_star, alpha: 2}": (SpeculativeCascade, False),
     "{rule: bild, rollback: 2}": (BiLD, False),
     "{rule: bild, rollback: 0}": (BiLD, True),
+    "{rule: bild, rollback: 2, keep_argmax: false}": (BiLD, False),
 }
 
 

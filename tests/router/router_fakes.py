@@ -51,6 +51,7 @@ class FakeEngine:
         self.fails = fails
         self.calls: list[tuple[str, str]] = []
         self.reused: list[bool] = []  # what every `prefill` was asked
+        self.seeds: list[int | None] = []  # of every `decode`
 
     @property
     def arm_names(self) -> list[str]:
@@ -81,6 +82,7 @@ class FakeEngine:
     ) -> DecodeResult:
         text = self.tokenizer.decode(prompt_ids)
         self.calls.append((arm, text))
+        self.seeds.append(request.seed)
         if self.fails is not None and self.fails in text:
             raise RuntimeError("the fake engine was told to fail here")
         words = text.rpartition(":")[2].upper()[: request.max_new_tokens]

@@ -6,8 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
+from scipy.stats import chi2_contingency, chisquare
 from typer.testing import CliRunner
 
 from collect.queries import shipped_folder
@@ -20,7 +22,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     """Every command gets the fake engine and the fake policy."""
     import policies
 
-    monkeypatch.setattr(route, "load_engine", lambda *_: engine)
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: engine)
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
 
 
@@ -51,15 +53,16 @@ def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def load(*given: Any) -> FakeEngine:
-        asked.append(given)
+    def load(*given: Any, chat_template: str | None) -> FakeEngine:
+        asked.append((*given, chat_template))
         return FakeEngine()
 
     monkeypatch.setattr(route, "load_engine", load)
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
-    assert cli.main(["generate", "hi", *how, "--context", "99", *more]) == 0
+    how += ["--context", "99", "--chat-template", "{{ 1 }}"]
+    assert cli.main(["generate", "hi", *how, *more]) == 0
     forced = (["wide"], Request()) if more else ()
-    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced)]
+    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced, "{{ 1 }}")]
 
 
 def test_prompts_from_a_file_in_every_form(
@@ -92,6 +95,54 @@ def test_a_failing_prompt_becomes_an_error_object(
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [row.get("text") for row in found] == ["ONE", None, "THREE"]
     assert found[1] == {"id": 7, "error": found[1]["error"]} and "empty" in found[1]["error"]
+
+
+def drawn(path: Path, capsys: pytest.CaptureFixture[str], *more: str) -> list[str]:
+    """The arms that `generate --dynamic` draws for a file."""
+    assert cli.main(["generate", "--prompts", str(path), "--dynamic", "--json", *more]) == 0
+    return [json.loads(line)["arm"] for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_prompt_has_a_draw_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The policy draws (autoregressive, small, wide) with .1, .7, .2 for prompts of even length."""
+    path, n = tmp_path / "prompts.jsonl", 1000
+    lines = [json.dumps({"prompt": "ab"} | ({"id": i} if i % 2 else {})) for i in range(n)]
+    path.write_text("\n".join(lines))
+    first = drawn(path, capsys, "--seed", "3")
+    assert first == drawn(path, capsys, "--seed", "3") != drawn(path, capsys, "--seed", "4")
+    arms, law = ["autoregressive", "small", "wide"], np.array([0.1, 0.7, 0.2])
+    seen = np.array([arms.index(arm) for arm in first])
+    assert chisquare(np.bincount(seen, minlength=3), n * law).pvalue > 0.01
+    pairs = np.histogram2d(seen[:-1], seen[1:], bins=3)[0]  # neighbours: a draw and the next
+    assert chi2_contingency(pairs).pvalue > 0.01
+    halves = np.histogram2d(seen[: n // 2], seen[n // 2 :], bins=3)[0]
+    assert chi2_contingency(halves).pvalue > 0.01
+    # An id keeps its draw wherever in the file it stands.
+    path.write_text("\n".join(reversed(lines)))
+    assert drawn(path, capsys, "--seed", "3")[::-1][1::2] == first[1::2]
+
+
+def test_seeds_of_prompts_and_turns(
+    tmp_path: Path, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "prompts.jsonl"
+    lines = [{"id": 1, "turns": ["a", "b"]}, "c", "d", {"id": "1", "prompt": "e"},
+             {"id": 1, "prompt": "f"}]  # fmt: skip
+    path.write_text("\n".join(map(json.dumps, lines)))
+    command = ["generate", "--prompts", str(path), "--arm", "wide", "--json"]
+    assert cli.main([*command, "--seed", "9"]) == 0
+    assert len(set(engine.seeds)) == len(engine.seeds) == 6, "each turn has its own"
+    assert all(seed is not None and seed != 9 for seed in engine.seeds)
+    engine.seeds.clear()
+    assert cli.main(command) == 0
+    assert engine.seeds == [None] * 6
+    engine.seeds.clear()
+    assert cli.main(["generate", "alone", "--arm", "wide", "--seed", "9"]) == 0
+    path.write_text(json.dumps(lines[0]))
+    assert cli.main([*command, "--seed", "9"]) == 0
+    assert engine.seeds[:2] == [9, 9] and engine.seeds[2] not in (9, None)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.records import DecodeResult
 from policies.errors import PolicyError
 from router.route import Router
 
@@ -74,3 +76,33 @@ def test_the_package_exports_the_router_lazily() -> None:
     assert "router.route" in sys.modules
     with pytest.raises(AttributeError):
         _ = package.nothing
+
+
+def test_without_a_policy_for_the_target_the_commands_are_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import policies
+    from router import route
+
+    class Other(FakeEngine):
+        def decode(self, arm: str, *rest: Any, **more: Any) -> DecodeResult:
+            if arm == "small":
+                raise DraftpickError("arm 'small': its drafter was made for another target")
+            return super().decode(arm, *rest, **more)
+
+    engine = Other()
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
+    commands = ["draftpick collect --target", "draftpick train", "--policy policy", "--arm autoreg"]
+    with pytest.raises(DraftpickError, match=r"no policy for fake-target.*another target") as said:
+        Router.from_pretrained("there").generate("abcd")
+    assert all(command in str(said.value) for command in commands)
+    # Where the user chose, the reason alone is told.
+    for router, arm in ((Router.from_pretrained("there", "mine"), None),
+                        (Router.from_pretrained("there"), "small")):  # fmt: skip
+        with pytest.raises(DraftpickError, match=r"^arm 'small'"):
+            router.generate("abcd", arm=arm)
+    monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(["wide", "huge"]))
+    with pytest.raises(PolicyError, match=r"the policy that ships.*missing: huge") as refused:
+        Router.from_pretrained("there")
+    assert all(command in str(refused.value) for command in commands)

@@ -61,6 +61,29 @@ def test_the_cell_of_two_questions() -> None:
     assert found.quality is None
 
 
+def test_three_averages_of_one_speed_up() -> None:
+    """A long answer that gains little, and short ones that gain much, in tasks of other sizes."""
+    long_ = Pair("rag", None, answer(100, 10.0, 5), answer(100, 11.0, 10))  # 1.1
+    short = [
+        Pair("qa", None, answer(10, 1.0, 5), answer(10, 2.0, 10)),  # 2
+        Pair("qa", None, answer(10, 1.0, 5), answer(10, 4.0, 10)),  # 4
+    ]
+    found = cell([long_, *short], samples=10)
+    assert found is not None
+    assert found.speedup_vs_ar == pytest.approx((120 / 12) / (120 / 17))
+    assert found.speedup_mean_over_tasks == pytest.approx((1.1 + 6 / 2) / 2)
+    assert found.speedup_mean_over_questions == pytest.approx((1.1 + 2 + 4) / 3)
+    one_task = cell(short, samples=10)
+    assert one_task is not None
+    assert one_task.speedup_mean_over_tasks == one_task.speedup_vs_ar == pytest.approx(3)
+    assert one_task.speedup_mean_over_questions == pytest.approx(3)
+    still = Pair("math", None, answer(0, 0.0, 0), answer(0, 0.0, 0))  # no ratio of its own
+    again = cell([long_, *short, still], samples=10)
+    assert again is not None
+    assert again.speedup_mean_over_tasks == found.speedup_mean_over_tasks
+    assert again.speedup_mean_over_questions == found.speedup_mean_over_questions
+
+
 def test_failed_answers_are_left_out_on_both_sides() -> None:
     failed = Answer(error="no")
     pairs = [*PAIRS, Pair("qa", None, failed, PAIRS[0].baseline)]
@@ -197,6 +220,9 @@ def test_summary_of_oracle_and_best_fixed() -> None:
     assert found["best_fixed"]["overall"]["speedup_vs_ar"] == pytest.approx(2.0)
     assert found["oracle"]["overall"]["speedup_vs_ar"] == pytest.approx(8 / 3)
     assert found["oracle"]["choices"] == {"qa": {"a": 1, "b": 1}}
+    assert found["best_fixed"]["overall"]["speedup_mean_over_questions"] > 2.0
     assert found["routed_vs_best_fixed"]["ratio"] == pytest.approx(1.0)
+    means = {"mean_over_tasks", "mean_over_questions"}
+    assert means < found["routed_vs_best_fixed"].keys()
     assert found["policy_overhead_s"] == pytest.approx(0.005)
     assert found["policy_overhead_share"] == pytest.approx(0.01 / 2.0)

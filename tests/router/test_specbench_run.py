@@ -11,6 +11,7 @@ from router_fakes import FakeEngine, FakePolicy
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request, Sampling
 from router.route import Router
+from router.specbench import markdown
 from router.specbench.bench import specbench
 from router.specbench.journal import read_rows
 from router.specbench.protocol import load_questions, select
@@ -45,7 +46,14 @@ def test_everything_is_written(router: Router, question_file: Path, tmp_path: Pa
     assert summary["policy_overhead_s"] > 0
     assert sum(summary["policy_choices"]["mt_bench"].values()) == 5  # turns
     assert summary["arms"]["wide"]["overall"]["differs_from_ar"] == 0
-    assert "| wide |" in (out / "summary.md").read_text()
+    page = (out / "summary.md").read_text()
+    assert page.count("| wide |") >= 4 and "| by task | by question |" in page
+    assert max(len(line) for line in page.splitlines() if line.startswith("|")) <= 80
+    older = json.loads((out / "summary.json").read_text())
+    for cells in (*older["arms"].values(), older["routed"], older["oracle"]):
+        cells["overall"].pop("speedup_mean_over_tasks")
+        cells["overall"].pop("speedup_mean_over_questions")
+    assert "| - | - |" in markdown.render(older), "a summary of an earlier version still renders"
     assert sorted(p.name for p in (out / "plots").iterdir()) == [
         "choices.png", "routed.png", "speedup.png",
     ]  # fmt: skip
@@ -221,6 +229,29 @@ def test_sampling_leaves_out_the_comparison_of_ids(
     request = replace(REQUEST, sampling=Sampling(temperature=0.8))
     summary = bench(router, question_file, tmp_path / "bench", request=request)
     assert summary["arms"]["wide"]["overall"]["differs_from_ar"] is None
+
+
+def test_progress_is_seen_without_a_terminal(
+    router: Router, question_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = router, load_questions([question_file]), REQUEST, tmp_path / "bench"
+    specbench(*arguments, arms=["wide"], policy_label="p")
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "3 methods: 0 of 6 questions, 0 s passed"
+    assert said[-1].startswith("3 methods: 6 of 6 questions, ")
+    specbench(*arguments, arms=["wide"], policy_label="p", quiet=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_every_question_and_turn_has_a_seed_and_methods_share_it(
+    router: Router, engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path / "bench", arms=["wide"])
+    text = {"tell a story": [], "shorter now": [], "write a poem please": []}  # type: ignore[var-annotated]
+    for (_, asked), seed in zip(engine.calls, engine.seeds, strict=True):
+        text.get(asked.rpartition("u:")[2], []).append(seed)
+    assert [len(set(seeds)) for seeds in text.values()] == [1, 1, 1]
+    assert len({seeds[0] for seeds in text.values()}) == 3
 
 
 def test_arms_are_chosen_by_name(router: Router, question_file: Path, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_sweep_that_cannot_be_is_told_before_a_model_is_loaded(
 
 @pytest.fixture
 def toy_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "load_engine", lambda target, arms, *_: ToyEngine(arms))
+    monkeypatch.setattr(route, "load_engine", lambda target, arms, *_, **__: ToyEngine(arms))
 
 
 def test_the_command_logs_to_mlflow(
@@ -185,7 +185,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     options: list[str], words: str, sweep_file: Path, question_file: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def load(*_: Any) -> None:
+    def load(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(route, "load_engine", load)

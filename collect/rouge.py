@@ -1,0 +1,100 @@
+"""ROUGE, by one convention for rewards, benchmarks and scripts: F-measures in [0, 1].
+
+The scores are those of the `rouge_score` package (Lin, 2004). What differs is what counts as a
+word: its own tokenizer knows a-z and 0-9 alone, so that identical Chinese or Russian texts score 0
+and German words fall apart at their umlauts. For ASCII text `words` gives exactly what it gives.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+WORDS = "unicode-1"  # the tokenizer in use, with its version: kept beside what was scored
+# As the package splits text by itself: for a number that a paper reports so. Stemmed: by Porter's
+# rules for English, as summaries are usually scored.
+ASCII, ASCII_STEMMED = "ascii", "ascii-stemmed"
+
+ZERO_WIDTH_SPACE = "\u200b"  # the one invisible character that parts words
+
+# Scripts that are written without spaces: each letter, with its marks, counts as a word.
+_UNSPACED = re.compile(
+    "["
+    "\u0e00-\u0eff"  # Thai, Lao
+    "\u1000-\u109f\ua9e0-\ua9ff\uaa60-\uaa7f"  # Myanmar
+    "\u1780-\u17ff"  # Khmer
+    "\u3005-\u3007\u3021-\u3029\u3038-\u303b\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # Han
+    "\U00020000-\U0003ffff"
+    "\u3040-\u30ff\u31f0-\u31ff\uff66-\uff9f\U0001aff0-\U0001b16f"  # Hiragana, Katakana
+    "]"
+)
+
+
+def words(text: str) -> list[str]:
+    """Runs of letters and digits with their combining marks, case folded; letters of scripts
+    without spaces (Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar) one by one.
+
+    Canonically equivalent texts give the same words. Invisible format characters, as the joiners
+    within Persian and Indic words, are left out.
+    """
+    folded = unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
+    found: list[str] = []
+    grows = False  # whether the last word may go on with a letter
+    marked = False  # whether it may go on with a mark
+    for character in folded:
+        kind = unicodedata.category(character)
+        if kind == "Cf" and character != ZERO_WIDTH_SPACE:
+            continue
+        if kind[0] == "M":
+            if marked:
+                found[-1] += character
+            continue
+        if kind[0] not in "LN":
+            grows = marked = False
+            continue
+        alone = _UNSPACED.match(character) is not None
+        if grows and not alone:
+            found[-1] += character
+        else:
+            found.append(character)
+        grows, marked = not alone, True
+    return found
+
+
+def rouge_l(target: str, text: str) -> float:
+    """ROUGE-L F-measure (Huang et al., section 3.1): words in common and in order."""
+    return scores(("rougeL",), target, text)["rougeL"]
+
+
+def scores(
+    kinds: Sequence[str], target: str, text: str, tokenizer: str = WORDS
+) -> dict[str, float]:
+    """F-measure of each kind, as `rouge_score` names them ("rouge2", "rougeL").
+
+    tokenizer: WORDS, or for a paper's number ASCII or ASCII_STEMMED.
+    """
+    found = _scorer(tuple(kinds), tokenizer).score(target, text)
+    return {kind: float(found[kind].fmeasure) for kind in kinds}
+
+
+@dataclass(frozen=True)
+class _Tokenizer:
+    """As `rouge_score` wants one."""
+
+    tokenize: Callable[[str], list[str]]
+
+
+@lru_cache
+def _scorer(kinds: tuple[str, ...], tokenizer: str) -> Any:
+    from rouge_score.rouge_scorer import RougeScorer
+
+    make = partial(RougeScorer, list(kinds))
+    if tokenizer == WORDS:
+        return make(tokenizer=_Tokenizer(words))
+    if tokenizer not in (ASCII, ASCII_STEMMED):
+        raise ValueError(f"no tokenizer {tokenizer!r}; known: {WORDS}, {ASCII}, {ASCII_STEMMED}")
+    return make(use_stemmer=tokenizer == ASCII_STEMMED)

@@ -1,0 +1,17 @@
+"""Seeds of a run's parts: independent of each other, the same when the run is repeated."""
+
+from __future__ import annotations
+
+import hashlib
+
+
+def derived_seed(seed: int, *names: object) -> int:
+    """The seed of one part of a run, for its arm's draw and its tokens' alike.
+
+    seed: of the whole run.
+    names: which part, told apart as they are printed; for instance a query's id and a turn.
+    Returns an integer in [0, 2^31) that depends on these alone: SHA-256 of them, so that the
+    numbers drawn from two parts' seeds are independent.
+    """
+    text = "\0".join(map(str, (seed, *names)))
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:4], "big") >> 1

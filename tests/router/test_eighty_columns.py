@@ -1,0 +1,128 @@
+"""At 80 columns every table shows all its figures, each in one piece."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from router_fakes import FakeEngine, FakePolicy
+from toy_engine import ToyEngine
+
+from decoders.records import Request
+from router.arms_view import arms_table
+from router.kinds_view import kinds_json, kinds_table
+from router.models_view import models_json, models_tables
+from router.route import Router
+from router.specbench import markdown
+from router.specbench.bench import result_tables, rich_tables, specbench
+from router.specbench.protocol import load_questions
+from router.theory import report as theory_report
+from router.theory.inputs import DrafterFigures
+from router.tradeoff import markdown as tradeoff_markdown
+from router.tradeoff.run import tradeoff
+from router.tradeoff.sweep import load_sweep
+
+FIGURE = re.compile(r"\d")
+
+
+def at_eighty(*tables: Any) -> str:
+    console = Console(width=80, file=io.StringIO(), force_terminal=False)
+    for table in tables:
+        console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert all(len(line) <= 80 for line in text.splitlines())
+    return text
+
+
+def whole(text: str, cells: Any) -> None:
+    for cell in cells:
+        assert cell.strip("*") in text, cell
+
+
+def test_arms() -> None:
+    text = at_eighty(arms_table())
+    figures = ["k=16", "min_confidence=0.0", "stop_below=0.12"]
+    whole(text, ["autoregressive", "draft-general", *figures])
+    assert "…" not in text
+
+
+def test_kinds() -> None:
+    text = at_eighty(kinds_table())
+    for entry in kinds_json():
+        for name, how in entry["fields"].items():
+            default = how.get("default")
+            if isinstance(default, int | float) and not isinstance(default, bool):
+                assert f"{name}={default}" in text
+    assert "…" not in text
+
+
+def test_models() -> None:
+    from router.models_view import acceptance, megabytes, millions
+
+    text = at_eighty(*models_tables(80))
+    for card in models_json():
+        figures = [millions(card["parameters"]), megabytes(card["size_bytes"])]
+        whole(text, [card["name"], *figures, acceptance(card["acceptance"])])
+    assert "…" not in text
+
+
+def test_specbench(tmp_path: Path, question_file: Path) -> None:
+    router = Router(FakeEngine(), FakePolicy())  # type: ignore[arg-type]
+    request, asked = Request(40), load_questions([question_file])
+    summary = specbench(router, asked, request, tmp_path / "b", policy_label="p", quiet=True)
+    # as many tasks as there are, and speeds as wide as they get
+    cells = summary["arms"]["wide"]
+    for task in ("rag", "summarization", "qa", "translation"):
+        summary["tasks"].setdefault(task, 10)
+        for arm in markdown.methods_of(summary).values():
+            arm.setdefault(task, dict(cells["overall"]))
+    text = at_eighty(*result_tables(summary, 80))
+    parts = (markdown.overall_table, markdown.answers_table, markdown.task_table)
+    for _, rows in (part(summary) for part in parts):
+        for row in rows:
+            whole(text, row)
+    assert "…" not in text
+    assert len(result_tables(summary)) == 3, "a pipe has room for each in one"
+
+
+def test_tradeoff(tmp_path: Path, question_file: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(
+        "sweep:\n"
+        "  length:\n"
+        "    arm: {kind: max_gram, shortest: 1}\n"
+        "    field: length.k\n"
+        "    values: [1, 4]\n"
+    )
+    swept = load_sweep(path)
+    engine, asked = ToyEngine(swept.arms), load_questions([question_file], 1)
+    summary = tradeoff(engine, swept, asked, Request(12), tmp_path / "out")
+    json.dumps(summary)
+    points = tradeoff_markdown.point_table(summary)
+    panels = [tradeoff_markdown.panel_table(p) for p in tradeoff_markdown.main_panels(summary)]
+    for headings, rows in (points, *panels):
+        text = at_eighty(*rich_tables("A title", headings, rows, 80))
+        for row in rows:
+            whole(text, row)
+        assert "…" not in text
+
+
+@pytest.mark.parametrize("verify", [None, tuple(1 + 0.1 * k for k in range(17))])
+def test_theory(verify: tuple[float, ...] | None) -> None:
+    drafters = [
+        DrafterFigures("recurrent-translation", 0.8, 0.05, verify),
+        DrafterFigures("draft-general", 0.7, 0.02, verify),
+        DrafterFigures("max-gram-long", 0.3, 0.001, verify),
+    ]
+    found = theory_report.report(drafters, None, 16)
+    text = at_eighty(*theory_report.tables_of(found), theory_report.table_1())
+    for drafter in found["drafters"]:
+        for row in drafter["over_k"]:
+            whole(text, [f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x"])
+    assert f"{found['horizontal']['speedup']:.2f}x" in text and "…" not in text
