@@ -29,13 +29,11 @@ from .tally import Clock, Tally
 
 
 @dataclass(frozen=True)
-class SpeculativeDecoding:
-    """The strategy of every arm that drafts: these three parts in the loop below."""
+class Drafting:
+    """What strategies with a drafter have in common."""
 
     name: str
     drafter: Drafter
-    verifier: Verifier
-    length: DraftLength
 
     @property
     def parameters(self) -> int:
@@ -44,6 +42,14 @@ class SpeculativeDecoding:
     @property
     def context(self) -> int:
         return self.drafter.context
+
+
+@dataclass(frozen=True)
+class SpeculativeDecoding(Drafting):
+    """The strategy of every arm that drafts: these parts in the loop below."""
+
+    verifier: Verifier
+    length: DraftLength
 
     def decode(self, job: Job) -> DecodeResult:
         return decode(self, job)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .records import Fitted, RewardTable
-from .training import Recipe, train
+from .training import Training, train
 
 if TYPE_CHECKING:
     import torch
@@ -17,31 +17,16 @@ def fit_exact(
     validation: RewardTable | None = None,
     seed: int = 0,
     *,
-    epochs: int = 30,
-    lr: float = 1e-3,
-    weight_decay: float = 1e-2,
-    batch_size: int = 64,
-    hidden: int = 512,
     entropy_bonus: float = 0.0,
-    standardise: bool = True,
-    keep_best: bool = False,
+    training: Training = Training(epochs=30),
 ) -> Fitted:
     """The same MLP as REINFORCE; minimise -sum_a pi(a|x) r(x, a) - entropy_bonus * H."""
-    recipe = Recipe(
-        epochs=epochs,
-        lr=lr,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        hidden=hidden,
-        standardise=standardise,
-        keep_best=keep_best,
-    )
 
     def loss(logits: Tensor, rewards: Tensor, generator: torch.Generator) -> Tensor:
         return exact_loss(logits, rewards, entropy_bonus)
 
-    options = vars(recipe) | {"entropy_bonus": entropy_bonus}
-    return train("exact", table, validation, seed, recipe, loss, options)
+    options = training.options() | {"entropy_bonus": entropy_bonus}
+    return train("exact", table, validation, seed, training, loss, options)
 
 
 def exact_loss(logits: Tensor, rewards: Tensor, entropy_bonus: float = 0.0) -> Tensor:

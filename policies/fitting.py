@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 from decoders.plugins import watched
@@ -15,6 +16,7 @@ from .logistic import fit_logistic
 from .records import Fit, Fitted, RewardTable
 from .regression import fit_regression
 from .reinforce import fit_reinforce
+from .training import Training
 
 POLICIES: dict[str, Fit] = {
     "reinforce": fit_reinforce,
@@ -30,9 +32,17 @@ watched("policy", POLICIES)
 
 
 def options_of(name: str) -> dict[str, Any]:
-    """The options that a policy's fit function takes, with their defaults."""
+    """The options that a policy's fit function takes, with their defaults: its keyword-only
+    arguments, and of a `Training` its fields."""
     if name not in POLICIES:
         raise unknown("policy", name, list(POLICIES))
+    found: dict[str, Any] = {}
+    for option, default in _keywords(name).items():
+        found |= asdict(default) if isinstance(default, Training) else {option: default}
+    return found
+
+
+def _keywords(name: str) -> dict[str, Any]:
     parameters = inspect.signature(POLICIES[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
@@ -63,4 +73,8 @@ def fit(
                 "the training and validation tables differ in arms, embedder, width or reward; "
                 "derive both from the same collection"
             )
+    for option, default in _keywords(name).items():
+        if isinstance(default, Training) and option not in options:
+            given = {f.name: options.pop(f.name) for f in fields(default) if f.name in options}
+            options[option] = replace(default, **given)
     return POLICIES[name](table, validation, seed, **options)

@@ -10,7 +10,7 @@ from .base import moments, origin_of
 from .errors import PolicyError, unknown
 from .network import Layer, NetworkPolicy
 from .records import Fitted, Float64, RewardTable
-from .training import Head, Recipe, train
+from .training import Head, Training, train
 
 if TYPE_CHECKING:
     import torch
@@ -28,13 +28,7 @@ def fit_regression(
     model: str = "ridge",
     ridge: float | None = None,
     temperature: float = 0.0,
-    epochs: int = 30,
-    lr: float = 1e-3,
-    weight_decay: float = 1e-2,
-    batch_size: int = 64,
-    hidden: int = 512,
-    standardise: bool = True,
-    keep_best: bool = False,
+    training: Training = Training(epochs=30),
 ) -> Fitted:
     """Reward regression and argmax.
 
@@ -44,18 +38,9 @@ def fit_regression(
     it so that sampling explores. Raises PolicyError on an option out of range.
     """
     if model == "ridge":
-        return _fit_ridge(table, seed, ridge, temperature, standardise)
+        return _fit_ridge(table, seed, ridge, temperature, training.standardise)
     if model != "mlp":
         raise unknown("regression model", model, MODELS)
-    recipe = Recipe(
-        epochs=epochs,
-        lr=lr,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        hidden=hidden,
-        standardise=standardise,
-        keep_best=keep_best,
-    )
     targets = table.filled().rewards
     center, scale = float(targets.mean()), float(targets.std()) or 1.0
 
@@ -63,9 +48,9 @@ def fit_regression(
         # Scaled targets, so that one learning rate serves rewards in [0, 1] and tokens/s alike.
         return (outputs - (rewards - center) / scale).square().mean()
 
-    options = vars(recipe) | {"model": model, "temperature": temperature}
+    options = training.options() | {"model": model, "temperature": temperature}
     head = Head("reward", temperature, center, scale)
-    return train("regression", table, validation, seed, recipe, loss, options, head)
+    return train("regression", table, validation, seed, training, loss, options, head)
 
 
 def _fit_ridge(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from .errors import unknown
 from .records import Fitted, RewardTable
-from .training import Recipe, train
+from .training import Training, train
 
 if TYPE_CHECKING:
     import torch
@@ -20,15 +20,9 @@ def fit_reinforce(
     validation: RewardTable | None = None,
     seed: int = 0,
     *,
-    epochs: int = 3,
-    lr: float = 1e-3,
-    weight_decay: float = 1e-2,
-    batch_size: int = 64,
-    hidden: int = 512,
     entropy_bonus: float = 0.0,
     baseline: str = "none",
-    standardise: bool = True,
-    keep_best: bool = False,
+    training: Training = Training(),
 ) -> Fitted:
     """Sample one arm per query and step; minimise -(r - b) log pi(a|x) - entropy_bonus * H.
 
@@ -38,21 +32,12 @@ def fit_reinforce(
     """
     if baseline not in BASELINES:
         raise unknown("baseline", baseline, BASELINES)
-    recipe = Recipe(
-        epochs=epochs,
-        lr=lr,
-        weight_decay=weight_decay,
-        batch_size=batch_size,
-        hidden=hidden,
-        standardise=standardise,
-        keep_best=keep_best,
-    )
 
     def loss(logits: Tensor, rewards: Tensor, generator: torch.Generator) -> Tensor:
         return reinforce_loss(logits, rewards, generator, entropy_bonus, baseline)
 
-    options = vars(recipe) | {"entropy_bonus": entropy_bonus, "baseline": baseline}
-    return train("reinforce", table, validation, seed, recipe, loss, options)
+    options = training.options() | {"entropy_bonus": entropy_bonus, "baseline": baseline}
+    return train("reinforce", table, validation, seed, training, loss, options)
 
 
 def reinforce_loss(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,7 +28,7 @@ CHOOSING_SHARE = 0.2  # of every task's training queries, for keep_best to choos
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Training:
     """Hyper-parameters. The defaults are the paper's (appendix A.3, table 9).
 
     hidden: width of both hidden layers. keep_best: end with the weights of the epoch whose greedy
@@ -41,12 +41,12 @@ class Recipe:
     epochs: int = 3
     lr: float = 1e-3
     weight_decay: float = 1e-2
-    betas: tuple[float, float] = (0.9, 0.99)
-    eps: float = 1e-8
     batch_size: int = 64
     hidden: int = 512
     standardise: bool = True
     keep_best: bool = False
+    betas: ClassVar[tuple[float, float]] = (0.9, 0.99)
+    eps: ClassVar[float] = 1e-8
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "hidden"):
@@ -54,6 +54,10 @@ class Recipe:
                 raise PolicyError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.lr > 0 or self.weight_decay < 0:
             raise PolicyError("lr must be above 0 and weight_decay at least 0")
+
+    def options(self) -> dict[str, Any]:
+        """What a policy remembers of them."""
+        return asdict(self) | {"betas": self.betas, "eps": self.eps}
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def train(
     table: RewardTable,
     validation: RewardTable | None,
     seed: int,
-    recipe: Recipe,
+    training: Training,
     loss: Loss,
     options: dict[str, Any],
     head: Head | None = None,
@@ -85,16 +89,20 @@ def train(
     import torch
 
     head = head or Head()
-    whole, (full, choosing) = table, _parts(table, recipe, seed)
+    whole, (full, choosing) = table, _parts(table, training, seed)
     table = full.filled()
-    mean, std = moments(table.embeddings, recipe.standardise)
+    mean, std = moments(table.embeddings, training.standardise)
     x = torch.tensor((table.embeddings - mean) / std)  # [n, d]
     rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
     generator = torch.Generator().manual_seed(seed)
-    widths = [table.dimension, recipe.hidden, recipe.hidden, len(table.arms)]
+    widths = [table.dimension, training.hidden, training.hidden, len(table.arms)]
     weights = _initial(widths, generator)
     optimiser = torch.optim.AdamW(
-        weights, recipe.lr, betas=recipe.betas, eps=recipe.eps, weight_decay=recipe.weight_decay
+        weights,
+        training.lr,
+        betas=training.betas,
+        eps=training.eps,
+        weight_decay=training.weight_decay,
     )
     origin = origin_of(name, whole, seed, options)
 
@@ -108,11 +116,11 @@ def train(
     history: list[EpochStats] = []
     best: tuple[float, NetworkPolicy] | None = None
     policy = snapshot()
-    for epoch in range(1, recipe.epochs + 1):
+    for epoch in range(1, training.epochs + 1):
         began, losses = time.perf_counter(), []
         order = torch.randperm(len(x), generator=generator)
-        for start in range(0, len(x), recipe.batch_size):
-            batch = order[start : start + recipe.batch_size]
+        for start in range(0, len(x), training.batch_size):
+            batch = order[start : start + training.batch_size]
             value = loss(_forward(weights, x[batch]), rewards[batch], generator)
             optimiser.zero_grad()
             value.backward()  # type: ignore[no-untyped-call]
@@ -128,9 +136,11 @@ def train(
     return Fitted(policy if best is None else best[1], history)
 
 
-def _parts(table: RewardTable, recipe: Recipe, seed: int) -> tuple[RewardTable, RewardTable | None]:
+def _parts(
+    table: RewardTable, training: Training, seed: int
+) -> tuple[RewardTable, RewardTable | None]:
     """What is trained on, and what keep_best chooses the epoch by; None where it is off."""
-    if not recipe.keep_best:
+    if not training.keep_best:
         return table, None
     usable = table.rows(np.flatnonzero(~np.isnan(table.rewards).all(axis=1)))
     kept, choosing = usable.split(CHOOSING_SHARE, seed)

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 import torch
 
 from ..drafters import begin
-from ..protocols import Drafter, DraftRequest, Job, opening, work
+from ..loop import Drafting
+from ..protocols import DraftRequest, Job, opening, work
 from ..records import DecodeResult
 from ..sampling import choose, confidence, penalised
 from ..tally import Tally
 
 
 @dataclass(frozen=True)
-class OracleCascade:
+class OracleCascade(Drafting):
     """One token at a time: the target's where the draft model's greatest raw probability is below
     the target's own by more than alpha, else the draft model's.
 
@@ -24,17 +25,7 @@ class OracleCascade:
     a pass of the target.
     """
 
-    name: str
-    drafter: Drafter
     alpha: float
-
-    @property
-    def parameters(self) -> int:
-        return self.drafter.parameters
-
-    @property
-    def context(self) -> int:
-        return self.drafter.context
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:

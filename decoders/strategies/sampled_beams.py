@@ -23,8 +23,8 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
-from ..loop import SpeculativeDecoding
-from ..protocols import Drafter, DraftLength, Job, opening
+from ..loop import Drafting, SpeculativeDecoding
+from ..protocols import DraftLength, Job, opening
 from ..records import DecodeResult, Proposal, Sampling, Verdict
 from ..sampling import penalised, probabilities
 from ..verify import Lossless
@@ -32,24 +32,14 @@ from ..verify.step import draft_distribution, residual, target_distribution
 
 
 @dataclass(frozen=True)
-class SampledBeams:
+class SampledBeams(Drafting):
     """beams: k. At temperature 0 all would be the same, and one is written: the target's answer.
 
     In the result calls and seconds are all beams'; rounds, drafted and accepted are the answer's.
     """
 
-    name: str
-    drafter: Drafter
     length: DraftLength
     beams: int
-
-    @property
-    def parameters(self) -> int:
-        return self.drafter.parameters
-
-    @property
-    def context(self) -> int:
-        return self.drafter.context
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:

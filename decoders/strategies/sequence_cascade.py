@@ -12,7 +12,7 @@ from torch import Tensor
 from ..chance import Chance
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
-from ..loop import SpeculativeDecoding
+from ..loop import Drafting, SpeculativeDecoding
 from ..protocols import DraftRequest, Job, opening
 from ..records import DecodeResult, Sampling
 from ..sampling import penalise, seen_mask
@@ -22,7 +22,7 @@ from ..verify import Lossless
 
 
 @dataclass(frozen=True)
-class SequenceCascade:
+class SequenceCascade(Drafting):
     """The draft model's answer stands where its probability is at least 1 - alpha: the mean of its
     tokens' (geometric), or unnormalised, as the paper states it, their product.
 
@@ -30,18 +30,9 @@ class SequenceCascade:
     accepted is all of them or none.
     """
 
-    name: str
     drafter: NeuralDrafter
     alpha: float
     normalised: bool = True
-
-    @property
-    def parameters(self) -> int:
-        return self.drafter.parameters
-
-    @property
-    def context(self) -> int:
-        return self.drafter.context
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:

@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import torch
 
 from ..drafters import begin
-from ..protocols import Drafter, DraftRequest, Job, opening, work
+from ..loop import Drafting
+from ..protocols import DraftRequest, Job, opening, work
 from ..records import DecodeResult
 from ..sampling import choose, penalised
 from ..tally import Tally
 
 
 @dataclass(frozen=True)
-class TokenCascade:
+class TokenCascade(Drafting):
     """One token at a time: the draft model's where its greatest raw probability is at least
     1 - alpha, else the target's.
 
@@ -26,17 +27,7 @@ class TokenCascade:
     token, as in the loop.
     """
 
-    name: str
-    drafter: Drafter
     alpha: float
-
-    @property
-    def parameters(self) -> int:
-        return self.drafter.parameters
-
-    @property
-    def context(self) -> int:
-        return self.drafter.context
 
     @torch.inference_mode()
     def decode(self, job: Job) -> DecodeResult:
