@@ -12,6 +12,8 @@ from .align.command import align
 from .listing import Listing
 
 if TYPE_CHECKING:
+    from decoders.arms import ArmRecipe
+
     from .engine import BatchDecoder, SweepEngine
     from .run import SweepReport
 
@@ -84,8 +86,9 @@ def collect(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What policies will read of a query. target (default): its own state, which costs "
-            "nothing. sentence: all-minilm-l6-v2. Or a sentence-transformers folder or hub id.",
+            help="What policies will read of a query: {collect.EMBEDDERS}, or a sentence-"
+            "transformers folder or hub id. target (default): its own state, which costs nothing; "
+            "sentence: all-minilm-l6-v2.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
@@ -136,6 +139,8 @@ def collect(
         return
     if out is None:
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
+    from decoders.arms import load_arms
+
     from .batch import SweepOptions
     from .embedders import OWN, load_embedder
     from .queries import first_per_task, read_queries, shipped
@@ -149,9 +154,10 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
+    declared = None if config is None else load_arms(config)  # and the plugins that it names
     reader = embedder and (load_embedder(embedder, device or "auto") or OWN)
     engine, batch = _load_engine(
-        target, dtype, device, backend, context, config, options.arms, chat_template
+        target, dtype, device, backend, context, declared, options.arms, chat_template
     )
     report = _sweep(engine, batch, asked, out, options, reader)
     if as_json:
@@ -207,7 +213,7 @@ def _load_engine(
     device: str | None,
     backend: str | None,
     context: int | None,
-    config: Path | None,
+    declared: dict[str, ArmRecipe] | None,
     only: tuple[str, ...],
     chat_template: str | None,
 ) -> tuple[SweepEngine, BatchDecoder]:
@@ -224,7 +230,7 @@ def _load_engine(
     }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
     given = {name: value for name, value in named.items() if value is not None}
-    engine = Engine.load(arms=config, only=arms, **given)
+    engine = Engine.load(arms=declared, only=arms, **given)
     return engine, Batch(engine)
 
 

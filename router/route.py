@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
+from decoders import plugins
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import DecodeResult, Request, Sampling
 
@@ -155,8 +156,12 @@ class Router:
         often; None for where it was when the policy was trained.
         """
         import policies
+        from decoders.arms import load_arms
 
-        # The policy first: a wrong name should not cost the load of a model.
+        # Before the model: a wrong name should not cost its load. The arms first, as the policy may
+        # be of a kind that a plugin named by their file brings.
+        plugins.load()
+        declared = None if arms is None else load_arms(Path(arms))
         chosen = (
             policies.load(DEFAULT_POLICY if policy is None else policy)
             if policy is None or isinstance(policy, str | Path)
@@ -164,7 +169,7 @@ class Router:
         )
         reader = embedder_of(chosen, embedder, device)
         engine = load_engine(
-            target, arms, dtype, device, backend, context, chat_template=chat_template
+            target, declared, dtype, device, backend, context, chat_template=chat_template
         )
         try:
             router = cls(engine, chosen, reader)

@@ -320,6 +320,15 @@ def test_the_reward_to_add_works(parts: Any) -> None:
     assert REWARDS["tokens-per-round"].function(row, context) == 3.0
 
 
+def test_the_embedder_to_add_works(parts: Any) -> None:
+    from collect import load_embedder
+
+    found = load_embedder("letters")
+    assert found is not None
+    assert found.embed(["Bab 7", ""])[:, :2].tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert load_embedder(found.name) is not None
+
+
 def test_the_measure_to_add_works(parts: Any) -> None:
     from router.specbench.quality import quality
 

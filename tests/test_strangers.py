@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -93,6 +94,9 @@ TAKEN = {
     "draft length": "from decoders import LENGTHS as parts, DraftingRecipe as part; name = 'fixed'",
     "policy": "from policies import POLICIES as parts, fit_knn as part; name = 'exact'",
     "policy kind": "from policies import KINDS as parts, BasePolicy as part; name = 'constant'",
+    "embedder": "from collect import EMBEDDERS as parts, Reward as part; name = 'target'",
+    "backend": "from decoders import BACKENDS as parts, Backend as part; name = 'hf'",
+    "measure": "from router import SCORES as parts, Router as part; name = 'rouge_l'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
 }
 
@@ -280,8 +284,7 @@ json.dump(done, sys.__stdout__)
 @pytest.mark.slow
 def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Path) -> None:
     """A drafter, a verifier rule, a draft length, a backend, a policy with a class of its own, a
-    reward and a task with its measure, none of them known to this repository."""
-    # an embedder is the eighth: its module in CONTRIBUTING.md, and --embedder with `collect` below
+    reward, an embedder and a task with its measure, none of them known to this repository."""
     site = tmp_path / "site"
     site.mkdir()
     write_my_parts(site)
@@ -299,7 +302,8 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     ours = [*how, "--backend", "rereading", "--max-new-tokens", "12"]
     results = run(
         [
-            ["collect", "--queries", "q.jsonl", "--out", "rewards", "--json", *ours],
+            ["collect", "--queries", "q.jsonl", "--out", "rewards", "--json",
+             "--embedder", "letters", *ours],
             ["collect", "--summary", "rewards", "--reward", "tokens-per-round", "--json"],
             ["train", "--rewards", "rewards", "--policy", "centroid", "--set", "smoothing=2",
              "--reward", "tokens-per-round", "--out", "policy", "--json",
@@ -326,6 +330,9 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert summary["arms"]["autoregressive"]["mean"]["overall"] == 1.0
     assert summary["arms"]["loose"]["mean"]["overall"] >= 1.0
     assert "greedy" in trained["values"]
+    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["embedder"] == (
+        "letters@000001"
+    )
     assert routed["arm"] in summary["arms"]
     assert again["drafted"] > 0
     assert again["ids"] == through_hf["ids"], "a backend of one's own is as lossless as ours"
@@ -339,8 +346,21 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")
     assert "compiled, rereading" in results[8][2]
 
+    # a module that the arms file names will do, where nothing is installed
+    shutil.rmtree(site / "my_parts-1.2.dist-info")
+    (tmp_path / "named.yaml").write_text(f"plugins: [my_parts]\n{ARMS}")
+    named = ["named.yaml" if word == "arms.yaml" else word for word in ours]
+    commands = [
+        ["generate", "w8 w9 w10", "--policy", "policy", "--json", *named],
+        ["collect", "--queries", "q.jsonl", "--limit", "1", "--out", "again", "--json",
+         "--embedder", "letters", *named],
+    ]  # fmt: skip
+    found = run(commands, tmp_path, site)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert json.loads(found[0][1])["ids"] == routed["ids"]
+
     # without the package each of its parts is missing, and that is what is said
-    without = [["generate", "w8", "--policy", "policy", *ours], ["arms", "--config", "arms.yaml"]]
+    without = [["generate", "w8", "--policy", "policy"], ["arms", "--config", "arms.yaml"]]
     found = run(without, tmp_path)
     assert [code for code, _, _ in found] == [2, 2]
     assert "of the kind 'centroid', which is not registered here" in found[0][2]
