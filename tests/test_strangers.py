@@ -227,6 +227,127 @@ def test_a_tree_is_known_by_its_proposals() -> None:
     assert not any(forced.agree[1:])
 
 
+class Third:
+    """A backend of no class that is known here, which has all that the native one has."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner = inner
+        self.held: list[int] = []  # what `prefill` was told of
+
+    def prefill(self, prompt_ids: list[int], held: int = 0) -> Any:
+        self.held.append(held)
+        return self.inner.prefill(prompt_ids, held)
+
+
+def forwarded(name: str) -> property:
+    return property(lambda third: getattr(third.inner, name))
+
+
+for name in (
+    "ahead", "context", "device", "dtype", "embed", "exit_hidden", "extend", "extend_until",
+    "final_states", "head_rows", "keep_states", "length", "lower", "lower_parameters",
+    "open_exit", "parameters", "prompts_read", "read_out", "state_size", "truncate", "vocab_size",
+):  # fmt: skip
+    setattr(Third, name, forwarded(name))
+
+
+def native(model: Path) -> Any:
+    from decoders.models import targets
+
+    return targets.load_backend(model, torch.device("cpu"), torch.float32, "native")
+
+
+def test_a_backend_is_asked_what_it_can_do(model: Path) -> None:
+    """An exit after its layers, a prompt that is not read again: by protocol, not by class."""
+    from decoders.arms import recipe
+
+    arms = {
+        "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
+        "exit": recipe(name="exit", kind="early_exit", layer=1),
+    }
+    prompt, request = [5, 6, 7, 8], decoders.Request(20)
+    ours = decoders.Engine(native(model), arms).decode("exit", prompt, request)
+    target = Third(native(model))
+    engine = decoders.Engine(target, arms)
+    theirs = engine.decode("exit", prompt, request)
+    assert theirs.ids == ours.ids == engine.decode("autoregressive", prompt, request).ids
+    assert (theirs.rounds, theirs.accepted) == (ours.rounds, ours.accepted)
+    assert theirs.accepted > 0
+    engine.prefill([*prompt, 9], reuse=True)
+    assert target.held[-1] == len(prompt)
+
+
+def test_an_adapter_of_another_backend_is_refused(model: Path, tmp_path: Path) -> None:
+    from decoders.arms import recipe
+    from decoders.backends.early_exit import Adapter
+
+    Adapter.plain(native(model), 1).save(tmp_path)
+    arm = recipe(name="early", kind="early_exit", drafter=str(tmp_path))
+    engine = decoders.Engine(Third(native(model)), {"early": arm})
+    with pytest.raises(DraftpickError, match=r"arm 'early': .*, and this one is a Third; give"):
+        engine.decode("early", [5, 6], decoders.Request(4))
+
+
+def test_an_exit_of_a_backend_that_cannot_read_it(model: Path) -> None:
+    from decoders.arms import recipe
+
+    bare = type("Bare", (), {k: v for k, v in vars(Third).items() if k != "read_out"})
+    arm = recipe(name="early", kind="early_exit", layer=1)
+    engine = decoders.Engine(bare(native(model)), {"early": arm})
+    with pytest.raises(DraftpickError, match=r"arm 'early': the backend Bare has no `read_out`"):
+        engine.decode("early", [5, 6], decoders.Request(4))
+
+
+def test_an_unknown_backend_is_named_before_anything_is_loaded() -> None:
+    with pytest.raises(DraftpickError, match="unknown backend 'onnx'; use auto, native, hf"):
+        decoders.Engine.load("/no/such/model", backend="onnx")
+
+
+def test_a_tree_is_for_the_lossless_verifier_whoever_drafts_it(site: Path) -> None:
+    from decoders.arms import recipe
+
+    source = """
+    from decoders import KINDS, DraftingRecipe
+
+    class Bush(DraftingRecipe):
+        @property
+        def branches(self):
+            return True
+
+    KINDS["bush"] = Bush
+    """
+    install(site, "bushes", source, "bushes = bushes")
+    plugins.load()
+    assert recipe(kind="bush").lossless
+    with pytest.raises(ValueError, match="a tree is verified losslessly"):
+        recipe(kind="bush", verifier={"rule": "lossy", "alpha": 0.1})
+    with pytest.raises(ValueError, match="kind: 'bush' is for the target's review alone"):
+        recipe(kind="vertical", review="x", inner={"kind": "bush"})
+
+
+def test_an_unknown_length_keeps_its_path(tmp_path: Path) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text("arms: {a: {kind: max_gram, length: {kind: endless}}}")
+    says = "a.length.kind: 'endless' is not known; give one of fixed, adaptive, scheduled"
+    with pytest.raises(DraftpickError, match=says):
+        decoders.load_arms(path)
+
+
+def test_a_measure_that_there_is_not_is_told_before_the_first_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from router import MEASURES
+    from router.specbench.protocol import load_questions
+
+    path = tmp_path / "q.jsonl"
+    path.write_text('{"id": "1", "task": "code", "turns": ["?"]}\n')
+    assert load_questions([path])[0].task == "code"
+    monkeypatch.setitem(MEASURES, "code", "tests_passed")
+    says = "unknown measure of the task 'code': 'tests_passed'; known: bleu, exact_match, rouge_2"
+    with pytest.raises(DraftpickError, match=says):
+        load_questions([path])
+
+
 # -- a package with a part of every kind, through the command line --------------------------------
 
 WORDS = [f"w{i}" for i in range(120)]  # costs are measured on ids below 98

@@ -63,6 +63,8 @@ class DraftingRecipe(ArmRecipe):
                 f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
                 "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
             )
+        if self.branches and not isinstance(self.verifier, LosslessRule):
+            raise ValueError("a tree is verified losslessly; leave `verifier` out")
         return self
 
     @property

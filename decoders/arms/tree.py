@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 from ..tree_shape import TreeShape
 from .base import DraftingRecipe
 from .neural import DraftModelRecipe
-from .verifier import LosslessRule
 
 if TYPE_CHECKING:
     from ..protocols import Backend, Drafter
@@ -33,8 +32,6 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
 
 def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
     """Of an arm that drafts it. Raises ValueError."""
-    if not isinstance(arm.verifier, LosslessRule):
-        raise ValueError("a tree is verified losslessly; leave `verifier` out")
     require_bounds(shape, arm.length.longest)
 
 

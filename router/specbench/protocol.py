@@ -10,6 +10,8 @@ from pathlib import Path
 from collect.queries import Query, ordered, read_queries
 from decoders.errors import DraftpickError, NoSuchName
 
+from .quality import check_measures
+
 _SPEC_BENCH_NAMES = {"math": "math_reasoning"}
 
 
@@ -21,7 +23,8 @@ def load_questions(
 ) -> list[Query]:
     """Read question files and keep `limit` questions a task, or all of them.
 
-    Raises DraftpickError for a missing or bad file, a repeated id, or a task that no question has.
+    Raises DraftpickError for a missing or bad file, a repeated id, a task that no question has,
+    or one that is to be judged by an unknown measure.
     """
     if limit is not None and limit < 1:
         raise DraftpickError(f"--limit must be at least 1 question a task, not {limit}")
@@ -31,6 +34,8 @@ def load_questions(
         if task not in found:
             raise NoSuchName("task", task, found)
     queries = [query for query in queries if not tasks or query.task in tasks]
+    for task in {query.task for query in queries}:
+        check_measures(task)
     return select(queries, limit, seed)
 
 

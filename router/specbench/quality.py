@@ -24,6 +24,7 @@ MEASURES: dict[str, str] = {
 }
 
 USUAL = "rouge_l"
+BLEU = "bleu"  # of all answers together, the others of each
 UNJUDGED = ("mt_bench",)  # chats: a reference is one good answer of many
 
 # Every measure that says something of a task's answers, the one that papers report first.
@@ -101,12 +102,17 @@ def judged_by(task: str) -> tuple[str, ...]:
     return JUDGED_BY.get(task, () if usual is None else (usual,))
 
 
+def check_measures(task: str) -> None:
+    """Raises NoSuchName where the task is to be judged by a measure that there is not."""
+    for measure in judged_by(task):
+        if measure not in (BLEU, *SCORES):
+            raise NoSuchName(f"measure of the task {task!r}:", measure, [BLEU, *SCORES])
+
+
 def score(measure: str, texts: Sequence[str], references: Sequence[str]) -> float:
     """One measure over answers and their references, at least one of each."""
-    if measure == "bleu":
+    if measure == BLEU:
         return bleu(texts, references)
-    if measure not in SCORES:
-        raise NoSuchName("measure", measure, ["bleu", *SCORES])
     pairs = zip(texts, references, strict=True)
     return sum(SCORES[measure](text, reference) for text, reference in pairs) / len(texts)
 
