@@ -29,6 +29,7 @@ from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.offline.batch import Batch
 from decoders.provenance import hardware, versions
+from decoders.zoo import TARGET
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--batch", type=int, default=0, help="queries at once; 0: 16, 120 on CUDA")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="then no more batches")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--dtype", default="bfloat16")

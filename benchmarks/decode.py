@@ -49,6 +49,7 @@ from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.models import targets
 from decoders.provenance import hardware, versions
+from decoders.zoo import TARGET
 
 PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with
 COMPILED = "transformers compiled"
@@ -85,7 +86,7 @@ def main() -> None:
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument(
         "--assistant", help="draft model folder for transformers' assisted decoding"
     )

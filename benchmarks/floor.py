@@ -37,6 +37,7 @@ from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.offline.costs import CONTEXT
 from decoders.provenance import hardware, versions
+from decoders.zoo import TARGET
 
 REPEATS = {"cpu": 15, "cuda": 40}
 EVENTS = 12  # times by the GPU's own clock
@@ -66,7 +67,7 @@ KERNELS = {  # parts of CUDA kernels' names, the first that fits
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument(
         "--dtype", nargs="+", default=["bfloat16"], help="int4:graphs is int4 with that backend"
     )

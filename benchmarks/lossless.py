@@ -35,6 +35,7 @@ from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.models import targets
 from decoders.provenance import hardware, versions
+from decoders.zoo import TARGET
 
 # float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and
 # 32, where its largest logits are, are 0.125 wide
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--queries", nargs="+", type=Path, required=True)
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--limit", type=int, default=0, help="queries a task, 0 for all")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--arms", default="", help="comma-separated; all of the file by default")
     parser.add_argument("--against", choices=("transformers", "self"), default="transformers")

@@ -11,6 +11,7 @@ the same options, the run goes on; with --no-ask it sums up what is there.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from decoders import Engine, Request, Sampling
 from decoders.costs.theory import swi
 from decoders.files import write_atomically
 from decoders.provenance import measured_on
+from decoders.zoo import TARGET
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY, judged_by
@@ -39,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--limit", type=int, default=3, help="queries a task")
     parser.add_argument("--max-new-tokens", type=int, default=64)
     parser.add_argument("--temperatures", nargs="+", type=float, default=[0.0, 1.0])
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--dtype", default="bfloat16")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--seed", type=int, default=0)
@@ -155,16 +157,13 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
 
 def swi_of(engine: Engine, rows: Sequence[Row], arm: str) -> float | None:
     """Parameters as costs; None where a row does not say what the drafter read."""
-    turns = [turn for row in rows for turn in row.answers[arm].turns]
-    drafted = [turn.draft_work for turn in turns]
-    if None in drafted:
+    results = [turn.result for row in rows for turn in row.answers[arm].turns]
+    drafted = sum(result.draft_work for result in results)
+    if math.isnan(drafted):
         return None
     target = engine.target.parameters
-    passes = [
-        (sum(turn.target_calls for turn in turns), target),
-        (1, sum(work or 0 for work in drafted)),
-    ]
-    return swi(sum(len(turn.ids) for turn in turns), target, passes)
+    passes = [(sum(result.target_calls for result in results), target), (1, drafted)]
+    return swi(sum(len(result.ids) for result in results), target, passes)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from collect.align.tokens import Text, save
 from collect.queries import read_queries
 from decoders.errors import DraftpickError
 from decoders.models import targets
+from decoders.zoo import TARGET
 
 
 def texts(queries: list[Path], outputs: list[Path], target: str, most: int) -> Iterator[Text]:
@@ -43,7 +44,7 @@ def main() -> None:
     parser.add_argument("--queries", type=Path, nargs="+", required=True, help="query files")
     parser.add_argument("--outputs", type=Path, nargs="+", required=True, help="outputs files")
     parser.add_argument("--out", type=Path, required=True, help="token file, .npz")
-    parser.add_argument("--target", default="smollm2-135m-instruct", help="whose tokens")
+    parser.add_argument("--target", default=TARGET, help="whose tokens")
     parser.add_argument("--most", type=int, default=-1, help="lines of each outputs file; -1: all")
     given = parser.parse_args()
     save(given.out, texts(given.queries, given.outputs, given.target, given.most))

@@ -19,6 +19,7 @@ from rich.table import Table
 
 from collect.queries import first_per_task, read_queries, shipped
 from decoders import Engine
+from decoders.zoo import TARGET
 
 DTYPES = ("float32", "bfloat16", "int8", "int4")
 GIVEN, READ, AT_ONCE = 8, 256, 16
@@ -28,7 +29,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
     parser.add_argument("--limit", type=int, default=10, help="queries a task")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     given = parser.parse_args()
 
     engines = {

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from decoders.models import targets
+from decoders.zoo import TARGET
 
 COPIED = (
     "tokenizer.json",
@@ -36,7 +37,7 @@ COPIED = (
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("out", type=Path, help="folder to fill")
-    parser.add_argument("--tokenizer-of", default="smollm2-135m-instruct")
+    parser.add_argument("--tokenizer-of", default=TARGET)
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--layers", type=int, default=16)
     parser.add_argument("--heads", type=int, default=32)

@@ -34,6 +34,7 @@ from collect.queries import read_queries
 from decoders import Engine, Request
 from decoders.provenance import hardware, versions
 from decoders.records import Sampling
+from decoders.zoo import TARGET
 from policies import RewardTable, fit
 
 BASE = "autoregressive"
@@ -47,7 +48,7 @@ def main() -> None:
     asked = commands.add_parser("measure", help="time every arm on every query")
     asked.add_argument("--queries", nargs="+", type=Path, required=True)
     asked.add_argument("--out", required=True, help="OUT.jsonl and OUT.npz")
-    asked.add_argument("--target", default="smollm2-135m-instruct")
+    asked.add_argument("--target", default=TARGET)
     asked.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     asked.add_argument("--arms", default="", help="comma-separated; default: all of the file")
     asked.add_argument("--limit", type=int, default=0, help="queries a task; 0 for all")

@@ -43,6 +43,7 @@ from collect.align.tokens import load
 from decoders.backends.llama import LlamaBackend
 from decoders.errors import DraftpickError
 from decoders.models import targets
+from decoders.zoo import TARGET
 
 GROUPS = {
     "math": ("math",),
@@ -143,7 +144,7 @@ def options() -> argparse.ArgumentParser:
     )
     parser.add_argument("--tokens", type=Path, nargs="+", required=True, help="token files")
     parser.add_argument("--out", type=Path, required=True, help="folder for drafters and curves")
-    parser.add_argument("--target", default="smollm2-135m-instruct", help="model to draft for")
+    parser.add_argument("--target", default=TARGET, help="model to draft for")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
     parser.add_argument("--plan", type=Path, help="JSON list of stages")
     parser.add_argument("--specialists", type=float, help="minutes of each, after a generalist")

@@ -38,6 +38,7 @@ from decoders.backends.recorded import cuda_graphs
 from decoders.models import targets
 from decoders.offline.stack import Stack
 from decoders.offline.writer import Answer, Ask, Writer
+from decoders.zoo import TARGET
 
 OWN = "own"  # the task of conversations that the target made up
 COOL, WARM = 0.7, 1.0
@@ -304,7 +305,7 @@ def _chat(tokenizer: Any, texts: Sequence[str]) -> list[str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--target", default="smollm2-135m-instruct")
+    parser.add_argument("--target", default=TARGET)
     parser.add_argument("--queries", type=Path, nargs="+", required=True, help="files or folders")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--minutes", type=float, help="no new answers are begun after so many")

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from collect.queries import Query
 from decoders.errors import DraftpickError
+from decoders.offline.records import Replay
 from decoders.records import Request
 from decoders.seeds import derived_seed
 
@@ -221,13 +222,10 @@ def _arm_rows(
         written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
-        replays = [_Replay.without_drafts(ids) for ids in targets]
+        replays = [Replay.without_drafts(ids) for ids in targets]
     else:
         written = batch.arm(arm.name, prompts, options.max_new_tokens)
-        made = written.replays
-        if made is None:
-            made = batch.teacher_forced(arm.name, prompts, targets)
-        replays = [_Replay(tuple(r.agree), r.rounds, r.drafted, r.accepted) for r in made]
+        replays = written.replays or batch.teacher_forced(arm.name, prompts, targets)
     live = written.replays is not None
     rows = []
     for (prompt, answer), ids, replay in zip(group, written.ids, replays, strict=True):
@@ -248,23 +246,10 @@ def _arm_rows(
                 output_ids=tuple(ids),
                 text=text,
                 target_ids=tuple(answer.ids),
-                agree=replay.agree,
+                agree=tuple(replay.agree),
             )
         )
     return rows
-
-
-@dataclass(frozen=True)
-class _Replay:
-    agree: tuple[bool, ...]
-    rounds: int
-    drafted: int
-    accepted: int
-
-    @classmethod
-    def without_drafts(cls, target_ids: Sequence[int]) -> _Replay:
-        # The prompt's own pass gives the first token, each round one more.
-        return cls(agree=(), rounds=max(len(target_ids) - 1, 0), drafted=0, accepted=0)
 
 
 def _text(engine: SweepEngine, ids: Iterable[int]) -> str:

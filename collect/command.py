@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.options import EngineOptions
+
 from .align.command import align
 from .listing import Listing
+from .options import AsJson, engine_options, names_in, takes
 
 if TYPE_CHECKING:
-    from decoders.arms import ArmRecipe
-
     from .engine import BatchDecoder, SweepEngine
     from .run import SweepReport
 
@@ -46,7 +48,9 @@ def mount(app: typer.Typer) -> None:
     app.command("align")(align)
 
 
+@takes(options=engine_options)
 def collect(
+    *,
     more: Annotated[
         list[Path] | None, typer.Argument(metavar="FILE", help="More query files.")
     ] = None,
@@ -92,26 +96,7 @@ def collect(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
-    target: Annotated[
-        str | None,
-        typer.Option(help="The large model: a known name, hub id, folder or .gguf file."),
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16, int8 or int4.")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    backend: Annotated[str | None, typer.Option(help="{decoders.BACKENDS}.")] = None,
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
-    ] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|TEXT",
-            help="Jinja chat template, or its file; default: the tokenizer's own.",
-        ),
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(metavar="YAML", help="Your own arms, instead of those shipped.")
-    ] = None,
+    options: EngineOptions,
     summary: Annotated[
         Path | None,
         typer.Option(
@@ -125,7 +110,7 @@ def collect(
         float,
         typer.Option(help="With --summary: weight of likeness against cost, 1 = likeness alone."),
     ] = 0.5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     from decoders.errors import DraftpickError
 
@@ -139,14 +124,12 @@ def collect(
         return
     if out is None:
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
-    from decoders.arms import load_arms
-
     from .batch import SweepOptions
     from .embedders import OWN, load_embedder
     from .queries import first_per_task, read_queries, shipped
 
-    options = SweepOptions(
-        arms=_names(arms),
+    how = SweepOptions(
+        arms=tuple(names_in(arms)),
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
         measure=measure,
@@ -154,12 +137,11 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
-    declared = None if config is None else load_arms(config)  # and the plugins that it names
-    reader = embedder and (load_embedder(embedder, device or "auto") or OWN)
-    engine, batch = _load_engine(
-        target, dtype, device, backend, context, declared, options.arms, chat_template
-    )
-    report = _sweep(engine, batch, asked, out, options, reader)
+    if options.arms is not None:  # the file may name plugins
+        options = replace(options, arms=options.recipes())
+    reader = embedder and (load_embedder(embedder, options.device) or OWN)
+    engine, batch = _load_engine(options, how.arms)
+    report = _sweep(engine, batch, asked, out, how, reader)
     if as_json:
         from dataclasses import asdict
 
@@ -207,30 +189,15 @@ def _embedded(report: SweepReport) -> str:
     return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
 
 
-def _load_engine(
-    target: str | None,
-    dtype: str | None,
-    device: str | None,
-    backend: str | None,
-    context: int | None,
-    declared: dict[str, ArmRecipe] | None,
-    only: tuple[str, ...],
-    chat_template: str | None,
-) -> tuple[SweepEngine, BatchDecoder]:
-    """The engine with the defaults it has itself for what was not asked. only: arms; the target
-    itself, whose answers all are compared with, is always there. With it what decodes many prompts
-    at once."""
+def _load_engine(options: EngineOptions, only: tuple[str, ...]) -> tuple[SweepEngine, BatchDecoder]:
+    """An engine, and what decodes many prompts at once through it. only: arms; the target itself,
+    whose answers all are compared with, is always there."""
     from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
     from decoders.offline.batch import Batch
 
-    named: dict[str, Any] = {
-        "target": target, "dtype": dtype, "device": device, "backend": backend, "context": context,
-        "chat_template": chat_template,
-    }  # fmt: skip
     arms = [AUTOREGRESSIVE, *only] if only else None
-    given = {name: value for name, value in named.items() if value is not None}
-    engine = Engine.load(arms=declared, only=arms, **given)
+    engine = Engine.from_options(options, only=arms)
     return engine, Batch(engine)
 
 
@@ -248,7 +215,3 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
         console.print(table)
     for line in found.error_examples:
         typer.echo(f"error: {line}")
-
-
-def _names(listed: str | None) -> tuple[str, ...]:
-    return tuple(name.strip() for name in (listed or "").split(",") if name.strip())

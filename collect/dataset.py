@@ -24,10 +24,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from filelock import FileLock, Timeout
 
+from decoders.costs.measured import Costs
 from decoders.errors import Damaged, DraftpickError
 from decoders.files import replacing
 
-from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+from .records import ArmInfo, OutcomeRow, QueryRow
 
 if TYPE_CHECKING:
     import datasets
@@ -225,15 +226,14 @@ def read_manifest(folder: str | Path) -> Manifest:
                 f"{path} has the format {record['format']!r}, this version reads {FORMAT!r}; "
                 "collect again into another --out"
             )
-        costs = record["costs"]
         return Manifest(
             identity=Identity(**{**record["identity"], "arms": tuple(record["identity"]["arms"])}),
             arms=tuple(ArmInfo(**arm) for arm in record["arms"]),
-            costs=Costs(**{**costs, "verify_s": tuple(costs["verify_s"])}),
+            costs=Costs.from_json(record["costs"]),
             sessions=tuple(record["sessions"]),
             embedder=str(record.get("embedder", "")),  # collections before 0.2 name none
         )
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise Damaged(
             f"{path} is damaged: {error} is wrong or missing; collect again into another --out"
         ) from error

@@ -29,18 +29,6 @@ class ArmInfo:
         return self.kind == "autoregressive"
 
 
-@dataclass(frozen=True)
-class Costs:
-    """Seconds measured on the machine that collected, at batch 1.
-
-    verify_s: at index i, one pass of the target over i + 1 tokens. draft_s: by arm, one drafted
-    token; an arm without a drafter is left out.
-    """
-
-    verify_s: tuple[float, ...]
-    draft_s: dict[str, float]
-
-
 @dataclass(frozen=True, kw_only=True)
 class QueryRow:
     """A row of the `queries` table.

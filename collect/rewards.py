@@ -18,11 +18,11 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from decoders.costs.passes import PassCosts
+from decoders.costs.measured import Costs
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.plugins import watched
 
-from .records import ArmInfo, Costs, Outcome
+from .records import ArmInfo, Outcome
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
     (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
-    width = 1 + drafted / rounds; what such a pass costs says `PassCosts`. Prefill excluded;
+    width = 1 + drafted / rounds; what such a pass costs says `Costs.verify`. Prefill excluded;
     1 where the prompt's own pass wrote the whole answer. A pass that leaves the target early (CALM)
     counts as a whole one: only the measured rewards see what it saves.
     """
@@ -118,7 +118,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
     if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
-    verify_s = PassCosts(costs.verify_s)(1 + drafted / rounds) if rounds else 0.0
+    verify_s = costs.verify(1 + drafted / rounds) if rounds else 0.0
     arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
     return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
 

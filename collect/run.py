@@ -23,7 +23,7 @@ from .dataset import SIZES, Identity, Store, read_table
 from .embedders import Embedder, load_embedder
 from .embeddings import embeddings_of
 from .engine import BatchDecoder, SweepEngine
-from .records import ArmInfo, Costs, OutcomeRow, QueryRow
+from .records import ArmInfo, OutcomeRow, QueryRow
 from .rouge import WORDS
 
 
@@ -79,7 +79,7 @@ def sweep(
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
-            lambda: (_describe_arms(engine, names), _costs(batch, names)),
+            lambda: (_describe_arms(engine, names), batch.cost_table.of(names)),
             provenance(),
             _space(engine, embedder, reader),
         )
@@ -168,14 +168,6 @@ def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, 
             recipe=engine.arms[name].model_dump(mode="json"),
         )
         for name in names
-    )
-
-
-def _costs(batch: BatchDecoder, names: Sequence[str]) -> Costs:
-    measured = batch.costs()
-    return Costs(
-        verify_s=tuple(float(seconds) for seconds in measured["verify_s"]),
-        draft_s={n: float(s) for n, s in measured["draft_s"].items() if n in names},
     )
 
 

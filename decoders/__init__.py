@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from .engine import Engine
     from .models.loaders import BACKENDS, LoadRequest
+    from .options import EngineOptions
     from .protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
     from .records import (
         DecodeResult,
@@ -43,6 +44,7 @@ _HOMES = {
     ),
     "engine": ("Engine",),
     "models.loaders": ("BACKENDS", "LoadRequest"),
+    "options": ("EngineOptions",),
     "protocols": (
         "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "Strategy", "Verifier",
     ),
@@ -66,6 +68,7 @@ __all__ = [
     "DraftingRecipe",
     "DraftpickError",
     "Engine",
+    "EngineOptions",
     "Job",
     "LengthRecipe",
     "LoadRequest",

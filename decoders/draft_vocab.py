@@ -58,6 +58,13 @@ class DraftVocab:
         self.from_target = self.from_target.to(device)
         return self
 
+    def translate(self, ids: list[int]) -> list[int]:
+        """Target ids as draft ids; those that it lacks become "other"."""
+        read: list[int] = self.from_target[
+            torch.tensor(ids, device=self.from_target.device)
+        ].tolist()
+        return read
+
     def expand(self, probs: Tensor) -> Tensor:
         """[..., N-1] over draft ids, "other" left out -> [..., V] over target ids."""
         wide = probs.new_zeros(*probs.shape[:-1], self.target_vocab)

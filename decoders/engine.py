@@ -10,14 +10,13 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import plugins
-from .arms import AUTOREGRESSIVE, ArmRecipe, choose, load_arms
+from .arms import AUTOREGRESSIVE, ArmRecipe
 from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
@@ -25,6 +24,7 @@ from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
 from .models.loaders import loader_of
+from .options import Arms, EngineOptions
 from .protocols import (
     Backend,
     Drafts,
@@ -39,10 +39,6 @@ from .stopping import Stopper
 from .zoo.catalogue import cache_dir
 
 
-def _build(recipe: ArmRecipe, target: Backend, tokenizer: Any) -> Strategy:
-    return recipe.build(target, tokenizer)
-
-
 class Engine:
     """One target, one sequence at a time, any number of arms; drafters load when first used."""
 
@@ -55,11 +51,10 @@ class Engine:
         fingerprint: str = "unnamed",
         tokenizer: Any = None,
         eos_ids: tuple[int, ...] = (),
-        build: Callable[[ArmRecipe, Backend, Any], Strategy] = _build,
     ) -> None:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
-        self._fingerprint, self._build = fingerprint, build
+        self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
         self._told = False  # that messages are joined
@@ -69,41 +64,50 @@ class Engine:
     @classmethod
     def load(
         cls,
-        target: str = "smollm2-135m-instruct",
-        arms: Path | Mapping[str, ArmRecipe] | None = None,
+        target: str = EngineOptions.target,
+        arms: Arms = EngineOptions.arms,
         *,
         only: Sequence[str] | None = None,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        backend: str = "auto",
-        context: int | None = None,
+        dtype: str = EngineOptions.dtype,
+        device: str = EngineOptions.device,
+        backend: str = EngineOptions.backend,
+        context: int | None = EngineOptions.context,
         request: Request | None = None,
-        chat_template: str | None = None,
+        chat_template: str | None = EngineOptions.chat_template,
     ) -> Engine:
-        """target: a known name, a local transformers folder or a hub id. arms: a YAML file, recipes
-        by name, None for those that ship. only: these arms of it, which will all be used. context:
-        the most tokens of a prompt with its answer, None for all that the model holds (of a T5,
-        1024). request: what `only` will be asked for. chat_template: a Jinja template or its file,
-        in place of the tokenizer's own; another one makes other prompts, so that it is part of what
-        the target is known by (`target_fingerprint`, `embedder`). Where an arm goes by what the
-        target's passes cost, that is measured at the first loading on a machine.
+        """`from_options`, the options as keywords; see `EngineOptions` for what each means."""
+        options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
+        return cls.from_options(options, only=only, request=request)
+
+    @classmethod
+    def from_options(
+        cls,
+        options: EngineOptions,
+        *,
+        only: Sequence[str] | None = None,
+        request: Request | None = None,
+    ) -> Engine:
+        """Load a target with its arms.
+
+        only: these arms of the options' arms, which will all be used. request: what `only` will be
+        asked for. Where an arm goes by what the target's passes cost, that is measured at the first
+        loading on a machine.
         Raises DraftpickError before anything is loaded where the arms file or a name is wrong, an
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory."""
-        plugins.load()
-        declared = dict(arms) if isinstance(arms, Mapping) else load_arms(arms)
-        recipes = choose(declared, list(only) if only else None)
-        loader_of(backend)  # an unknown one should show before anything is fetched
-        where, kind = targets.device_of(device), targets.dtype_of(dtype)
+        recipes = options.recipes(only)
+        loader_of(options.backend)  # an unknown one should show before anything is fetched
+        where, kind = targets.device_of(options.device), targets.dtype_of(options.dtype)
         if only and request is not None:
             for recipe in recipes.values():
                 recipe.check(request)
-        folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(dtype)
+        target, backend, context = options.target, options.backend, options.context
+        folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(options.dtype)
         if context is not None:
             targets.check_context(folder, context)
         tokenizer, own = targets.load_tokenizer(folder), targets.fingerprint(folder)
-        if chat_template is not None:
-            usual, tokenizer = tokenizer, targets.load_tokenizer(folder, chat_template)
+        if options.chat_template is not None:
+            usual, tokenizer = tokenizer, targets.load_tokenizer(folder, options.chat_template)
             if tokenizer.chat_template != usual.chat_template:
                 own += f"+{hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:8]}"
         if only and any(name != AUTOREGRESSIVE for name in recipes):
@@ -171,7 +175,7 @@ class Engine:
         """The arm's moving parts, made when first asked for."""
         recipe = self.arm(name)
         if name not in self._strategies:
-            self._strategies[name] = self._build(recipe, self.target, self.tokenizer)
+            self._strategies[name] = recipe.build(self.target, self.tokenizer)
         return self._strategies[name]
 
     # -- decoding -----------------------------------------------------------------------------

@@ -5,18 +5,26 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from collect import command as collect_command
 from collect.listing import Listing
+from collect.options import AsJson, Config, engine_options, names_in, takes
 from decoders import plugins
+from decoders.options import EngineOptions
+from decoders.records import Request
 
 from . import train
+from .options import Embedder, Limit, MaxNewTokens, Policy, Questions, Seed, Tasks, answer_request
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
+
+if TYPE_CHECKING:
+    from .route import Router
 
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
@@ -41,56 +49,6 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-Target = Annotated[
-    str,
-    typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
-]
-Policy = Annotated[
-    str | None,
-    typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
-]
-Embedder = Annotated[
-    str | None,
-    typer.Option(
-        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
-        "when the policy was trained."
-    ),
-]
-Config = Annotated[
-    Path | None, typer.Option(help="YAML file that declares the arms. Default: those that ship.")
-]
-Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Backend = Annotated[
-    str,
-    typer.Option(
-        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, on CUDA as it "
-        "runs fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
-        "compiled: native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
-    ),
-]
-Context = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help="Most tokens of a prompt with its answer; fewer than the model's own save memory. A "
-        "T5's: 1024.",
-    ),
-]
-ChatTemplate = Annotated[
-    str | None,
-    typer.Option(
-        metavar="FILE|TEXT", help="Jinja chat template, or its file; default: the tokenizer's own."
-    ),
-]
-MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
-TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-
-DEFAULT_TARGET = "smollm2-135m-instruct"
-
 
 @app.callback()
 def options(
@@ -100,7 +58,9 @@ def options(
 
 
 @app.command(cls=Listing)
+@takes(request=answer_request, options=engine_options)
 def generate(
+    *,
     prompt: Annotated[
         str | None, typer.Argument(help="The question; - reads it from stdin.")
     ] = None,
@@ -116,23 +76,14 @@ def generate(
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
+    request: Request,
     seed: Annotated[
         int | None,
         typer.Option(help="Makes draws repeatable; of several prompts each has a seed from it."),
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    config: Config = None,
-    dtype: Dtype = "bfloat16",
-    device: Device = "auto",
-    backend: Backend = "auto",
-    context: Context = None,
-    chat_template: ChatTemplate = None,
+    options: EngineOptions,
 ) -> None:
     """Answer a prompt through the arm that the policy picks.
 
@@ -146,7 +97,6 @@ def generate(
       draftpick generate --prompts prompts.jsonl --json > answers.jsonl
     """
     from decoders.errors import DraftpickError
-    from decoders.records import Request, Sampling
 
     from .generate import generate_all
     from .prompts import Prompt, read_prompts
@@ -155,42 +105,25 @@ def generate(
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
     # Mistakes that need no model are told before one is loaded.
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    request = Request(max_new_tokens, sampling, stop=tuple(stop or ()), seed=seed)
-    how = (config, dtype, device, backend, context)
+    request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
         asked = read_prompts(prompts)
     else:
         words = sys.stdin.read() if prompt == "-" else str(prompt)
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
-    named = [arm] if arm is not None else []
-    failures = generate_all(
-        _router(target, policy, how, arm is None, named, request, chat_template, embedder),
-        asked,
-        as_json,
-        {
-            "arm": arm,
-            "max_new_tokens": max_new_tokens,
-            "temperature": temperature,
-            "top_p": top_p,
-            "top_k": top_k,
-            "seed": seed,
-            "stop": stop or (),
-            "dynamic": dynamic,
-        },
-    )
-    if failures:
+    named = [] if arm is None else [arm]
+    router = _router(options, policy, arm is None, named, request, embedder)
+    if generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command(cls=Listing)
+@takes(request=answer_request, options=engine_options)
 def specbench(
+    *,
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
-    questions: Annotated[
-        list[Path] | None,
-        typer.Option(help="Spec-Bench's question.jsonl or query files. Default: the shipped test."),
-    ] = None,
+    questions: Questions = None,
     arms: Annotated[
         list[str] | None,
         typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
@@ -200,24 +133,15 @@ def specbench(
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
-    limit: Annotated[int | None, typer.Option(help="Questions a task, evenly chosen.")] = None,
-    tasks: Annotated[list[str] | None, typer.Option(help="Only these tasks; repeatable.")] = None,
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: Temperature = 0.0,
-    top_p: TopP = 1.0,
-    top_k: TopK = 0,
-    seed: Annotated[int, typer.Option(help="For the choice and order of questions and arms.")] = 0,
+    limit: Limit = None,
+    tasks: Tasks = None,
+    request: Request,
+    seed: Seed = 0,
     ask: Annotated[
         bool, typer.Option("--ask/--no-ask", help="--no-ask sums up what a stopped run holds.")
     ] = True,
     as_json: AsJson = False,
-    target: Target = DEFAULT_TARGET,
-    config: Config = None,
-    dtype: Dtype = "bfloat16",
-    device: Device = "auto",
-    backend: Backend = "auto",
-    context: Context = None,
-    chat_template: ChatTemplate = None,
+    options: EngineOptions,
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
@@ -229,7 +153,6 @@ def specbench(
     """
     from collect.queries import shipped_folder
     from decoders.provenance import measured_on
-    from decoders.records import Request, Sampling
 
     from .route import DEFAULT_POLICY
     from .specbench.bench import result_tables
@@ -238,20 +161,18 @@ def specbench(
     from .specbench.protocol import load_questions
     from .specbench.run import policy_label
 
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
-    asked = load_questions(questions or [shipped_folder("test")], limit, seed, _split(tasks))
-    how = (config, dtype, device, backend, context)
-    named = _split(arms) or []
+    request = replace(request, seed=seed)
+    asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
+    named = names_in(arms)
     summary = run_specbench(
-        _router(target, policy, how, routed, named, request, chat_template, embedder),
+        _router(options, policy, routed, named, request, embedder),
         asked,
         request,
         out,
         arms=named,
         policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
         seed=seed,
-        hardware=measured_on(dtype, device),
+        hardware=measured_on(options.dtype, options.device),
         ask=ask,
     )
     if as_json:
@@ -380,32 +301,21 @@ def _tell(error: Exception) -> int:
     return 1
 
 
-How = tuple[Path | None, str, str, str, int | None]  # arms file, dtype, device, backend, context
-
-
 def _router(
-    target: str,
+    options: EngineOptions,
     policy: str | None,
-    how: How,
     routed: bool,
     named: list[str],
-    request: Any,
-    chat_template: str | None,
+    request: Request,
     embedder: str | None,
-) -> Any:
+) -> Router:
     """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
     they are looked at when the model is loaded."""
     from .route import Router, load_engine
 
     if routed:
-        return Router.from_pretrained(target, policy, *how, chat_template, embedder)
-    return Router(load_engine(target, *how, named, request, chat_template=chat_template), None)
-
-
-def _split(names: list[str] | None) -> list[str] | None:
-    """Names given as `a,b` and by repeating the option, alike."""
-    parts = [part.strip() for name in names or () for part in name.split(",")]
-    return [part for part in parts if part] or None
+        return Router.from_options(options, policy, embedder)
+    return Router(load_engine(options, named, request), None)
 
 
 def _print_json(value: Any) -> None:

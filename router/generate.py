@@ -6,10 +6,12 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from decoders.errors import DraftpickError
+from decoders.records import Request
 from decoders.seeds import derived_seed
 
 from .prompts import Prompt
@@ -17,14 +19,20 @@ from .route import Message, RoutedResult, Router
 
 
 def generate_all(
-    router: Router, prompts: Sequence[Prompt], as_json: bool, options: dict[str, Any]
+    router: Router,
+    prompts: Sequence[Prompt],
+    request: Request,
+    *,
+    arm: str | None = None,
+    dynamic: bool = False,
+    as_json: bool = False,
 ) -> int:
     """Answer every prompt; return how many failed.
 
     A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
-    on standard error), and the others go on. options: keywords of `Router.generate`.
+    on standard error), and the others go on. arm, dynamic: as in `Router.generate`.
 
-    A `seed` among them is the whole run's. The first turn of a single prompt takes it as it is, as
+    The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
     `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
     derived from the run's seed, the prompt's id (without one, its place among those without) and
     the turn. Drawn arms and sampled tokens of two prompts are so independent, and the same again
@@ -35,10 +43,10 @@ def generate_all(
         if number and not as_json:
             print(flush=True)
         name = json.dumps(prompt.id)  # 7 and "7" are two
-        seeds = partial(_seed, options.get("seed"), alone, name, nth[name])
+        seeds = partial(_seed, request.seed, alone, name, nth[name])
         nth[name] += 1
         try:
-            _generate(router, prompt, as_json, options, seeds)
+            _generate(router, prompt, request, seeds, arm, dynamic, as_json)
         except BrokenPipeError:
             raise
         except Exception as error:
@@ -68,17 +76,21 @@ def _seed(seed: int | None, alone: bool, name: str, nth: int, turn: int) -> int 
 def _generate(
     router: Router,
     prompt: Prompt,
-    as_json: bool,
-    options: dict[str, Any],
+    request: Request,
     seed: Callable[[int], int | None],
+    arm: str | None,
+    dynamic: bool,
+    as_json: bool,
 ) -> None:
     """All turns of a prompt; each sees the answers before it. seed: of each turn."""
     messages: list[Message] = [dict(message) for message in prompt.history]
     for turn, words in enumerate(prompt.turns):
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _streamer(router)
-        asked = {**options, "seed": seed(turn)}
-        routed = router.generate(messages, streamer=streamer, reuse=turn > 0, **asked)
+        own = replace(request, seed=seed(turn))
+        routed = router.respond(
+            messages, own, arm=arm, streamer=streamer, dynamic=dynamic, reuse=turn > 0
+        )
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}
             if len(prompt.turns) > 1:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,18 +13,20 @@ import numpy as np
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
 from decoders import plugins
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
+from decoders.zoo.catalogue import TARGET
 
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
     from collect.embedders import Embedder
-    from decoders import ArmRecipe
     from policies import Policy
 
 Message = dict[str, str]
 
-DEFAULT_TARGET = "smollm2-135m-instruct"
+FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
+UNTOLD = ("result", "scores", "draft_calls", "draft_work")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
@@ -62,29 +64,12 @@ class RoutedResult:
         return len(self.result.ids) / self.wall_s if self.wall_s > 0 else 0.0
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `draftpick generate --json` prints. Times in seconds."""
-        result = self.result
-        return {
-            "text": result.text,
-            "ids": list(result.ids),
-            "prompt_ids": list(result.prompt_ids),
-            "arm": self.arm,
-            "propensity": self.propensity,
-            "finish_reason": result.finish_reason,
-            "rounds": result.rounds,
-            "drafted": result.drafted,
-            "accepted": result.accepted,
-            "accepted_per_position": list(result.accepted_per_position),
-            "target_calls": result.target_calls,
-            "prefill_s": result.prefill_s,
-            "draft_s": result.draft_s,
-            "verify_s": result.verify_s,
-            "other_s": result.other_s,
-            "embed_s": self.embed_s,
-            "policy_s": self.policy_s,
-            "tokens_per_s": self.tokens_per_s,
-            **({} if result.mean_layers is None else {"mean_layers": result.mean_layers}),
-        }
+        """The object that `draftpick generate --json` prints: the fields of both records, times in
+        seconds, without those that have no value."""
+        decode = {each.name: getattr(self.result, each.name) for each in fields(DecodeResult)}
+        choice = {each.name: getattr(self, each.name) for each in fields(self)}
+        told = dict.fromkeys(FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
+        return {n: value for n, value in told.items() if n not in UNTOLD and value is not None}
 
 
 def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
@@ -136,41 +121,48 @@ class Router:
     @classmethod
     def from_pretrained(
         cls,
-        target: str = DEFAULT_TARGET,
+        target: str = EngineOptions.target,
         policy: str | Path | Policy | None = None,
-        arms: str | Path | None = None,
-        dtype: str = "bfloat16",
-        device: str = "auto",
-        backend: str = "auto",
-        context: int | None = None,
-        chat_template: str | None = None,
+        arms: Arms = EngineOptions.arms,
+        dtype: str = EngineOptions.dtype,
+        device: str = EngineOptions.device,
+        backend: str = EngineOptions.backend,
+        context: int | None = EngineOptions.context,
+        chat_template: str | None = EngineOptions.chat_template,
+        embedder: str | Embedder | None = None,
+    ) -> Router:
+        """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
+        each means."""
+        options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
+        return cls.from_options(options, policy, embedder)
+
+    @classmethod
+    def from_options(
+        cls,
+        options: EngineOptions,
+        policy: str | Path | Policy | None = None,
         embedder: str | Embedder | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
-        target: a known name (`draftpick models`), a hub id, a folder or a GGUF file. policy: a
-        folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships. arms: a YAML
-        file of arms, or None for those that ship. context: the most tokens of a prompt with its
-        answer, None for all that the model holds. chat_template: a Jinja template or its file, in
-        place of the tokenizer's own. embedder: where the policy's own lies now, a folder most
-        often; None for where it was when the policy was trained.
+        policy: a folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships.
+        embedder: where the policy's own lies now, a folder most often; None for where it was when
+            the policy was trained.
         """
         import policies
-        from decoders.arms import load_arms
 
         # Before the model: a wrong name should not cost its load. The arms first, as the policy may
         # be of a kind that a plugin named by their file brings.
         plugins.load()
-        declared = None if arms is None else load_arms(Path(arms))
+        if options.arms is not None:
+            options = replace(options, arms=options.recipes())
         chosen = (
             policies.load(DEFAULT_POLICY if policy is None else policy)
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
-        reader = embedder_of(chosen, embedder, device)
-        engine = load_engine(
-            target, declared, dtype, device, backend, context, chat_template=chat_template
-        )
+        reader = embedder_of(chosen, embedder, options.device)
+        engine = load_engine(options)
         try:
             router = cls(engine, chosen, reader)
         except policies.PolicyError as error:
@@ -215,6 +207,21 @@ class Router:
             stop=tuple(stop),
             seed=seed,
         )
+        return self.respond(
+            prompt_or_messages, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+        )
+
+    def respond(
+        self,
+        prompt_or_messages: str | Sequence[Message],
+        request: Request,
+        *,
+        arm: str | None = None,
+        streamer: Any = None,
+        dynamic: bool = False,
+        reuse: bool = False,
+    ) -> RoutedResult:
+        """As `generate`, for a request that is made already."""
         messages = as_messages(prompt_or_messages)
         return self.answer(
             self.engine.encode_chat(messages),
@@ -237,7 +244,7 @@ class Router:
         dynamic: bool = False,
         reuse: bool = False,
     ) -> RoutedResult:
-        """As `generate`, for a prompt that is already token ids. text: what an embedder other than
+        """As `respond`, for a prompt that is token ids already. text: what an embedder other than
         the target's own reads of it, as `collect.embedders.query_text` gives it."""
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
@@ -275,12 +282,12 @@ class Router:
                 arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
             )
         except DraftpickError as error:
-            fits = not self._shipped or self.engine.target_name == DEFAULT_TARGET
+            fits = not self._shipped or self.engine.target_name == TARGET
             if fits or arm_given:
                 raise
             raise DraftpickError(
                 f"there is no policy for {self.engine.target_name}: the one that ships is for "
-                f"{DEFAULT_TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
+                f"{TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
             ) from error
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
@@ -313,31 +320,12 @@ def embedder_of(
 
 
 def load_engine(
-    target: str,
-    arms: str | Path | Mapping[str, ArmRecipe] | None,
-    dtype: str,
-    device: str,
-    backend: str = "auto",
-    context: int | None = None,
-    only: Sequence[str] = (),
-    request: Request | None = None,
-    chat_template: str | None = None,
+    options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
 ) -> RoutingEngine:
-    """`decoders.Engine.load`, which also takes the arms file's path as a string. only: these arms
-    and autoregressive; without any, all."""
+    """`decoders.Engine.from_options`. only: these arms and autoregressive; without any, all."""
     from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
 
-    declared = Path(arms) if isinstance(arms, str) else arms
-    engine: RoutingEngine = Engine.load(
-        target=target,
-        arms=declared,
-        only=[AUTOREGRESSIVE, *only] if only else None,
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        context=context,
-        request=request,
-        chat_template=chat_template,
-    )
+    named = [AUTOREGRESSIVE, *only] if only else None
+    engine: RoutingEngine = Engine.from_options(options, only=named, request=request)
     return engine

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collect.listing import Listing
+from collect.options import AsJson
+
+from .options import Experiment, TrackingUri
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -72,11 +75,8 @@ def train(
             "--set", metavar="NAME=VALUE", help="Another option of the policy, e.g. --set k=5."
         ),
     ] = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment to log into.")] = "draftpick",
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(help="MLflow store; default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."),
-    ] = None,
+    experiment: Experiment = "draftpick",
+    tracking_uri: TrackingUri = None,
     register: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Also register the model, as models:/NAME@champion."),
@@ -85,7 +85,7 @@ def train(
         Path | None,
         typer.Option(metavar="FOLDER", help="Policy folder; default: mlruns/policies/<run id>."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     from collect.table import reward_table
     from policies import options_of

@@ -312,8 +312,9 @@ def test_the_policy_to_add_works(parts: Any, tmp_path: Path) -> None:
 
 def test_the_reward_to_add_works(parts: Any) -> None:
     from collect import REWARDS
-    from collect.records import ArmInfo, Costs, Outcome
+    from collect.records import ArmInfo, Outcome
     from collect.rewards import Context
+    from decoders.costs.measured import Costs
 
     context = Context({"a": ArmInfo("a", "neural", 1, True, {})}, Costs((0.1,), {}))
     row = Outcome(query_id="q", arm="a", parameters=1, rounds=4, new_tokens=13)

@@ -163,3 +163,14 @@ def test_what_decodes_and_trains_needs_torch_and_transformers_alone(names: tuple
     refusal = "import datasets"
     with pytest.raises(subprocess.CalledProcessError):
         loaded_by(f"{refused}; {refusal}")
+
+
+def test_the_default_target_is_named_once() -> None:
+    name = import_module("decoders.zoo.catalogue").TARGET
+    naming = [
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*.py")
+        if f'"{name}"' in path.read_text(encoding="utf-8")
+    ]
+    assert naming == ["decoders/zoo/catalogue.py"]

@@ -195,25 +195,20 @@ def test_a_tree_is_known_by_its_proposals() -> None:
     """Collected with the rounds that it takes live, where a branch beside the first is accepted."""
     from decoders.arms import recipe
     from decoders.backends.toy import ToyBackend
-    from decoders.lengths import FixedLength
-    from decoders.loop import SpeculativeDecoding
+    from decoders.costs.measured import Costs
     from decoders.offline.batch import Batch
-    from decoders.offline.costs import Costs
-    from decoders.verify import Lossless
 
     target = ToyBackend.random(12, seed=3)
-    drafter = TwoGuesses(target.table)
-    arms = {name: recipe(name=name, kind="max_gram") for name in ("two",)}
-    arms["autoregressive"] = recipe(name="autoregressive", kind="autoregressive")
-    engine = decoders.Engine(
-        target,
-        arms,
-        build=lambda recipe, target, tokenizer: (
-            SpeculativeDecoding(recipe.name, drafter, Lossless(), FixedLength(3))
-            if recipe.name == "two"
-            else recipe.build(target, tokenizer)
-        ),
-    )
+
+    class TwoRecipe(decoders.DraftingRecipe):
+        def make_drafter(self, target: Any, tokenizer: Any) -> Any:
+            return TwoGuesses(target.table)
+
+    arms = {
+        "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
+        "two": TwoRecipe(name="two", kind="two", length=decoders.LengthRecipe(k=3)),
+    }
+    engine = decoders.Engine(target, arms)
     batch = Batch(engine, Costs([0.01] * 8, {"two": 0.001}))
     prompt = [1, 2, 3]
     answer = batch.target([prompt], 21).ids[0]

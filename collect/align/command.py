@@ -8,6 +8,10 @@ from typing import Annotated
 
 import typer
 
+from decoders.options import EngineOptions
+
+from ..options import ChatTemplate, Context, Device, Target, names_in
+
 
 def align(
     out: Annotated[Path, typer.Option(help="Folder for checkpoints and the finished model/.")],
@@ -72,18 +76,10 @@ def align(
     max_prompt: Annotated[int, typer.Option(help="Prompt tokens kept, from the end.")] = 320,
     max_new_tokens: Annotated[int, typer.Option(help="Answer tokens the target writes.")] = 256,
     seed: Annotated[int, typer.Option(help="Order of examples and initial weights.")] = 0,
-    target: Annotated[str, typer.Option(help="Model to align with.")] = "smollm2-135m-instruct",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a prompt with the target's answer.")
-    ] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|TEXT",
-            help="Jinja chat template, or its file; default: the tokenizer's own.",
-        ),
-    ] = None,
+    target: Target = EngineOptions.target,
+    device: Device = EngineOptions.device,
+    context: Context = EngineOptions.context,
+    chat_template: ChatTemplate = EngineOptions.chat_template,
 ) -> None:
     """Train a drafter to predict what the target writes (prediction alignment).
 
@@ -116,7 +112,7 @@ def align(
     if blocks is None:
         blocks = 2 if recurrent else 1
     files = tuple(queries or default_queries())
-    chosen = tuple(t.strip() for t in tasks.split(",") if t.strip()) or None
+    chosen = tuple(names_in(tasks)) or None
     if epochs < 1 or (minutes is not None and minutes <= 0):
         raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
     if start is not None and not start.exists():
@@ -141,9 +137,8 @@ def align(
     )
     check(config)  # before the target writes for hours
     if not outputs:
-        made = write_outputs(
-            files, out, target, device, max_new_tokens, chosen, context, chat_template
-        )
+        options = EngineOptions(target, device=device, context=context, chat_template=chat_template)
+        made = write_outputs(files, out, options, max_new_tokens, chosen)
         config = replace(config, outputs=(made,))
     rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
     lr = rates[0] if lr is None else lr

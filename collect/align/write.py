@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from collect.queries import read_queries, shipped_folder
+from decoders.options import EngineOptions
 from decoders.terminal import Lines
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
@@ -24,15 +25,11 @@ def default_queries() -> list[Path]:
 def write_outputs(
     queries: Sequence[Path],
     out: Path,
-    target: str,
-    device: str,
+    options: EngineOptions,
     max_new_tokens: int,
     tasks: Sequence[str] | None,
-    context: int | None = None,
-    chat_template: str | None = None,
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
-    context, chat_template: as in Engine.load.
 
     Started again it goes on after the last whole line; no query is asked twice.
     """
@@ -46,7 +43,7 @@ def write_outputs(
     todo = [q for q in wanted if q.id not in done]
     if not todo:
         return path
-    engine = Engine.load(target, device=device, context=context, chat_template=chat_template)
+    engine = Engine.from_options(options)
     batch = Batch(engine)
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding

@@ -70,6 +70,32 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         return self.capacity
 
 
+class FinalStates:
+    """The final states that a backend keeps of what it has read (of an encoder-decoder, of the
+    decoder's positions): `keep_states` and `final_states` of StateBackend."""
+
+    context: int
+    state_size: int
+    dtype: torch.dtype
+    device: torch.device
+    _final: Tensor | None = None  # [context, d], where they are kept
+
+    def truncate(self, length: int) -> None:
+        raise NotImplementedError
+
+    def keep_states(self) -> None:
+        """As in StateBackend."""
+        if self._final is None:
+            self.truncate(0)
+            size = (self.context, self.state_size)
+            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+
 def keep_nodes(
     tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
 ) -> None:
@@ -88,7 +114,7 @@ def move_states(states: Tensor | None, base: int, nodes: Sequence[int]) -> None:
         states[first : first + len(slots)] = states[slots]
 
 
-class HFBackend:
+class HFBackend(FinalStates):
     """A transformers causal model, one sequence. context: positions, at most the model's."""
 
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
@@ -111,7 +137,6 @@ class HFBackend:
         self._cache = Cache(layers=self._layers)
         self._tree: Tree | None = None
         self.state_size: int = config.hidden_size
-        self._final: Tensor | None = None  # [context, d] states after the final norm
 
     @classmethod
     def load(
@@ -201,18 +226,6 @@ class HFBackend:
         move_states(self._final, self._tree.base, nodes)
 
     # -- final states -------------------------------------------------------------------------
-
-    def keep_states(self) -> None:
-        """As in StateBackend."""
-        if self._final is None:
-            self.truncate(0)
-            size = (self.context, self.state_size)
-            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
-
-    def final_states(self, start: int, end: int) -> Tensor:
-        """As in StateBackend."""
-        assert self._final is not None
-        return self._final[start:end]
 
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:

@@ -31,7 +31,7 @@ from transformers import (
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .exit_head import check_exit
-from .hf import MASKED_ATTENTION, PreallocatedLayer, keep_nodes, move_states
+from .hf import MASKED_ATTENTION, FinalStates, PreallocatedLayer, keep_nodes, move_states
 from .sync import synchronize
 from .tree import Tree, require_chain
 
@@ -39,7 +39,7 @@ MODEL_TYPES = ("t5", "mt5", "umt5")
 CONTEXT = 1024  # unless asked for more: positions are relative, so that only memory bounds them
 
 
-class HFSeq2SeqBackend:
+class HFSeq2SeqBackend(FinalStates):
     """One source and its answer. context: the most tokens of either, the start token included."""
 
     def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
@@ -70,7 +70,6 @@ class HFSeq2SeqBackend:
         self._exit_layer = 0
         self._exit_hidden: Tensor | None = None
         self.state_size: int = config.d_model
-        self._final: Tensor | None = None  # [context, d] states after the decoder's final norm
 
     @classmethod
     def load(
@@ -174,18 +173,6 @@ class HFSeq2SeqBackend:
             move_states(states, self._tree.base, nodes)
 
     # -- final states -------------------------------------------------------------------------
-
-    def keep_states(self) -> None:
-        """As in StateBackend; the states are the decoder's."""
-        if self._final is None:
-            self.truncate(0)
-            size = (self.context, self.state_size)
-            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
-
-    def final_states(self, start: int, end: int) -> Tensor:
-        """As in StateBackend."""
-        assert self._final is not None
-        return self._final[start:end]
 
     @torch.inference_mode()
     def embed(self, ids: Tensor) -> Tensor:

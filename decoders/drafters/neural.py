@@ -25,10 +25,8 @@ class NeuralDrafter:
         self._device = backend.device
 
     def reset(self, prompt_ids: list[int]) -> None:
-        ids = prompt_ids
-        if self.vocab is not None:
-            ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
-        self.backend.prefill(ids)
+        vocab = self.vocab
+        self.backend.prefill(prompt_ids if vocab is None else vocab.translate(prompt_ids))
         self.calls = 1
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:

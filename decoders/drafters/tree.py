@@ -50,10 +50,8 @@ class TreeDrafter:
         self._forget(0)
 
     def reset(self, prompt_ids: list[int]) -> None:
-        ids = prompt_ids
-        if self.vocab is not None:
-            ids = self.vocab.from_target[torch.tensor(ids, device=self._device)].tolist()
-        self.backend.prefill(ids)
+        vocab = self.vocab
+        self.backend.prefill(prompt_ids if vocab is None else vocab.translate(prompt_ids))
         self.calls = 1
         self._forget(self.backend.length)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.llama import LlamaBackend
 from ..chance import Generator
+from ..costs.measured import Costs
 from ..drafters import (
     HybridDrafter,
     MaxGramDrafter,
@@ -26,27 +26,15 @@ from ..protocols import DraftRequest, opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
-from .costs import Costs, costs_of
-from .replay import Replay, replay
+from .costs import costs_of
+from .records import Replay, Written
+from .replay import replay
 from .stack import Guess, Stack, score, states_before
 from .unrolled import Known, Unrolled
 from .writer import write
 
 if TYPE_CHECKING:
     from ..engine import Engine
-
-
-@dataclass(frozen=True)
-class BatchOutput:
-    """Answers to n prompts. ids: new tokens, end-of-sequence included. embeddings: [n, d] float32.
-    Seconds are of the whole batch. replays: for an arm whose answers are its own, not the target's,
-    what it did to write each; None for others (see `Batch.teacher_forced`)."""
-
-    ids: list[list[int]]
-    embeddings: NDArray[np.float32]
-    prefill_s: float
-    decode_s: float
-    replays: list[Replay] | None = None
 
 
 class Batch:
@@ -68,14 +56,10 @@ class Batch:
 
     @property
     def cost_table(self) -> Costs:
-        """What passes cost on this machine, measured when first asked for."""
+        """What passes and drafted tokens cost on this machine, measured when first asked for."""
         if self._costs is None:
             self._costs = costs_of(self._engine)
         return self._costs
-
-    def costs(self) -> dict[str, Any]:
-        """Seconds of each target width (`verify_s`) and each arm's drafted token (`draft_s`)."""
-        return self.cost_table.to_json()
 
     def target(
         self,
@@ -83,7 +67,7 @@ class Batch:
         max_new_tokens: int,
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> BatchOutput:
+    ) -> Written:
         """The target's own answers, greedy or sampled.
 
         seed: of the batch; what the i-th answer draws depends on it and on i.
@@ -95,7 +79,7 @@ class Batch:
             return self._one_by_one(prompts, request)
         return self._write(self._target, prompts, max_new_tokens, temperature, seed)
 
-    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
         """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
         answers."""
         method = self._lossless(name)
@@ -253,7 +237,7 @@ class Batch:
 
     def _alone(
         self, method: SpeculativeDecoding, prompts: list[list[int]], max_new_tokens: int
-    ) -> BatchOutput:
+    ) -> Written:
         alone, answers, decode_s = Alone(method.drafter, self._engine.target), [], 0.0
         for prompt in prompts:
             self._engine.prefill(prompt)
@@ -261,12 +245,12 @@ class Batch:
             answers.append(alone.write(prompt, max_new_tokens, self._engine.eos_ids, method.length))
             decode_s += time.perf_counter() - started
         none = np.zeros((len(prompts), 0), dtype=np.float32)
-        return BatchOutput(answers, none, 0.0, decode_s)
+        return Written(answers, none, 0.0, decode_s)
 
-    def _live(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> BatchOutput:
+    def _live(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
         request = Request(max_new_tokens)
         results = [self._engine.decode(name, prompt, request) for prompt in prompts]
-        return BatchOutput(
+        return Written(
             [result.ids for result in results],
             np.zeros((len(prompts), 0), dtype=np.float32),
             sum(result.prefill_s for result in results),
@@ -279,7 +263,7 @@ class Batch:
 
     def _copied(
         self, drafter: MaxGramDrafter, prompts: list[list[int]], max_new_tokens: int
-    ) -> BatchOutput:
+    ) -> Written:
         started = time.perf_counter()
         answers = []
         for prompt in prompts:
@@ -294,15 +278,14 @@ class Batch:
                     break
             answers.append(context[len(start) :])
         none = np.zeros((len(prompts), 0), dtype=np.float32)
-        return BatchOutput(answers, none, 0.0, time.perf_counter() - started)
+        return Written(answers, none, 0.0, time.perf_counter() - started)
 
     def _write(
         self, stack: Stack, prompts: list[list[int]], most: int, temperature: float, seed: int
-    ) -> BatchOutput:
-        out = write(stack, prompts, most, self._engine.eos_ids, temperature, seed)
-        return BatchOutput(out.ids, out.embeddings.numpy(), out.prefill_s, out.decode_s)
+    ) -> Written:
+        return write(stack, prompts, most, self._engine.eos_ids, temperature, seed)
 
-    def _one_by_one(self, prompts: list[list[int]], request: Request) -> BatchOutput:
+    def _one_by_one(self, prompts: list[list[int]], request: Request) -> Written:
         ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
         for index, prompt in enumerate(prompts):
             prefilled = self._engine.prefill(prompt)
@@ -312,7 +295,7 @@ class Batch:
             embeddings.append(prefilled.embedding.cpu().numpy())
             prefill_s += prefilled.prefill_s
             decode_s += result.decode_s
-        return BatchOutput(ids, np.stack(embeddings), prefill_s, decode_s)
+        return Written(ids, np.stack(embeddings), prefill_s, decode_s)
 
 
 def _run(guesses: list[Guess], at: int, k: int) -> list[Guess]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.sync import synchronize
 from ..chance import Generator
-from ..costs.passes import CONTEXT, REPEATS, PassCosts, known, seconds_of
+from ..costs.measured import Costs
+from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
 from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
 from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
@@ -27,22 +27,6 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 DRAFTED = 4
-
-
-@dataclass(frozen=True)
-class Costs:
-    """verify_s: seconds of one target pass of width i + 1. draft_s: seconds for each drafted token,
-    by arm; an arm without a drafter is left out."""
-
-    verify_s: list[float]
-    draft_s: dict[str, float]
-
-    def verify(self, width: int) -> float:
-        """Seconds of one target pass over `width` tokens."""
-        return PassCosts(tuple(self.verify_s))(width)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 def costs_of(engine: Engine) -> Costs:
@@ -63,7 +47,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     passes = known(target) or measure_passes(target)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
     draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
-    return Costs(list(passes.verify_s), draft_s)
+    return Costs(passes.verify_s, draft_s)
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:

@@ -7,22 +7,10 @@ the drafter over that answer tells every round that decoding would have had.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from ..protocols import DraftLength
 from ..records import StepStats
-
-
-@dataclass(frozen=True)
-class Replay:
-    """agree: per answer token, whether the drafter would have proposed it there given everything
-    before it (the first is the prefill's own and True); empty for an arm whose answers are its own.
-    rounds: passes of the target after the prompt's. drafted, accepted: as in DecodeResult."""
-
-    agree: list[bool]
-    rounds: int
-    drafted: int
-    accepted: int
+from .records import Replay
 
 
 def replay(

@@ -33,6 +33,7 @@ from ..backends.row_passes import RowPasses, kernels_for
 from ..backends.sync import synchronize
 from ..errors import DraftpickError
 from ..models import memory
+from .records import Written
 from .stack import Stack, in_groups
 
 CPU_ROWS = 64
@@ -65,17 +66,6 @@ class Answer:
     state: Tensor
 
 
-@dataclass(frozen=True)
-class Written:
-    """Answers to n prompts. ids: new tokens, end-of-sequence included. embeddings: [n, d] float32,
-    each prompt's last state as the head reads it. Seconds are of the whole batch."""
-
-    ids: list[list[int]]
-    embeddings: Tensor
-    prefill_s: float
-    decode_s: float
-
-
 @torch.inference_mode()
 def write(
     stack: Stack,
@@ -101,7 +91,7 @@ def write(
         at = by_length[answer.index][0]
         ids[at], embeddings[at] = answer.ids, answer.state
     seconds = time.perf_counter() - started
-    return Written(ids, embeddings, writer.prefill_s, seconds - writer.prefill_s)
+    return Written(ids, embeddings.numpy(), writer.prefill_s, seconds - writer.prefill_s)
 
 
 def most_rows(stack: Stack, capacity: int) -> int:

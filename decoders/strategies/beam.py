@@ -67,8 +67,8 @@ class BeamDraft:
         if self._vocab is None:
             after = self._backend.prefill(prompt_ids).logits
         else:
-            ids = self._vocab.from_target[torch.tensor(prompt_ids, device=self._backend.device)]
-            after = self._backend.prefill(ids.tolist()).logits[: self._vocab.size - 1]
+            ids = self._vocab.translate(prompt_ids)
+            after = self._backend.prefill(ids).logits[: self._vocab.size - 1]
         self._tree = TokenTree(self._backend, after, self._vocab)
         self.calls = 1
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from decoders.files import write_atomically
+from decoders.records import DecodeResult
 
 from .protocol import spec_bench_category
-from .records import Row, Turn
+from .records import Row
 
 
 def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> list[Path]:
@@ -32,19 +33,19 @@ def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> list[Path]:
     return written
 
 
-def accept_lengths(turn: Turn) -> list[int]:
+def accept_lengths(result: DecodeResult) -> list[int]:
     """Tokens that each round gave, the target's own included, the longest first.
 
     Rebuilt from how often each position stood, so the rounds' order is not kept. A last round
     that ends inside its draft gives no token of the target's own: one length is lowered for it.
     """
-    at_least = [turn.rounds, *turn.accepted_per_position, 0]  # rounds with n or more accepted
+    at_least = [result.rounds, *result.accepted_per_position, 0]  # rounds with n or more accepted
     lengths = [
         accepted + 1
         for accepted in range(len(at_least) - 2, -1, -1)
         for _ in range(at_least[accepted] - at_least[accepted + 1])
     ]
-    excess = sum(lengths) - max(len(turn.ids) - 1, 0)
+    excess = sum(lengths) - max(len(result.ids) - 1, 0)
     if lengths and 0 < excess < lengths[0]:
         lengths[0] -= excess
     return lengths
@@ -60,11 +61,11 @@ def _answer(row: Row, method: str, model_id: str) -> dict[str, Any]:
         "choices": [
             {
                 "index": 0,
-                "turns": [turn.text.strip() for turn in turns],
-                "decoding_steps": [turn.rounds for turn in turns],
-                "new_tokens": [len(turn.ids) for turn in turns],
+                "turns": [turn.result.text.strip() for turn in turns],
+                "decoding_steps": [turn.result.rounds for turn in turns],
+                "new_tokens": [len(turn.result.ids) for turn in turns],
                 "wall_time": [turn.wall_s for turn in turns],
-                "accept_lengths": [n for turn in turns for n in accept_lengths(turn)],
+                "accept_lengths": [n for turn in turns for n in accept_lengths(turn.result)],
             }
         ],
         "tstamp": row.tstamp,

@@ -86,11 +86,12 @@ def cell(
     if not pairs:
         return None
     turns = [turn for pair in pairs for turn in pair.method.turns]
+    results = [turn.result for turn in turns]
     ours, theirs = [p.method for p in pairs], [p.baseline for p in pairs]
     calm = [p for p in pairs if not _loops(p.method, eos_ids) and not _loops(p.baseline, eos_ids)]
     tokens = sum(a.tokens for a in ours)
-    rounds = sum(t.rounds for t in turns)
-    drafted = sum(t.drafted for t in turns)
+    rounds = sum(r.rounds for r in results)
+    drafted = sum(r.drafted for r in results)
     shares = time_shares(turns)
     value, measure = _quality(pairs)
     differing, compared = differences(pairs)
@@ -108,12 +109,12 @@ def cell(
         decode_ci95=bootstrap(decode, seed, samples),
         speedup_official=official_speedup(ours, theirs),
         mean_accepted=sum(a.decoded for a in ours) / rounds if rounds else 1.0,
-        acceptance_rate=sum(t.accepted for t in turns) / drafted if drafted else 0.0,
-        target_calls_per_token=_rate(sum(t.target_calls for t in turns), tokens),
+        acceptance_rate=sum(r.accepted for r in results) / drafted if drafted else 0.0,
+        target_calls_per_token=_rate(sum(r.target_calls for r in results), tokens),
         **{f"{name}_share": share for name, share in shares.items()},
         quality=value,
         quality_measure=measure,
-        looping_share=sum(loops(t.ids, eos_ids) for t in turns) / len(turns) if turns else 0.0,
+        looping_share=sum(loops(r.ids, eos_ids) for r in results) / len(turns) if turns else 0.0,
         speedup_without_loops=speedup(
             _wall_table([p.method for p in calm], [p.baseline for p in calm])
         ),
@@ -170,10 +171,10 @@ def official_speedup(method: Sequence[Answer], baseline: Sequence[Answer]) -> fl
 def time_shares(turns: Sequence[Turn]) -> dict[str, float]:
     """Shares of the seconds in prefill, draft, verify, other and policy (embedding included)."""
     seconds = {
-        "prefill": sum(t.prefill_s for t in turns),
-        "draft": sum(t.draft_s for t in turns),
-        "verify": sum(t.verify_s for t in turns),
-        "other": sum(t.other_s for t in turns),
+        "prefill": sum(t.result.prefill_s for t in turns),
+        "draft": sum(t.result.draft_s for t in turns),
+        "verify": sum(t.result.verify_s for t in turns),
+        "other": sum(t.result.other_s for t in turns),
         "policy": sum(t.embed_s + t.policy_s for t in turns),
     }
     whole = sum(seconds.values())
@@ -183,10 +184,10 @@ def time_shares(turns: Sequence[Turn]) -> dict[str, float]:
 def differences(pairs: Sequence[Pair]) -> tuple[int, int]:
     """How many turns with the same prompt have other ids than the baseline's; of how many."""
     same_prompt = [
-        (ours.ids, theirs.ids)
+        (ours.result.ids, theirs.result.ids)
         for pair in pairs
         for ours, theirs in zip(pair.method.turns, pair.baseline.turns, strict=True)
-        if ours.prompt_ids == theirs.prompt_ids
+        if ours.result.prompt_ids == theirs.result.prompt_ids
     ]
     return sum(ours != theirs for ours, theirs in same_prompt), len(same_prompt)
 
@@ -196,7 +197,7 @@ def _quality(pairs: Sequence[Pair]) -> tuple[float | None, str | None]:
     by_task: dict[str, float] = {}
     for task in dict.fromkeys(pair.task for pair in pairs):
         judged = [p for p in pairs if p.task == task and p.reference and p.method.turns]
-        texts = [p.method.turns[0].text.strip() for p in judged]
+        texts = [p.method.turns[0].result.text.strip() for p in judged]
         value = quality(task, texts, [p.reference or "" for p in judged])
         if value is not None:
             by_task[task] = value
@@ -232,4 +233,4 @@ def _rate(count: float, seconds: float) -> float:
 
 
 def _loops(answer: Answer, eos_ids: Sequence[int]) -> bool:
-    return any(loops(turn.ids, eos_ids) for turn in answer.turns)
+    return any(loops(turn.result.ids, eos_ids) for turn in answer.turns)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from decoders.records import DecodeResult
 
 ROUTED = "routed"
 BASELINE = "autoregressive"
@@ -13,38 +16,34 @@ BASELINE = "autoregressive"
 class Turn:
     """One turn's answer and its cost. Times are seconds of wall clock.
 
-    arm: the arm that wrote it (for `routed`, the one the policy chose). wall_s: a stop-watch
-    around encoding to text, prefill and choice included. retokenised: tokens that the official
-    formula counts for this text. draft_calls, draft_work: None in rows of earlier versions. The
-    other fields are those of decoders' DecodeResult.
+    result: the decode; its `arm` is the one that wrote it, for `routed` the policy's choice.
+    propensity, embed_s, policy_s: as in RoutedResult.
+    wall_s: a stop-watch around encoding to text, prefill and choice included.
+    retokenised: tokens that the official formula counts for this text.
     """
 
-    arm: str
+    result: DecodeResult
     propensity: float
-    prompt_ids: list[int]
-    ids: list[int]
-    text: str
-    finish_reason: str
-    rounds: int
-    drafted: int
-    accepted: int
-    accepted_per_position: list[int]
-    target_calls: int
-    prefill_s: float
-    draft_s: float
-    verify_s: float
-    other_s: float
     embed_s: float
     policy_s: float
     wall_s: float
     retokenised: int
-    draft_calls: int | None = None
-    draft_work: int | None = None
 
     @property
     def decode_s(self) -> float:
         """Seconds after the prompt was read, the choice of the arm included."""
-        return self.draft_s + self.verify_s + self.other_s + self.embed_s + self.policy_s
+        return self.result.decode_s + self.embed_s + self.policy_s
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Turn:
+        """Of earlier versions too, whose rows hold the decode's fields beside the turn's own. What
+        the oldest do not count, `draft_calls` and `draft_work`, is nan."""
+        if "result" in data:
+            return cls(**{**data, "result": DecodeResult(**data["result"])})
+        own = {each.name for each in fields(cls)}
+        decode: dict[str, Any] = {"draft_calls": math.nan, "draft_work": math.nan}
+        decode |= {n: value for n, value in data.items() if n not in own and value is not None}
+        return cls(DecodeResult(**decode), **{n: value for n, value in data.items() if n in own})
 
 
 @dataclass(frozen=True)
@@ -57,12 +56,12 @@ class Answer:
     @property
     def tokens(self) -> int:
         """New tokens, end-of-sequence tokens included."""
-        return sum(len(turn.ids) for turn in self.turns)
+        return sum(len(turn.result.ids) for turn in self.turns)
 
     @property
     def decoded(self) -> int:
         """New tokens less the first of each turn, which the prefill gives."""
-        return sum(max(len(turn.ids) - 1, 0) for turn in self.turns)
+        return sum(max(len(turn.result.ids) - 1, 0) for turn in self.turns)
 
     @property
     def wall_s(self) -> float:
@@ -91,7 +90,7 @@ class Row:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
         answers = {
-            method: Answer(tuple(Turn(**turn) for turn in answer["turns"]), answer["error"])
+            method: Answer(tuple(map(Turn.from_json, answer["turns"])), answer["error"])
             for method, answer in data["answers"].items()
         }
         return cls(**{**data, "answers": answers})

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collect.embedders import query_text
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request
 from decoders.seeds import derived_seed
 
-from ..route import Message, RoutedResult, Router
+from ..route import Message, Router
 from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn
 
@@ -166,26 +165,23 @@ def answer_all(router: Router, question: Query, method: str, request: Request) -
             own = request
         turn = answer_turn(router, messages, method, own)
         turns.append(turn)
-        messages.append({"role": "assistant", "content": turn.text.strip()})
+        messages.append({"role": "assistant", "content": turn.result.text.strip()})
     return Answer(tuple(turns))
 
 
 def answer_turn(router: Router, messages: list[Message], method: str, request: Request) -> Turn:
     """One turn under the stop-watch; fixed arms and `routed` take the same path."""
     start = time.perf_counter()
-    prompt_ids = router.engine.encode_chat(messages)
-    arm = None if method == ROUTED else method
-    routed = router.answer(prompt_ids, request, text=query_text(messages), arm=arm)
+    routed = router.respond(messages, request, arm=None if method == ROUTED else method)
     wall_s = time.perf_counter() - start
-    return _turn(routed, wall_s, _official_count(router, routed.result.text))
-
-
-def _turn(routed: RoutedResult, wall_s: float, retokenised: int) -> Turn:
-    fields = routed.to_json()
-    del fields["tokens_per_s"]
-    fields.pop("mean_layers", None)
-    fields |= {"draft_calls": routed.result.draft_calls, "draft_work": routed.result.draft_work}
-    return Turn(**fields, wall_s=wall_s, retokenised=retokenised)
+    return Turn(
+        replace(routed.result, arm=routed.arm),
+        routed.propensity,
+        routed.embed_s,
+        routed.policy_s,
+        wall_s,
+        _official_count(router, routed.result.text),
+    )
 
 
 def _official_count(router: Router, text: str) -> int:

@@ -90,7 +90,7 @@ def summarise(
         "policy_overhead_share": overhead.get("share"),
         "policy_choices": None
         if routed is None
-        else _choices(rows, [[turn.arm for turn in a.turns] for a in routed], tasks),
+        else _choices(rows, [[turn.result.arm for turn in a.turns] for a in routed], tasks),
         "errors": [
             {"question_id": row.question_id, "method": method, "error": answer.error}
             for row in rows

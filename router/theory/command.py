@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collect.listing import Listing
+from collect.options import AsJson, engine_options, takes
+from decoders.options import EngineOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -24,7 +26,8 @@ k is marked. With two or more drafters, the better first, cascades of them are w
 (Chen et al., Cascade Speculative Drafting).
 
 Costs may be given (--cost), be ratios of parameters (--parameters), be read from what
-`draftpick collect` measured (--costs), or be measured here and now (--measure).
+`draftpick collect` measured (--costs), or be measured here and now (--measure, which loads the
+model that --target and the options after it describe).
 
 \b
   draftpick theory --acceptance 0.7 --cost 0.1
@@ -41,7 +44,9 @@ def mount(app: typer.Typer) -> None:
     app.command("theory", help=HELP, cls=Listing)(theory)
 
 
+@takes(options=engine_options)
 def theory(
+    *,
     acceptance: Annotated[
         str | None, typer.Option(metavar="A,B", help="Acceptance rate of each drafter, 0 to 1.")
     ] = None,
@@ -80,23 +85,8 @@ def theory(
         bool,
         typer.Option("--table1", help="Compute table 1 of Cascade Speculative Drafting instead."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    target: Annotated[
-        str, typer.Option(help="With --measure: the model that answers.")
-    ] = "smollm2-135m-instruct",
-    config: Annotated[
-        Path | None, typer.Option(metavar="YAML", help="With --measure: your own arms.")
-    ] = None,
-    dtype: Annotated[str, typer.Option(help="With --measure.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="With --measure: auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="With --measure: {decoders.BACKENDS}.")] = "auto",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="With --measure: most tokens of prompt and answer.")
-    ] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(metavar="FILE|TEXT", help="With --queries: Jinja chat template, or its file."),
-    ] = None,
+    as_json: AsJson = False,
+    options: EngineOptions,
 ) -> None:
     from collect.queries import first_per_task, read_queries
     from decoders.errors import DraftpickError
@@ -140,17 +130,14 @@ def theory(
             asked = [] if queries is None else first_per_task(read_queries(queries), limit)
             from decoders.offline.costs import costs_of
 
-            engine = inputs.load_single(
-                target, config, measure, dtype, device, backend, context, chat_template
-            )
+            engine = inputs.load_single(options, measure)
             if asked:
                 rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
             measured = costs_of(engine)
-            seconds = measured.verify_s, measured.draft_s
         else:
             assert costs is not None
-            seconds = inputs.read_costs(costs)
-        drafters = [inputs.from_costs(str(measure or arm), rates[0], *seconds, longest)]
+            measured = inputs.read_costs(costs)
+        drafters = [inputs.from_costs(str(measure or arm), rates[0], measured, longest)]
     found = report(drafters, inner_acceptance, longest)
     _show(tables_of(found), found, as_json)
     if out is not None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoders.costs.passes import PassCosts
+from decoders.costs.measured import Costs
 from decoders.errors import DraftpickError, NoSuchName
 
 if TYPE_CHECKING:
     from collect.queries import Query
     from decoders.engine import Engine
+    from decoders.options import EngineOptions
     from decoders.records import DecodeResult
 
 
@@ -75,38 +76,30 @@ def parameter_costs(parameters: Sequence[float]) -> list[float]:
     return [count / target for count in drafters]
 
 
-def read_costs(path: Path) -> tuple[list[float], dict[str, float]]:
-    """(verify_s, draft_s) of a JSON file: `Engine.costs()` as it is, or a collection's manifest."""
+def read_costs(path: Path) -> Costs:
+    """The costs in a JSON file: a collection's manifest, or `Costs` as they are."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-        costs = record.get("costs", record)
-        verify_s = [float(s) for s in costs["verify_s"]]
-        draft_s = {str(arm): float(s) for arm, s in costs["draft_s"].items()}
+        costs = Costs.from_json(record.get("costs", record))
     except OSError as error:
         raise DraftpickError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError):
-        verify_s, draft_s = [], {}
-    if not verify_s or min(verify_s) <= 0:
+        costs = Costs((), {})
+    if not costs.verify_s or min(costs.verify_s) <= 0:
         raise DraftpickError(
             f"{path} holds no measured costs; give the manifest.json of a folder that "
             "`draftpick collect` wrote"
         )
-    return verify_s, draft_s
+    return costs
 
 
-def from_costs(
-    arm: str,
-    acceptance: float,
-    verify_s: Sequence[float],
-    draft_s: dict[str, float],
-    longest: int,
-) -> DrafterFigures:
+def from_costs(arm: str, acceptance: float, costs: Costs, longest: int) -> DrafterFigures:
     """An arm with measured seconds: its drafted token, and the target at every width."""
-    if arm not in draft_s:
-        raise NoSuchName("arm with a drafting cost", arm, list(draft_s))
-    passes = PassCosts(tuple(verify_s))
-    widths = [passes(k + 1) / verify_s[0] for k in range(longest + 1)]
-    return DrafterFigures(arm, acceptance, draft_s[arm] / verify_s[0], tuple(widths))
+    if arm not in costs.draft_s:
+        raise NoSuchName("arm with a drafting cost", arm, list(costs.draft_s))
+    alone = costs.verify(1)
+    widths = [costs.verify(k + 1) / alone for k in range(longest + 1)]
+    return DrafterFigures(arm, acceptance, costs.draft_s[arm] / alone, tuple(widths))
 
 
 def measured_acceptance(
@@ -138,34 +131,16 @@ def acceptance_of(results: Iterable[DecodeResult]) -> float:
     return accepted / tried
 
 
-def load_single(
-    target: str,
-    config: Path | None,
-    arm: str,
-    dtype: str,
-    device: str,
-    backend: str = "auto",
-    context: int | None = None,
-    chat_template: str | None = None,
-) -> Engine:
+def load_single(options: EngineOptions, arm: str) -> Engine:
     """An engine with that arm alone, drafting one token a round so that each stands for itself."""
-    from decoders.arms import DraftingRecipe, LengthRecipe, choose, load_arms
+    from decoders.arms import DraftingRecipe, LengthRecipe
     from decoders.engine import Engine
 
-    recipe = choose(load_arms(config), [arm])[arm]
+    recipe = options.recipes([arm])[arm]
     if not isinstance(recipe, DraftingRecipe) or recipe.branches:
         raise DraftpickError(
             f"arm {arm!r} does not draft one token after another, which is what the formulas are "
             "about; name an arm of a draft model, an exit or Max-Gram"
         )
     single = recipe.model_copy(update={"length": LengthRecipe(k=1)})
-    return Engine.load(
-        target,
-        {arm: single},
-        only=[arm],
-        dtype=dtype,
-        device=device,
-        backend=backend,
-        context=context,
-        chat_template=chat_template,
-    )
+    return Engine.from_options(replace(options, arms={arm: single}), only=[arm])

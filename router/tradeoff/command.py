@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from collect.listing import Listing
+from collect.options import AsJson, model_options, names_in, takes
+from decoders.options import EngineOptions
+from decoders.records import Request
+
+from ..options import Experiment, Limit, Questions, Seed, Tasks, TrackingUri, answer_request
 
 HELP = """Draw quality against latency: what does a looser or tighter threshold cost?
 
@@ -45,47 +51,23 @@ def mount(app: typer.Typer) -> None:
     app.command("tradeoff", help=HELP, cls=Listing)(tradeoff)
 
 
+@takes(request=answer_request, options=model_options)
 def tradeoff(
+    *,
     sweep: Annotated[Path, typer.Argument(metavar="YAML", help="The sweep file.")],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write; gone on with.")],
-    questions: Annotated[
-        list[Path] | None, typer.Option(help="Question files. Default: the shipped test.")
-    ] = None,
-    limit: Annotated[int | None, typer.Option(help="Questions a task, evenly chosen.")] = None,
-    tasks: Annotated[list[str] | None, typer.Option(help="Only these tasks: a,b,c.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
-    seed: Annotated[int, typer.Option(help="Choice and order of questions and arms.")] = 0,
-    tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow store. Default: mlruns/mlflow.db here.")
-    ] = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "draftpick-tradeoff",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    target: Annotated[
-        str,
-        typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
-    ] = "smollm2-135m-instruct",
-    dtype: Annotated[
-        str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")
-    ] = "bfloat16",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    backend: Annotated[str, typer.Option(help="{decoders.BACKENDS}.")] = "auto",
-    context: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a prompt with its answer.")
-    ] = None,
-    chat_template: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|TEXT",
-            help="Jinja chat template, or its file; default: the tokenizer's own.",
-        ),
-    ] = None,
+    questions: Questions = None,
+    limit: Limit = None,
+    tasks: Tasks = None,
+    request: Request,
+    seed: Seed = 0,
+    tracking_uri: TrackingUri = None,
+    experiment: Experiment = "draftpick-tradeoff",
+    as_json: AsJson = False,
+    options: EngineOptions,
 ) -> None:
     from collect.queries import shipped_folder
     from decoders.provenance import measured_on
-    from decoders.records import Request, Sampling
 
     from ..route import load_engine
     from ..specbench.protocol import load_questions
@@ -94,17 +76,12 @@ def tradeoff(
     from .sweep import load_sweep
 
     # Mistakes that need no model are told before one is loaded.
-    sampling = Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
-    request = Request(max_new_tokens=max_new_tokens, sampling=sampling, seed=seed)
-    wanted = [name.strip() for part in tasks or () for name in part.split(",") if name.strip()]
-    asked = load_questions(questions or [shipped_folder("test")], limit, seed, wanted or None)
+    request = replace(request, seed=seed)
+    asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
-    engine = load_engine(
-        target, swept.arms, dtype, device, backend, context, list(swept.arms), request,
-        chat_template=chat_template,
-    )  # fmt: skip
-    hardware = measured_on(dtype, device)
+    engine = load_engine(replace(options, arms=swept.arms), list(swept.arms), request)
+    hardware = measured_on(options.dtype, options.device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)
     _show(summary, as_json)

@@ -84,7 +84,7 @@ def _quality(
     task: str, arm: str, rows: Sequence[Row], greedy_answers: Mapping[str, str]
 ) -> dict[str, float]:
     def text(row: Row) -> str:
-        return row.answers[arm].turns[0].text.strip()
+        return row.answers[arm].turns[0].result.text.strip()
 
     known = [row for row in rows if row.question_id in greedy_answers]
     found = {}
@@ -111,7 +111,7 @@ def first_answers(rows: Sequence[Row]) -> dict[str, str]:
     """The target's first-turn texts by question id, failed answers left out."""
     answers = {row.question_id: row.answers[BASELINE] for row in rows}
     return {
-        question_id: answer.turns[0].text.strip()
+        question_id: answer.turns[0].result.text.strip()
         for question_id, answer in answers.items()
         if answer.error is None
     }

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from collect import run
 from collect.queries import TASKS, Query
 from collect.run import SweepReport
+from decoders.costs.measured import Costs
 from decoders.errors import ContextTooLong
+from decoders.offline.records import Replay, Written
 from decoders.records import DecodeResult, Prefilled, Request
 
 EOS = 2
@@ -28,23 +29,6 @@ class FakeRecipe:
 
     def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind}
-
-
-@dataclass(frozen=True)
-class FakeWritten:
-    ids: list[list[int]]
-    embeddings: NDArray[np.float32]
-    prefill_s: float = 0.5
-    decode_s: float = 1.0
-    replays: None = None
-
-
-@dataclass(frozen=True)
-class FakeReplay:
-    agree: list[bool]
-    rounds: int
-    drafted: int
-    accepted: int
 
 
 class FakeTokenizer:
@@ -82,33 +66,32 @@ class FakeBatch:
         max_new_tokens: int,
         temperature: float = 0.0,
         seed: int = 0,
-    ) -> FakeWritten:
+    ) -> Written:
         self._called("target" if temperature == 0 else "sampled", prompts)
         ids = [answer(p, shift=0 if temperature == 0 else 1 + seed % 3) for p in prompts]
         vectors = np.array([[sum(p), len(p), 1.0] for p in prompts], dtype=np.float32)
-        return FakeWritten(ids, vectors)
+        return Written(ids, vectors, 0.5, 1.0)
 
-    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> FakeWritten:
+    def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
         self._called(name, prompts)
         ids = [answer(p, shift=0 if name == "small" else 100) for p in prompts]
-        return FakeWritten(ids, np.zeros((len(prompts), 3), dtype=np.float32))
+        return Written(ids, np.zeros((len(prompts), 3), dtype=np.float32), 0.5, 1.0)
 
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
-    ) -> list[FakeReplay]:
+    ) -> list[Replay]:
         self._called(f"replay {name}", prompts)
         good = name == "small"
         return [
-            FakeReplay([True] + [good] * (len(t) - 1), 1 if good else 4, 4, 4 if good else 0)
+            Replay([True] + [good] * (len(t) - 1), 1 if good else 4, 4, 4 if good else 0)
             for t in target_ids[name == self.loses :]
         ]
 
-    def costs(self, k_max: int = 16) -> dict[str, Any]:
+    @property
+    def cost_table(self) -> Costs:
         self.costs_measured += 1
-        return {
-            "verify_s": [0.010 + 0.001 * i for i in range(k_max + 1)],
-            "draft_s": {"small": 0.002, "ngram": 0.0001, "other": 1.0},
-        }
+        verify_s = tuple(0.010 + 0.001 * i for i in range(17))
+        return Costs(verify_s, {"small": 0.002, "ngram": 0.0001, "other": 1.0})
 
 
 class FakeEngine:
@@ -140,7 +123,7 @@ class FakeEngine:
         if len(prompt_ids) + request.max_new_tokens > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
-    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
         import torch
 
         return Prefilled(torch.zeros(4), torch.zeros(3), 0.25)
@@ -151,6 +134,7 @@ class FakeEngine:
         prompt_ids: list[int],
         request: Request,
         prefilled: Prefilled | None = None,
+        streamer: Any = None,
     ) -> DecodeResult:
         self.decoded.append(arm)
         ids = answer(prompt_ids)

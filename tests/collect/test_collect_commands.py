@@ -1,4 +1,4 @@
-"""The two commands from the outside, with a fake engine behind `collect`."""
+"""`collect` and `train` from the outside, with a fake engine behind `collect`."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from collect.dataset import read_manifest, read_table
 from collect.rewards import REWARDS
 from collect.run import sweep
 from collect.table import reward_table
-from decoders.arms import ArmRecipe, recipe
+from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
@@ -75,11 +75,9 @@ def toy(seed: int) -> ToyBackend:
 def engine() -> Engine:
     target, draft = toy(1), toy(2)
 
-    def build(arm: ArmRecipe, target: Any, tokenizer: Any) -> Strategy:
+    def parts(name: str) -> Strategy:
         drafter = NeuralDrafter(ToyBackend(draft.table))
-        alone = SpeculativeDecoding(
-            arm.name, NullDrafter(target.device), Lossless(), FixedLength(0)
-        )
+        alone = SpeculativeDecoding(name, NullDrafter(target.device), Lossless(), FixedLength(0))
         made: dict[str, Any] = {
             "autoregressive": alone,
             "small": SpeculativeDecoding("small", drafter, Lossless(), FixedLength(3)),
@@ -91,9 +89,17 @@ def engine() -> Engine:
             "oracle": OracleCascade("oracle", drafter, 0.1),
             "undrafted": Undrafted(alone),
         }
-        return made[arm.name]
+        return made[name]
 
-    return Engine(target, RECIPES, tokenizer=Words(), eos_ids=(5,), build=build)
+    class Given(Engine):
+        """Its arms' parts are those above, whatever the recipes say."""
+
+        def strategy(self, name: str) -> Strategy:
+            if name not in self._strategies:
+                self._strategies[name] = parts(name)
+            return super().strategy(name)
+
+    return Given(target, RECIPES, tokenizer=Words(), eos_ids=(5,))
 
 
 @pytest.fixture(scope="module")

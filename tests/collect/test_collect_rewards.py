@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from collect.records import ArmInfo, Costs, Outcome
+from collect.records import ArmInfo, Outcome
 from collect.rewards import REWARDS, Context, compute, get
+from decoders.costs.measured import Costs
 from decoders.costs.passes import PassCosts
 from decoders.errors import DraftpickError
 

@@ -30,6 +30,7 @@ from hypothesis import strategies as st
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
+from decoders.costs.measured import Costs
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.engine import Engine
@@ -38,10 +39,9 @@ from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
-from decoders.offline.costs import Costs
 from decoders.offline.replay import replay
 from decoders.offline.stack import Stack
-from decoders.protocols import Backend, Drafter
+from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import Proposal, Request, Verdict
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.tree_shape import TreeShape
@@ -134,7 +134,7 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
     folder = tiny()
     target: Backend = HFBackend.load(folder, CPU, torch.float32) if hf else native(folder)
 
-    def build(recipe: ArmRecipe, target: Any, tokenizer: Any) -> SpeculativeDecoding:
+    def parts(recipe: ArmRecipe) -> SpeculativeDecoding:
         small = tiny(seed=0, num_hidden_layers=2)
         few = DraftVocab([1, 2, 3, 5, 6, 8, 9, 13], 16)
         drafters: dict[str, Callable[[], Drafter]] = {
@@ -154,12 +154,20 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Lossless(), length)
 
-    return Engine(target, {r.name: r for r in RECIPES}, eos_ids=EOS, build=build)
+    class Given(Engine):
+        """Its arms' parts are those above, whatever the recipes say."""
+
+        def strategy(self, name: str) -> Strategy:
+            if name not in self._strategies:
+                self._strategies[name] = parts(self.arm(name))
+            return super().strategy(name)
+
+    return Given(target, {r.name: r for r in RECIPES}, eos_ids=EOS)
 
 
 def batch_of(engine: Engine) -> Batch:
     # measured costs would want a longer context; lengths here are fixed, so any will do
-    return Batch(engine, Costs([0.01] * 4, {r.name: 0.001 for r in RECIPES}))
+    return Batch(engine, Costs((0.01,) * 4, {r.name: 0.001 for r in RECIPES}))
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.chance import Generator
+from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
@@ -306,11 +308,11 @@ def test_costs_are_measured(tiny: Tiny) -> None:
     folder = tiny(vocab_size=128, max_position_embeddings=256)
     small = tiny(seed=5, vocab_size=128, num_hidden_layers=2, max_position_embeddings=256)
     recipes = arms(neural_arm(small), recipe(name="copy", kind="max_gram", length=K))
-    costs = Batch(Engine(native(folder), recipes)).costs()
-    assert len(costs["verify_s"]) == 17 and min(costs["verify_s"]) > 0
-    assert set(costs["draft_s"]) == {"small", "copy"}
-    assert costs["draft_s"]["small"] > 0 and costs["draft_s"]["copy"] >= 0
-    assert json.dumps(costs)
+    costs = Batch(Engine(native(folder), recipes)).cost_table
+    assert len(costs.verify_s) == 17 and min(costs.verify_s) > 0
+    assert set(costs.draft_s) == {"small", "copy"}
+    assert costs.draft_s["small"] > 0 and costs.draft_s["copy"] >= 0
+    assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
 
 
 # -- what does not go together --------------------------------------------------------------------

@@ -18,10 +18,11 @@ from decoders import Engine
 from decoders.arms import DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
+from decoders.costs.measured import Costs
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.models import targets
 from decoders.offline.batch import Batch
-from decoders.offline.costs import Costs, measure
+from decoders.offline.costs import measure
 from decoders.records import Request, Sampling
 
 Tiny = Callable[..., Path]
@@ -218,7 +219,7 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     copy = recipe(name="copy", kind="max_gram", shortest=1, length=LengthRecipe(k=3))
     target = targets.load_backend(folder, CPU, torch.float32)
     engine = Engine(target, {"autoregressive": recipe(kind="autoregressive"), "copy": copy})
-    batch = Batch(engine, Costs([0.01] * 4, {"copy": 0.001}))  # the length is fixed
+    batch = Batch(engine, Costs((0.01,) * 4, {"copy": 0.001}))  # the length is fixed
     sources = [SOURCE, [7, 11, 7, 11, EOS], [*range(2, 16), EOS]]
     answers = batch.target(sources, 20)
     assert answers.embeddings.shape == (3, 32)
@@ -251,7 +252,7 @@ def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
         "nest-tree": recipe(name="nest-tree", branch=[4, 2], **nest),
     }
     engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
-    batch = Batch(engine, Costs([0.01] * 4, dict.fromkeys(arms, 0.001)))
+    batch = Batch(engine, Costs((0.01,) * 4, dict.fromkeys(arms, 0.001)))
     sources = [SOURCE, [3], [*range(2, 16), EOS]]
     answers = batch.target(sources, 20).ids
     for chained, branched in (("chain", "tree"), ("nest", "nest-tree")):
@@ -386,7 +387,7 @@ def test_collecting_a_named_arm_on_the_command_line(
     """The target answers too, which all are compared with."""
     from router import cli
 
-    costs = Costs([0.01] * 4, {"copy": 0.001})  # measuring takes a larger vocabulary
+    costs = Costs((0.01,) * 4, {"copy": 0.001})  # measuring takes a larger vocabulary
     monkeypatch.setattr("decoders.offline.costs.measure", lambda target, drafters: costs)
     (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "task": "qa", "turns": [TEXT]}))
     out, how = tmp_path / "out", ["--max-new-tokens", "5", "--dtype", "float32", "--device", "cpu"]

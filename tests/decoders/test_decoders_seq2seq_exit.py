@@ -38,12 +38,13 @@ from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.hf import HFBackend
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.seq2seq_exit import LensHead, plain_lens
+from decoders.costs.measured import Costs
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import EarlyExitDrafter
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.batch import Batch
-from decoders.offline.costs import Costs, measure
+from decoders.offline.costs import measure
 from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
 
@@ -445,7 +446,7 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
 def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
     """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
     engine.eos_ids = ()  # how much is drafted past the end only the live loop knows
-    batch = Batch(engine, Costs([0.01] * 4, {"exit": 0.001}))
+    batch = Batch(engine, Costs((0.01,) * 4, {"exit": 0.001}))
     answers = batch.target(SOURCES, 20).ids
     alone = batch.arm("exit", SOURCES, 9).ids
     cut = cut_model(model, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.costs.theory import speculative
 from decoders.engine import Engine
 from decoders.errors import DraftpickError
+from decoders.options import EngineOptions
 from router.theory import command as theory_command
 
 app = typer.Typer()
@@ -101,14 +101,14 @@ class Words:
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """`Engine.load` on a toy target; the recipes it was given."""
+    """`Engine.from_options` on a toy target; the recipes it was given."""
     asked: list[Any] = []
 
-    def load(target: str, arms: Mapping[str, Any], **_: Any) -> Engine:
-        asked.append(arms)
-        return Engine(ToyBackend.random(100, seed=3), dict(arms), tokenizer=Words())
+    def load(options: EngineOptions, **_: Any) -> Engine:
+        asked.append(options.recipes())
+        return Engine(ToyBackend.random(100, seed=3), asked[-1], tokenizer=Words())
 
-    monkeypatch.setattr(Engine, "load", load)
+    monkeypatch.setattr(Engine, "from_options", load)
     return asked
 
 

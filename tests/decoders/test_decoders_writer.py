@@ -228,7 +228,7 @@ def test_more_prompts_than_rows(model: LlamaBackend, monkeypatch: pytest.MonkeyP
     again = write(stack, prompts, 9, EOS)
     assert again.ids == greedy.ids == [alone(model, Ask(p, 9)) for p in prompts]
     assert write(stack, prompts, 9, EOS, 1.0, 4).ids == sampled.ids
-    torch.testing.assert_close(again.embeddings, greedy.embeddings)
+    np.testing.assert_allclose(again.embeddings, greedy.embeddings, rtol=1e-5, atol=1e-5)
     assert again.prefill_s > 0 and again.decode_s > 0
 
 
@@ -277,4 +277,4 @@ def test_on_a_gpu_a_batch_writes_the_target_s_answers(tiny: Tiny) -> None:
     wanted = asks(12)
     out = write(Stack.of_backend(model), [ask.prompt for ask in wanted], 40, EOS)
     assert out.ids == [alone(model, Ask(ask.prompt, 40)) for ask in wanted]
-    assert out.embeddings.device.type == "cpu"
+    assert out.embeddings.shape == (12, model.shape.hidden)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 
 from decoders.errors import ContextTooLong
 from decoders.records import DecodeResult, Prefilled, Request
+from router.specbench.records import Turn
 
 EOS = 2
 JSON_KEYS = [
@@ -141,3 +143,18 @@ class FakePolicy:
         return SimpleNamespace(
             arm=self.arms[index], index=index, propensity=propensity, scores=scores
         )
+
+
+RESULT = DecodeResult(
+    arm="a", prompt_ids=[7], ids=[], text="", finish_reason="length", rounds=0, drafted=0,
+    accepted=0, accepted_per_position=[], target_calls=1, draft_calls=0, prefill_s=0.0, draft_s=0.0,
+    verify_s=0.0, other_s=0.0,
+)  # fmt: skip
+TURN = Turn(RESULT, propensity=1.0, embed_s=0.0, policy_s=0.0, wall_s=1.0, retokenised=0)
+
+
+def make_turn(**named: Any) -> Turn:
+    """A turn with these fields, its decode's among them."""
+    own = {name: value for name, value in named.items() if name in Turn.__dataclass_fields__}
+    decode = {name: value for name, value in named.items() if name not in own}
+    return replace(TURN, result=replace(RESULT, **decode), **own)

@@ -12,9 +12,12 @@ from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
 from typer.testing import CliRunner
 
+from collect.options import engine_options
 from collect.queries import shipped_folder
-from decoders.records import Request
+from decoders.options import EngineOptions
+from decoders.records import Request, Sampling
 from router import cli, demo, route
+from router.options import answer_request
 
 
 @pytest.fixture(autouse=True)
@@ -53,8 +56,8 @@ def test_generate_json_is_one_object(capsys: pytest.CaptureFixture[str]) -> None
 def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
 
-    def load(*given: Any, chat_template: str | None) -> FakeEngine:
-        asked.append((*given, chat_template))
+    def load(*given: Any) -> FakeEngine:
+        asked.append(given)
         return FakeEngine()
 
     monkeypatch.setattr(route, "load_engine", load)
@@ -62,7 +65,7 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
     how += ["--context", "99", "--chat-template", "{{ 1 }}"]
     assert cli.main(["generate", "hi", *how, *more]) == 0
     forced = (["wide"], Request()) if more else ()
-    assert asked == [("t", None, "int8", "cpu", "hf", 99, *forced, "{{ 1 }}")]
+    assert asked == [(EngineOptions("t", None, "int8", "cpu", "hf", 99, "{{ 1 }}"), *forced)]
 
 
 def test_prompts_from_a_file_in_every_form(
@@ -364,3 +367,11 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 3
     assert ran[-1] == "train" and "generate" not in ran
     assert (shipped_folder("test") / "qa.jsonl").is_file()
+
+
+def test_shared_options_have_the_records_own_defaults() -> None:
+    assert engine_options() == EngineOptions()
+    assert engine_options(target="t", context=9) == EngineOptions("t", context=9)
+    assert answer_request(top_k=3) == Request(sampling=Sampling(top_k=3))
+    with pytest.raises(TypeError, match="nonsense"):
+        engine_options(nonsense=1)

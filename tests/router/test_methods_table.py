@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from router_fakes import make_turn
 from toy_engine import ToyEngine
 
 from decoders import Engine, Request
@@ -59,14 +60,14 @@ def test_a_row_for_each_arm(
     assert copying["math, exact match"] == plain["math, exact match"]
     # its drafter has no parameters: what is saved is target passes alone
     turns = [turn for row in measured.rows for turn in row.answers["copying"].turns]
-    saved = sum(len(t.ids) for t in turns) / sum(t.target_calls for t in turns)
+    saved = sum(len(t.result.ids) for t in turns) / sum(t.result.target_calls for t in turns)
     assert copying["SWI"] == f"{saved:.2f}x" != "1.00x"
     assert (broken["speed-up"], broken["failed"]) == ("-", "3 of 3")
 
 
 def test_swi_charges_what_the_drafter_read(methods: Any, engine: ToyEngine) -> None:
     spent = 2 * engine.target.parameters
-    turn = SimpleNamespace(ids=[1] * 8, target_calls=4, draft_work=spent)
+    turn = make_turn(ids=[1] * 8, target_calls=4, draft_work=spent)
     row = SimpleNamespace(answers={"copying": SimpleNamespace(turns=[turn])})
     assert methods.swi_of(engine, [row], "copying") == pytest.approx(8 / (4 + 2))
 
@@ -101,7 +102,8 @@ def test_rows_of_an_earlier_version_have_no_swi(
     rows = [json.loads(line) for line in journal.read_text().splitlines()]
     for answer in (answer for row in rows for answer in row["answers"].values()):
         for turn in answer["turns"]:
-            del turn["draft_work"]
+            turn |= turn.pop("result")
+            del turn["draft_work"], turn["mean_layers"]
     journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
     measured = measure(engine, asked, request, tmp_path, quiet=True)
     headings, table = methods.table_of(engine, measured)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from router_fakes import RESULT, make_turn
 
 from router.specbench.answers import accept_lengths
 from router.specbench.looping import loops
@@ -15,18 +16,13 @@ from router.specbench.quality import bleu, exact_match, final_number, quality, r
 from router.specbench.records import Answer, Row, Turn
 from router.specbench.summary import summarise
 
-TURN = Turn(
-    arm="a", propensity=1.0, prompt_ids=[7], ids=[], text="", finish_reason="length", rounds=0,
-    drafted=0, accepted=0, accepted_per_position=[], target_calls=1, prefill_s=0.0, draft_s=0.0,
-    verify_s=0.0, other_s=0.0, embed_s=0.0, policy_s=0.0, wall_s=1.0, retokenised=0,
-)  # fmt: skip
-
 
 def turn(tokens: int, wall_s: float, rounds: int, **other: Any) -> Turn:
-    return replace(
-        TURN, ids=list(range(tokens)), wall_s=wall_s, rounds=rounds, verify_s=wall_s / 2,
-        prefill_s=wall_s / 2, target_calls=rounds + 1, retokenised=tokens - 2, **other,
-    )  # fmt: skip
+    fields = {
+        "ids": list(range(tokens)), "wall_s": wall_s, "rounds": rounds, "verify_s": wall_s / 2,
+        "prefill_s": wall_s / 2, "target_calls": rounds + 1, "retokenised": tokens - 2,
+    }  # fmt: skip
+    return make_turn(**{**fields, **other})
 
 
 def answer(tokens: int, wall_s: float, rounds: int, **other: Any) -> Answer:
@@ -145,8 +141,8 @@ def test_looping(ids: list[int], expected: bool) -> None:
 
 
 def test_speedups_with_and_without_loops() -> None:
-    looping = Pair("qa", None, Answer((replace(turn(0, 1.0, 4), ids=[5] * 40),)),
-                   Answer((replace(turn(0, 8.0, 39), ids=[5] * 40),)))  # fmt: skip
+    looping = Pair("qa", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
+                   Answer((turn(0, 8.0, 39, ids=[5] * 40),)))  # fmt: skip
     found = cell([*PAIRS, looping], samples=50)
     assert found is not None
     assert found.looping_share == pytest.approx(1 / 3)
@@ -156,8 +152,8 @@ def test_speedups_with_and_without_loops() -> None:
 
 
 def test_only_answers_to_the_same_prompt_are_compared() -> None:
-    other = replace(turn(3, 1.0, 2), ids=[9, 9, 8])
-    method = Answer((other, replace(other, prompt_ids=[1, 2])))
+    other, elsewhere = (turn(3, 1.0, 2, ids=[9, 9, 8], prompt_ids=p) for p in ([7], [1, 2]))
+    method = Answer((other, elsewhere))
     baseline = Answer((turn(3, 1.0, 2), turn(3, 1.0, 2)))
     found = cell([Pair("qa", None, method, baseline)], samples=10)
     assert found is not None and (found.differs_from_ar, found.compared) == (1, 1)
@@ -165,12 +161,12 @@ def test_only_answers_to_the_same_prompt_are_compared() -> None:
 
 def test_accept_lengths_add_up() -> None:
     # three rounds: 2, 1 and 0 drafted tokens stood, each with the target's own behind
-    whole = replace(TURN, ids=list(range(7)), rounds=3, accepted=3, accepted_per_position=[2, 1])
+    whole = replace(RESULT, ids=list(range(7)), rounds=3, accepted=3, accepted_per_position=[2, 1])
     assert accept_lengths(whole) == [3, 2, 1]
     # the same, but the answer ended inside a draft: no token of the target's own in that round
     ended = replace(whole, ids=list(range(6)))
     assert sum(accept_lengths(ended)) == 5
-    assert accept_lengths(replace(TURN, ids=[1], rounds=0)) == []
+    assert accept_lengths(replace(RESULT, ids=[1], rounds=0)) == []
 
 
 def test_quality_measures() -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import math
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from router.specbench import markdown
 from router.specbench.bench import specbench
 from router.specbench.journal import read_rows
 from router.specbench.protocol import load_questions, select
+from router.specbench.records import Row
 from router.specbench.run import ask, policy_label
 
 REQUEST = Request(max_new_tokens=16)
@@ -68,7 +70,10 @@ def test_turn_two_sees_the_arms_own_turn_one(
         "u:tell a story",
         "u:tell a story|a:TELL A STORY|u:shorter now",
     ]
-    assert [turn.text for turn in row.answers["wide"].turns] == ["TELL A STORY", "SHORTER NOW"]
+    assert [turn.result.text for turn in row.answers["wide"].turns] == [
+        "TELL A STORY",
+        "SHORTER NOW",
+    ]
 
 
 class LeavingEarly(FakeEngine):
@@ -82,7 +87,57 @@ def test_an_arm_that_leaves_early_is_measured_like_any(question_file: Path) -> N
     router = Router(LeavingEarly(), None)
     row = ask(router, load_questions([question_file])[0], ["wide"], REQUEST, seed=0)
     assert row.answers["wide"].error is None
+    assert [turn.result.mean_layers for turn in row.answers["wide"].turns] == [2.5, 2.5]
     assert router.generate("hello", arm="wide").to_json()["mean_layers"] == 2.5
+
+
+def test_rows_are_read_as_they_were_written(
+    router: Router, question_file: Path, tmp_path: Path
+) -> None:
+    bench(router, question_file, tmp_path)
+    rows = read_rows(tmp_path)
+    assert [Row.from_json(json.loads(json.dumps(row.to_json()))) for row in rows] == rows
+    (before, *_) = (tmp_path / "rows.jsonl").read_text().splitlines()
+    assert json.loads(before)["answers"]["wide"]["turns"][0]["result"]["arm"] == "wide"
+
+
+FLAT = {
+    "arm": "wide", "propensity": 0.5, "prompt_ids": [7, 8], "ids": [1, 2, 3], "text": "abc",
+    "finish_reason": "length", "rounds": 1, "drafted": 2, "accepted": 1,
+    "accepted_per_position": [1, 0], "target_calls": 2, "prefill_s": 0.5, "draft_s": 0.25,
+    "verify_s": 0.125, "other_s": 0.0, "embed_s": 1.0, "policy_s": 2.0, "wall_s": 4.0,
+    "retokenised": 3, "draft_calls": 6, "draft_work": 60,
+}  # fmt: skip
+
+
+def test_rows_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    """Their turns held the decode's fields beside their own."""
+    oldest = {name: value for name, value in FLAT.items() if not name.startswith("draft_")}
+    oldest["draft_s"] = 0.25
+    answers = {
+        "wide": {"turns": [FLAT], "error": None},
+        "routed": {"turns": [oldest], "error": None},
+        "small": {"turns": [], "error": "ValueError: no"},
+    }
+    row = {
+        "question_id": "1", "task": "qa", "category": None, "reference": "r",
+        "order": list(answers), "tstamp": 1.0, "answers": answers,
+    }  # fmt: skip
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
+    (read,) = read_rows(tmp_path)
+    (turn,) = read.answers["wide"].turns
+    assert {**asdict(turn.result), **asdict(turn)} == {
+        **FLAT, "result": asdict(turn.result), "mean_layers": None,
+    }  # fmt: skip
+    assert turn.decode_s == 0.25 + 0.125 + 1.0 + 2.0 and read.answers["wide"].decoded == 2
+    assert read.answers["small"].error == "ValueError: no"
+    (uncounted,) = read.answers["routed"].turns
+    assert math.isnan(uncounted.result.draft_calls) and math.isnan(uncounted.result.draft_work)
+    assert replace(uncounted.result, draft_calls=6, draft_work=60) == turn.result
+
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row).replace('"rounds"', '"loops"') + "\n")
+    with pytest.raises(DraftpickError, match=r"rows\.jsonl:1 is not a row of this version"):
+        read_rows(tmp_path)
 
 
 def test_methods_are_interleaved_in_a_seeded_order(

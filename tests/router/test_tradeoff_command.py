@@ -139,7 +139,7 @@ def test_a_sweep_that_cannot_be_is_told_before_a_model_is_loaded(
 
 @pytest.fixture
 def toy_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "load_engine", lambda target, arms, *_, **__: ToyEngine(arms))
+    monkeypatch.setattr(route, "load_engine", lambda options, *_: ToyEngine(options.arms))
 
 
 def test_the_command_logs_to_mlflow(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from router_fakes import make_turn
 
 from router.specbench.quality import JUDGED_BY, MEASURES, likeness, rouge_2, score
-from router.specbench.records import Answer, Row, Turn
+from router.specbench.records import Answer, Row
 from router.tradeoff.curves import latency_at, quality_within
 from router.tradeoff.points import Point, first_answers, points_of
 from router.tradeoff.summary import summarise
@@ -90,13 +90,12 @@ def test_measures_by_hand() -> None:
 
 
 def answer(text: str, wall_s: float, tokens: int = 11, **other: Any) -> Answer:
-    turn = Turn(
-        arm="a", propensity=1.0, prompt_ids=[1], ids=list(range(tokens)), text=text,
-        finish_reason="length", rounds=5, drafted=10, accepted=5, accepted_per_position=[5],
-        target_calls=6, prefill_s=0.1, draft_s=0.1, verify_s=0.1, other_s=0.0, embed_s=0.0,
-        policy_s=0.0, wall_s=wall_s, retokenised=tokens,
-    )  # fmt: skip
-    return Answer((replace(turn, **other),))
+    fields = {
+        "prompt_ids": [1], "ids": list(range(tokens)), "text": text, "rounds": 5, "drafted": 10,
+        "accepted": 5, "accepted_per_position": [5], "target_calls": 6, "prefill_s": 0.1,
+        "draft_s": 0.1, "verify_s": 0.1, "wall_s": wall_s, "retokenised": tokens,
+    }  # fmt: skip
+    return Answer((make_turn(**{**fields, **other}),))
 
 
 def row(id: str, task: str, reference: str | None, **answers: Answer) -> Row:

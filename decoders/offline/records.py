@@ -1,0 +1,51 @@
+"""What decoding many prompts at once gives: answers, and an arm's loop beside each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An arm's loop along one answer, the target's or its own.
+
+    agree: per answer token, whether the drafter would have proposed it there given everything
+        before it (the first is the prefill's own and True); empty for an arm whose answers are its
+        own, and where nothing drafts.
+    rounds: passes of the target after the prompt's.
+    drafted, accepted: as in DecodeResult.
+    """
+
+    agree: list[bool]
+    rounds: int
+    drafted: int
+    accepted: int
+
+    @classmethod
+    def without_drafts(cls, answer: Sequence[int]) -> Replay:
+        """The target alone: the prompt's own pass gives the first token, each round one more."""
+        return cls(agree=[], rounds=max(len(answer) - 1, 0), drafted=0, accepted=0)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Answers to n prompts. Seconds are of the whole batch.
+
+    ids: new tokens, end-of-sequence included.
+    embeddings: [n, d] float32, each prompt's last state as the head reads it; d is 0 where the
+        target did not read them.
+    replays: for an arm whose answers are its own, not the target's, what it did to write each; None
+        for others (see `Batch.teacher_forced`).
+    """
+
+    ids: list[list[int]]
+    embeddings: NDArray[np.float32]
+    prefill_s: float
+    decode_s: float
+    replays: list[Replay] | None = None

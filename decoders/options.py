@@ -1,0 +1,53 @@
+"""What loading an engine takes, as one record; the defaults stand here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from . import plugins
+from .zoo.catalogue import TARGET
+
+if TYPE_CHECKING:
+    from .arms import ArmRecipe
+
+Arms: TypeAlias = "str | Path | Mapping[str, ArmRecipe] | None"
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Which model answers, with which arms, and how it runs.
+
+    target: a known name (`draftpick models`), a hub id, a transformers folder or a .gguf file.
+    arms: a YAML file, recipes by name, or None for those that ship.
+    dtype: bfloat16, float16, float32 (exact), or int8 or int4 (of the weights).
+    device: auto (CUDA where there is one), cpu or cuda.
+    backend: one of BACKENDS, such as native, hf, or auto, which takes what fits and is fastest.
+    context: the most tokens of a prompt with its answer; None for all that the model holds (of a
+        T5, 1024).
+    chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
+        other prompts, so that it is part of what the target is known by (`target_fingerprint`,
+        `embedder`).
+    """
+
+    target: str = TARGET
+    arms: Arms = None
+    dtype: str = "bfloat16"
+    device: str = "auto"
+    backend: str = "auto"
+    context: int | None = None
+    chat_template: str | None = None
+
+    def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
+        """The arms by name, or those of `only` in their order; plugins are imported first. Raises
+        DraftpickError naming every mistake of a file, and NoSuchName."""
+        from .arms import choose, load_arms
+
+        plugins.load()
+        if self.arms is None or isinstance(self.arms, str | Path):
+            declared = load_arms(None if self.arms is None else Path(self.arms))
+        else:
+            declared = dict(self.arms)
+        return choose(declared, list(only) if only else None)
