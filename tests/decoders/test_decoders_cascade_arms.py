@@ -119,21 +119,21 @@ def test_what_is_built(engine: Engine) -> None:
     deep = drafter("two-deep")
     assert isinstance(deep, VerticalDrafter) and isinstance(deep.inner, VerticalDrafter)
     assert isinstance(deep.inner.inner, MaxGramDrafter)
-    assert (deep.method.length.next(), deep.inner.method.length.next()) == (3, 2)
+    assert (deep.how.length.next(), deep.inner.how.length.next()) == (3, 2)
     one, part, last = (p.drafter for p in drafter("nest").parts)
     assert isinstance(one.inner, HorizontalDrafter)
     assert [p.drafter for p in one.inner.parts] == [part, last]  # the same, not its like
     assert [p.tokens for p in one.inner.parts] == [2, 2]
     assert [p.tokens for p in drafter("nest").parts] == [1, 2, 3]
     assert [p.tokens for p in part.inner.parts] == [4]
-    assert one.method.verifier.lenience == part.method.verifier.lenience == 3
+    assert one.how.verifier.lenience == part.how.verifier.lenience == 3
     tree = drafter("nest-of-a-tree")
     assert isinstance(tree, WidenedDrafter) and [p.tokens for p in tree.inner.parts] == [1, 3]
     assert isinstance(part.reviewer, MappedBackend)
     assert [p.min_confidence for p in drafter("horizontal").parts] == [0.3, 0.0, 0.0]
     small = drafter("hierarchy").inner
     assert isinstance(small, NeuralDrafter)
-    assert drafter("hierarchy").method.length.next() == 5  # the arm's, as it has none of its own
+    assert drafter("hierarchy").how.length.next() == 5  # the arm's, as it has none of its own
     assert drafter("vertical").context == min(engine.target.context, 96)
 
 
