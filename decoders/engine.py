@@ -17,15 +17,23 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .backends.llama import LlamaBackend
 from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
+from .models.loaders import loader_of
 from .options import Arms, EngineOptions
-from .protocols import Backend, Drafts, EncoderDecoder, Job, Strategy, opening
+from .protocols import (
+    Backend,
+    Drafts,
+    EncoderDecoder,
+    Job,
+    ReusingBackend,
+    Strategy,
+    opening,
+)
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .zoo.catalogue import cache_dir
@@ -88,6 +96,7 @@ class Engine:
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory."""
         recipes = options.recipes(only)
+        loader_of(options.backend)  # an unknown one should show before anything is fetched
         where, kind = targets.device_of(options.device), targets.dtype_of(options.dtype)
         if only and request is not None:
             for recipe in recipes.values():
@@ -217,12 +226,12 @@ class Engine:
         """Let the target read a prompt; the result may be passed to the next `decode`.
 
         reuse: do not read again what it holds of the same beginning, as at the next turn of a
-        conversation (native backend). A reused position was computed in another pass, so that
+        conversation (a ReusingBackend). A reused position was computed in another pass, so that
         logits may differ from a fresh reading's in the last bits.
         """
         target = self.target
         with memory.told(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
-            if reuse and isinstance(target, LlamaBackend):
+            if reuse and isinstance(target, ReusingBackend):
                 prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
@@ -233,7 +242,7 @@ class Engine:
         """Remember what the target has read: `ids`, since it last read a prompt."""
         self._held = (getattr(self.target, "prompts_read", 0), list(ids))
 
-    def _shared(self, target: LlamaBackend, prompt_ids: Sequence[int]) -> int:
+    def _shared(self, target: ReusingBackend, prompt_ids: Sequence[int]) -> int:
         """How many of the first positions hold a prompt's tokens; its last one is always read."""
         since, held = self._held
         if since != target.prompts_read:  # it was used without the engine

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
+from decoders import plugins
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
@@ -151,7 +152,11 @@ class Router:
         """
         import policies
 
-        # The policy first: a wrong name should not cost the load of a model.
+        # Before the model: a wrong name should not cost its load. The arms first, as the policy may
+        # be of a kind that a plugin named by their file brings.
+        plugins.load()
+        if options.arms is not None:
+            options = replace(options, arms=options.recipes())
         chosen = (
             policies.load(DEFAULT_POLICY if policy is None else policy)
             if policy is None or isinstance(policy, str | Path)

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from .length import LengthRecipe
+from .length import LONGEST, Length, LengthRecipe
 from .strict import Strict
-from .verifier import LosslessRule, VerifierRecipe
+from .verifier import LosslessRule, Rule
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..records import Request
 
 __all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
-
-LONGEST = 64  # tokens of a draft
 
 
 class ArmRecipe(Strict):
@@ -55,16 +53,18 @@ class ArmRecipe(Strict):
 class DraftingRecipe(ArmRecipe):
     """A drafter, reviewed by the target: the arms that run through the speculative loop."""
 
-    length: LengthRecipe = LengthRecipe()
-    verifier: VerifierRecipe = LosslessRule()
+    length: Length = LengthRecipe()
+    verifier: Rule = LosslessRule()
 
     @model_validator(mode="after")
     def _judged_by_the_target(self) -> DraftingRecipe:
-        if self.copies and self.verifier.rule in ("chow", "diff", "opt"):
+        if self.copies and self.verifier.compares_confidences:
             raise ValueError(
                 f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
                 "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
             )
+        if self.branches and not isinstance(self.verifier, LosslessRule):
+            raise ValueError("a tree is verified losslessly; leave `verifier` out")
         return self
 
     @property
@@ -73,11 +73,16 @@ class DraftingRecipe(ArmRecipe):
 
     @property
     def by_passes(self) -> bool:
-        return self.length.kind == "adaptive"
+        return self.length.by_passes
 
     @property
     def copies(self) -> bool:
         """Whether what it drafts, or a part of it, is copied, and comes without a confidence."""
+        return False
+
+    @property
+    def branches(self) -> bool:
+        """Whether it drafts trees, which only the target reviews."""
         return False
 
     @property

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import ArmRecipe
-from .length import LengthRecipe
+from .length import Length, LengthRecipe
 from .nested import fit
 from .neural import NeuralRecipe
 
@@ -26,7 +26,7 @@ class BeamRecipe(ArmRecipe):
     beams: Annotated[int, Field(ge=1, le=32)]
     length_penalty: float = 1.0
     drafter: NeuralRecipe | None = None
-    length: LengthRecipe = LengthRecipe()
+    length: Length = LengthRecipe()
     width: Annotated[int, Field(ge=1, le=64)] | None = None
 
     @model_validator(mode="after")

@@ -48,6 +48,10 @@ class EarlyExitRecipe(DraftingRecipe):
         return True
 
     @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+    @property
     def doubts(self) -> bool:
         return True
 
@@ -79,8 +83,11 @@ class EarlyExitRecipe(DraftingRecipe):
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
-        head = self._trained(target) if self.layer is None else _plain(self.layer, target)
+        if self.layer is None:
+            head = self._trained(target)
         with self._named():
+            if self.layer is not None:
+                head = _plain(self.layer, target)
             drafter = EarlyExitDrafter(target, head)
         if not self.branch:
             return drafter
@@ -121,17 +128,29 @@ class EarlyExitRecipe(DraftingRecipe):
         with self._named():
             if isinstance(target, LlamaBackend):
                 return AdapterHead(target, Adapter.load(folder, target), vocab)
-            assert isinstance(target, HFSeq2SeqBackend)
-            return LensHead(target, load_lens(folder, target), vocab)
+            if isinstance(target, HFSeq2SeqBackend):
+                return LensHead(target, load_lens(folder, target), vocab)
+            raise DraftpickError(
+                f"{folder.name} was trained for the native backend or a T5-like target, and this "
+                f"one is a {type(target).__name__}; give `layer` instead of `drafter`"
+            )
 
 
 def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.early_exit import Adapter, AdapterHead
+    from ..backends.exit_head import ReadOutHead
     from ..backends.hf_seq2seq import HFSeq2SeqBackend
     from ..backends.llama import LlamaBackend
     from ..backends.seq2seq_exit import LensHead, plain_lens
+    from ..protocols import LayeredBackend, StateBackend
 
     if isinstance(target, LlamaBackend):
         return AdapterHead(target, Adapter.plain(target, layer), None)
-    assert isinstance(target, HFSeq2SeqBackend)
-    return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
+    if isinstance(target, HFSeq2SeqBackend):
+        return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
+    if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
+        return ReadOutHead(target, layer, target.state_size)
+    raise DraftpickError(
+        f"the backend {type(target).__name__} has no `read_out` (LayeredBackend) or no "
+        "`state_size` (StateBackend), which an exit of its own layers needs"
+    )

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from .. import plugins
 from ..errors import DraftpickError, NoSuchName
 from .base import ArmRecipe
 from .kinds import fields_of, recipe, recipe_of
@@ -22,6 +23,7 @@ AUTOREGRESSIVE = "autoregressive"
 
 class _ArmsFile(Strict):
     arms: dict[str, Any]
+    plugins: list[str] = Field(default_factory=list)  # modules that bring parts it uses
 
 
 class _Loader(yaml.SafeLoader):
@@ -40,7 +42,8 @@ class _Loader(yaml.SafeLoader):
 
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
-    them. Raises DraftpickError naming every mistake with the path of its field."""
+    them. The modules that it names under `plugins:` are imported first. Raises DraftpickError
+    naming every mistake with the path of its field."""
     path = path or SHIPPED_ARMS
     return arms_of(read_mapping(path, "arms"), path)
 
@@ -67,7 +70,9 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
     mistakes: list[str] = []
     arms: dict[str, ArmRecipe] = {}
     try:
-        declared = _ArmsFile.model_validate(document).arms
+        file = _ArmsFile.model_validate(document)
+        plugins.load_named(file.plugins, path)
+        declared = file.arms
     except ValidationError as error:
         mistakes += sentences("", error)
         body = document.get("arms")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .length import LONGEST, LengthRecipe
+from .length import LONGEST, Length, LengthRecipe
 from .nested import Nested, fit, make, prepare, words
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class HorizontalRecipe(DraftingRecipe):
 
     kind: Literal["horizontal"] = "horizontal"
     parts: Annotated[list[Nested], Field(min_length=2)]
-    length: LengthRecipe = LengthRecipe(k=LONGEST)
+    length: Length = LengthRecipe(k=LONGEST)
 
     @model_validator(mode="after")
     def _possible(self) -> HorizontalRecipe:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .length import LengthRecipe
+from .length import Length, LengthRecipe
 from .nested import Nested, fit, make, prepare, words
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class HybridRecipe(DraftingRecipe):
     shortest: Annotated[int, Field(ge=1)] = 2
     longest: Annotated[int, Field(ge=1, le=64)] = 12
     draft_cost: Annotated[float, Field(ge=0)] = 0.06
-    length: LengthRecipe = LengthRecipe(k=16)
+    length: Length = LengthRecipe(k=16)
 
     @model_validator(mode="after")
     def _possible(self) -> HybridRecipe:

@@ -31,10 +31,14 @@ def _nested(body: Any) -> Any:
         raise ValueError("; ".join(lines)) from error
     if not isinstance(made, DraftingRecipe):
         raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
-    if made.kind == "tree":
-        raise ValueError("kind: 'tree' is for the target's review alone; give `neural`")
-    if getattr(made, "branch", ()):
-        raise ValueError("branch: leave it out; only the target reviews a tree")
+    if made.branches:
+        field = type(made).model_fields.get("branch")
+        if field is not None and not field.is_required():
+            raise ValueError("branch: leave it out; only the target reviews a tree")
+        raise ValueError(
+            f"kind: {made.kind!r} is for the target's review alone; give a kind that drafts one "
+            "token after another, such as `neural`"
+        )
     if "verifier" in made.model_fields_set:
         raise ValueError("verifier: leave it out; only the target's review has one to choose")
     return made

@@ -37,6 +37,10 @@ class RecurrentRecipe(DraftingRecipe):
         return self
 
     @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+    @property
     def doubts(self) -> bool:
         return True
 

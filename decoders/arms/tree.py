@@ -32,8 +32,6 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
 
 def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
     """Of an arm that drafts it. Raises ValueError."""
-    if arm.verifier.rule != "lossless":
-        raise ValueError("a tree is verified losslessly; leave `verifier` out")
     require_bounds(shape, arm.length.longest)
 
 
@@ -49,6 +47,10 @@ class TreeRecipe(DraftModelRecipe):
     def _in_bounds(self) -> TreeRecipe:
         require_tree(self, self.shape)
         return self
+
+    @property
+    def branches(self) -> bool:
+        return True
 
     @property
     def shape(self) -> TreeShape:

@@ -19,8 +19,6 @@ from ..drafters import (
     MaxGramDrafter,
     NullDrafter,
     RecurrentDrafter,
-    TreeDrafter,
-    WidenedDrafter,
 )
 from ..errors import DraftpickError
 from ..loop import SpeculativeDecoding
@@ -45,7 +43,8 @@ class Batch:
 
     An arm that drafts for a lossless review can only speed up the target's answer: it is told by
     what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
-    otherwise, or does not draft, has an answer of its own, so that it is run as it is.
+    otherwise, or does not draft, has an answer of its own, so that it is run as it is. What is
+    taken apart here for speed is known by its very class: a subclass may do otherwise.
 
     costs: what passes cost on this machine; None measures them when they are first needed.
     """
@@ -53,7 +52,7 @@ class Batch:
     def __init__(self, engine: Engine, costs: Costs | None = None) -> None:
         self._engine, self._costs = engine, costs
         target = engine.target
-        self._target = Stack.of_backend(target) if isinstance(target, LlamaBackend) else None
+        self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
 
     @property
     def cost_table(self) -> Costs:
@@ -86,7 +85,7 @@ class Batch:
         method = self._lossless(name)
         if method is None:
             return self._live(name, prompts, max_new_tokens)
-        if isinstance(method.drafter, MaxGramDrafter):
+        if type(method.drafter) is MaxGramDrafter:
             return self._copied(method.drafter, prompts, max_new_tokens)
         stack = Stack.of_drafter(method.drafter)
         if stack is None:
@@ -104,14 +103,14 @@ class Batch:
                 "target's; its figures come with the answers"
             )
         pairs = list(zip(prompts, target_ids, strict=True))
-        if isinstance(method.drafter, MaxGramDrafter):
+        if type(method.drafter) is MaxGramDrafter:
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
         drafter = method.drafter
-        model = drafter.model if isinstance(drafter, HybridDrafter) else drafter
-        if isinstance(model, RecurrentDrafter) and self._target is not None:
+        model = drafter.model if type(drafter) is HybridDrafter else drafter
+        if type(model) is RecurrentDrafter and self._target is not None:
             states = states_before(self._target, prompts, target_ids)
             unrolled = Unrolled(model.head, states, target_ids)
-            if isinstance(drafter, HybridDrafter):
+            if type(drafter) is HybridDrafter:
                 return [
                     self._forced_hybrid(name, *pair, partial(unrolled, row))
                     for row, pair in enumerate(pairs)
@@ -132,7 +131,7 @@ class Batch:
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless review, else None."""
         method = self._engine.strategy(name)
-        if not isinstance(method, SpeculativeDecoding) or not method.verifier.lossless:
+        if type(method) is not SpeculativeDecoding or not method.verifier.lossless:
             return None
         if isinstance(method.drafter, NullDrafter):
             raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
@@ -213,8 +212,8 @@ class Batch:
         return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
-        """One pass for the agreement, a draft of one token everywhere; another for the rounds, by
-        the loop itself where it drafts trees."""
+        """One pass for the agreement, a draft of one token everywhere; another for the rounds. If
+        one of them saw a tree, of which any branch may be accepted, the loop itself counts them."""
         method, costs = self._drafting(name), self.cost_table
         alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
         start = opening(self._engine.target, prompt)
@@ -223,15 +222,18 @@ class Batch:
             at == 0 or alone.draft(start + answer[:at], 1) == [token]
             for at, token in enumerate(answer)
         ]
-        if isinstance(method.drafter, TreeDrafter | WidenedDrafter):  # any branch may stand
-            result = self._engine.decode(name, prompt, Request(len(answer)))
-            return Replay(agree, result.rounds, result.drafted, result.accepted)
-        alone.start(prompt)
+        if not alone.branched:
+            alone.start(prompt)
 
-        def draft(at: int, k: int) -> list[int]:
-            return alone.draft(start + answer[:at], k, confidence)
+            def draft(at: int, k: int) -> list[int]:
+                return alone.draft(start + answer[:at], k, confidence)
 
-        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+            draft_s = costs.draft_s[name]
+            along = replay(answer, draft, method.length, agree, draft_s, costs.verify)
+            if not alone.branched:
+                return along
+        result = self._engine.decode(name, prompt, Request(len(answer)))
+        return Replay(agree, result.rounds, result.drafted, result.accepted)
 
     def _alone(
         self, method: SpeculativeDecoding, prompts: list[list[int]], max_new_tokens: int

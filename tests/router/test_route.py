@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
@@ -77,14 +78,16 @@ def test_the_package_exports_the_router_lazily() -> None:
 
 
 def test_arms_of_one_s_own_need_a_policy_and_the_commands_are_named(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import policies
     from router import route
 
     monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(["wide", "huge"]))
+    arms = tmp_path / "arms.yaml"
+    arms.write_text("arms: {}")
     with pytest.raises(PolicyError, match=r"the policy that ships.*missing: huge") as refused:
-        Router.from_pretrained(arms="mine.yaml")
+        Router.from_pretrained(arms=arms)
     commands = ["draftpick collect --target", "draftpick train", "--policy policy", "--arm autoreg"]
     assert all(command in str(refused.value) for command in commands)
