@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from collect.options import engine_options
 from collect.queries import shipped_folder
+from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 from router import cli, demo, route
