@@ -1,10 +1,9 @@
 """Verifiers: what of a draft is kept, and what follows it."""
 
-from ..protocols import Verifier
 from .bild import BiLD
 from .deferral import SpeculativeCascade
 from .lenient import Lenient
 from .lossless import Lossless
 from .lossy import Lossy
 
-__all__ = ["BiLD", "Lenient", "Lossless", "Lossy", "SpeculativeCascade", "Verifier"]
+__all__ = ["BiLD", "Lenient", "Lossless", "Lossy", "SpeculativeCascade"]
