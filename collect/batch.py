@@ -2,7 +2,7 @@
 
     target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
 
-An arm whose answers are its own (it does not draft, or its review is lossy) is run as it is: its
+An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
 own answer is what it writes, and its passes are those that it made.
 
 Where a step fails on the batch (memory, most often) each query is tried alone; where that fails

@@ -137,10 +137,12 @@ def report(
 ) -> Evaluation:
     """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train)."""
     probs = aligned(policy, table)
-    laws = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
+    distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
     counts = _resample(len(table), resamples, seed)
-    rows = [_value(name, law, table.rewards, counts, confidence) for name, law in laws.items()]
-    each = {name: per_query(law, table.rewards) for name, law in laws.items()}
+    rows = [
+        _value(name, pi, table.rewards, counts, confidence) for name, pi in distributions.items()
+    ]
+    each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
     gains = each["greedy"] - each["best-fixed"]
     low, high = _interval(gains, counts, confidence)
     paired = int((~np.isnan(gains)).sum())
@@ -152,7 +154,7 @@ def report(
         best_fixed=table.arms[best_fixed_index(table if train is None else train)],
         by_task={t: {name: _mean(v[members[t]]) for name, v in each.items()} for t in tasks},
         tasks=tasks,
-        choices=np.stack([laws["greedy"][members[t]].mean(axis=0) for t in tasks]),
+        choices=np.stack([distributions["greedy"][members[t]].mean(axis=0) for t in tasks]),
     )
 
 

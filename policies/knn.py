@@ -61,7 +61,7 @@ class NeighbourPolicy(BasePolicy):
         nearest = np.argpartition(-closeness, k - 1, axis=1)[:, :k]  # [n, k]
         return np.asarray(self._rewards[nearest].mean(axis=1), dtype=np.float64)
 
-    def law(self, scores: Float64) -> Float64:
+    def probabilities(self, scores: Float64) -> Float64:
         return from_rewards(scores, self._temperature)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

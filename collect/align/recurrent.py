@@ -1,8 +1,8 @@
 """Training of a recurrent drafter: every position of any text that the target reads, k steps each.
 
-The label of a step is the target's own law where it predicts, so the text need not be the target's.
-Nothing is stored: the frozen target reads each batch as it comes. Zhang et al., "Recurrent Drafter"
-(2403.09919), distil so; Zhang et al., "HASS" (2408.15766), train several steps.
+The label of a step is the target's own distribution where it predicts, so the text need not be the
+target's. Nothing is stored: the frozen target reads each batch as it comes. Zhang et al.,
+"Recurrent Drafter" (2403.09919), distil so; Zhang et al., "HASS" (2408.15766), train several steps.
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ from .tokens import Tokens
 
 EVALUATE_EVERY_S = 60.0  # a point of the curve so often at least
 REPORT_EVERY = 25  # steps; a report waits for the device
-SOFTER = 0.3  # what is handed on is the law of one token earlier: surely so it costs 9 nats, not 5
+# What is handed on is the distribution of one token earlier: surely so it costs 9 nats, not 5.
+SOFTER = 0.3
 MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
 
 

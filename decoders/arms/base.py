@@ -29,7 +29,7 @@ class ArmRecipe(Strict):
 
     @property
     def lossless(self) -> bool:
-        """Whether the answer's law is the target's own."""
+        """Whether the answer's distribution is the target's own."""
         raise NotImplementedError
 
     @property
@@ -53,7 +53,7 @@ class ArmRecipe(Strict):
 
 
 class DraftingRecipe(ArmRecipe):
-    """A drafter, reviewed by the target: the arms that run through the speculative loop."""
+    """A drafter, verified by the target: the arms that run through the speculative loop."""
 
     length: LengthRecipe = LengthRecipe()
     verifier: VerifierRecipe = LosslessRule()

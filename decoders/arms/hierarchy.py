@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 class HierarchyRecipe(DraftingRecipe):
     """small: what drafts first, as many tokens as the arm's `length` says if it has none of its
-    own. middle: the model that reviews them losslessly and then writes on alone, a shipped name, a
+    own. middle: the model that verifies them losslessly and then writes on alone, a shipped name, a
     local transformers folder or a hub id."""
 
     kind: Literal["hierarchy"] = "hierarchy"
@@ -35,7 +35,7 @@ class HierarchyRecipe(DraftingRecipe):
             raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
         if self.length.min_confidence:
             raise ValueError(
-                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "length.min_confidence: what a model has verified it does not doubt again; set it "
                 "on `small`"
             )
         return self
@@ -61,4 +61,4 @@ class HierarchyRecipe(DraftingRecipe):
         small = make(self.small, self.name, target, tokenizer)
         own = "length" in self.small.model_fields_set
         length = self.small.length if own else self.length
-        return VerticalDrafter(middle.load_reviewer(), small, length.build(), writes_on=True)
+        return VerticalDrafter(middle.load_verifier(), small, length.build(), writes_on=True)

@@ -73,7 +73,7 @@ class HybridRecipe(DraftingRecipe):
             longest=self.longest,
             source_apart=isinstance(target, EncoderDecoder),
             passes=passes,
-            stands=chances,
+            acceptance=chances,
         )
         model = make(self.model, self.name, target, tokenizer)
         return HybridDrafter(copying, chances, model, passes, self.draft_cost)

@@ -24,7 +24,7 @@ class SampledBeamsRecipe(ArmRecipe):
 
     @property
     def lossless(self) -> bool:
-        """The best of several draws has not the law of one."""
+        """The best of several draws has not the distribution of one."""
         return self.beams == 1
 
     @property

@@ -1,4 +1,4 @@
-"""A draft model that reviews what a cheaper one drafts (D14)."""
+"""A draft model that verifies what a cheaper one drafts (D14)."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class VerticalRecipe(DraftingRecipe):
         refuse_by_cost("inner", self.inner)
         if self.length.min_confidence:
             raise ValueError(
-                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "length.min_confidence: what a model has verified it does not doubt again; set it "
                 "on `inner`"
             )
         return self
 
     @property
     def drafter(self) -> str:
-        return f"{self.review} reviewing {words(self.inner)}"
+        return f"{self.review} verifying {words(self.inner)}"
 
     def fit(self, target: Reading) -> None:
         from ..models.drafts import fitting
@@ -57,7 +57,7 @@ class VerticalRecipe(DraftingRecipe):
         from ..drafters.vertical import VerticalDrafter
         from ..models.drafts import find
 
-        review = find(self.name, self.review, target, tokenizer)
+        verifying = find(self.name, self.review, target, tokenizer)
         inner = make(self.inner, self.name, target, tokenizer)
         length = self.inner.length.build()
-        return VerticalDrafter(review.load_reviewer(), inner, length, self.lenience)
+        return VerticalDrafter(verifying.load_verifier(), inner, length, self.lenience)

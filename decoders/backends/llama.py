@@ -84,8 +84,10 @@ class LlamaBackend:
         return cls(*load(folder, device, dtype, rounding), context)
 
     def record_passes(self, record: Recorder, fuse: bool = False) -> None:
-        """From now on replay the passes of drafts and reviews (recorded.py). fuse: by the kernels
-        of fused.py, which the model must fit."""
+        """From now on replay the passes that draft and verify (recorded.py).
+
+        fuse: by the kernels of fused.py, which the model must fit.
+        """
         parts = (self.shape, self.weights, self._rope, self._cache)
         fused = FusedLayers(*parts, WIDEST) if fuse else None
         self.recorded = RecordedPasses(*parts, record, fused)

@@ -135,8 +135,8 @@ class Checkpoint:
             backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
         return backend, self.vocab or common_vocab(backend, self.target)
 
-    def load_reviewer(self) -> Backend:
-        """The same in the target's ids, for a model that reviews."""
+    def load_verifier(self) -> Backend:
+        """The same in the target's ids, for a model that verifies."""
         backend, vocab = self.load()
         return backend if vocab is None else MappedBackend(backend, vocab)
 

@@ -43,8 +43,8 @@ class Batch:
     """Batched where the models are native, one by one elsewhere; the answers are the same, but for
     near-ties in bfloat16, whose sums run in another order where many rows are multiplied at once.
 
-    An arm that drafts for a lossless review can only speed up the target's answer: it is told by
-    what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
+    An arm that drafts for a lossless verifier can only speed up the target's answer: it is known by
+    what its drafter writes alone, and by its loop replayed along that answer. An arm that verifies
     otherwise, or does not draft, has an answer of its own, so that it is run as it is.
 
     costs: what passes cost on this machine; None measures them when they are first needed.
@@ -130,7 +130,7 @@ class Batch:
         ]
 
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
-        """The arm's parts where it drafts for a lossless review, else None."""
+        """The arm's parts where it drafts for a lossless verification, else None."""
         method = self._engine.strategy(name)
         if not isinstance(method, SpeculativeDecoding) or not method.verifier.lossless:
             return None

@@ -1,4 +1,4 @@
-"""Ways to answer that do not draft and verify: the sequential cascades and CALM."""
+"""Strategies outside the speculative loop: the sequential cascades and CALM."""
 
 from .calm import CONFIDENCES, Calm
 from .oracle_cascade import OracleCascade
