@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from collect.queries import shipped_folder
+from collect.queries import OVERALL, ordered, shipped_folder
 from decoders import Engine, Request, Sampling
 from decoders.costs.theory import swi
 from decoders.files import write_atomically
@@ -24,9 +24,8 @@ from decoders.provenance import measured_on
 from decoders.zoo import TARGET
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions
-from router.specbench.quality import JUDGED_BY
+from router.specbench.quality import JUDGED_BY, judged_by
 from router.specbench.records import Row
-from router.specbench.summary import OVERALL
 from router.tradeoff.markdown import NAMES
 from router.tradeoff.measure import Measured, measure
 from router.tradeoff.points import AGREEMENT
@@ -110,13 +109,14 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
     at = {(point.arm, point.task): point for point in points}
     tasks = [
         task
-        for task, measures in JUDGED_BY.items()
-        if any(p.task == task and measures[0] in p.quality for p in points)
+        for task in dict.fromkeys([*JUDGED_BY, *ordered(p.task for p in points)])
+        if any(p.task == task and set(judged_by(task)[:1]) & set(p.quality) for p in points)
     ]
     headings = [
         "method", "lossless", "speed-up", "95% interval", "decode only", "accepted a round",
         "acceptance", "target calls a token", "SWI", "agreement",
-        *[f"{task}, {NAMES[JUDGED_BY[task][0]]}" for task in tasks], "other ids", "failed",
+        *[f"{task}, {NAMES.get(judged_by(task)[0], judged_by(task)[0])}" for task in tasks],
+        "other ids", "failed",
     ]  # fmt: skip
     made = []
     for arm in engine.arm_names:
@@ -129,7 +129,7 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
             continue
         figures = point.cell
         judged = [
-            percent(at[arm, task].quality.get(JUDGED_BY[task][0])) if (arm, task) in at else "-"
+            percent(at[arm, task].quality.get(judged_by(task)[0])) if (arm, task) in at else "-"
             for task in tasks
         ]
         other = "-"

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .embedders import EMBEDDERS, Embedder, load_embedder
     from .embeddings import embeddings_of
     from .queries import Query, read_queries, shipped
-    from .rewards import REWARDS
+    from .rewards import REWARDS, Reward
     from .run import sweep
     from .summary import summarise
     from .table import read_outcomes, reward_table
@@ -26,6 +26,7 @@ __all__ = [
     "REWARDS",
     "Embedder",
     "Query",
+    "Reward",
     "SweepOptions",
     "embeddings_of",
     "load",
@@ -44,6 +45,7 @@ _HOMES = {
     "REWARDS": "rewards",
     "Embedder": "embedders",
     "Query": "queries",
+    "Reward": "rewards",
     "SweepOptions": "batch",
     "embeddings_of": "embeddings",
     "load": "dataset",

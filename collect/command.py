@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,6 +12,7 @@ import typer
 from decoders.options import EngineOptions
 
 from .align.command import align
+from .listing import Listing
 from .options import AsJson, engine_options, names_in, takes
 
 if TYPE_CHECKING:
@@ -42,7 +44,7 @@ first turn is collected.
 def mount(app: typer.Typer) -> None:
     """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
     application's to print."""
-    app.command("collect", help=COLLECT_HELP)(collect)
+    app.command("collect", help=COLLECT_HELP, cls=Listing)(collect)
     app.command("align")(align)
 
 
@@ -88,8 +90,9 @@ def collect(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What policies will read of a query. target (default): its own state, which costs "
-            "nothing. sentence: all-minilm-l6-v2. Or a sentence-transformers folder or hub id.",
+            help="What policies will read of a query: {collect.EMBEDDERS}, or a sentence-"
+            "transformers folder or hub id. target (default): its own state, which costs nothing; "
+            "sentence: all-minilm-l6-v2.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
@@ -101,7 +104,7 @@ def collect(
         ),
     ] = None,
     reward: Annotated[
-        str, typer.Option(help="With --summary: which reward; an unknown name lists them all.")
+        str, typer.Option(help="With --summary: which reward: {collect.REWARDS}.")
     ] = "paper",
     alpha: Annotated[
         float,
@@ -134,6 +137,8 @@ def collect(
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
+    if options.arms is not None:  # the file may name plugins
+        options = replace(options, arms=options.recipes())
     reader = embedder and (load_embedder(embedder, options.device) or OWN)
     engine, batch = _load_engine(options, how.arms)
     report = _sweep(engine, batch, asked, out, how, reader)

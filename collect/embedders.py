@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.plugins import watched
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
 
 OWN = "target"
@@ -191,6 +192,7 @@ def target_own(argument: str = "", device: str = "auto") -> None:
 
 
 EMBEDDERS: dict[str, Loader] = {OWN: target_own, SENTENCE: load_sentence}
+watched("embedder", EMBEDDERS)
 
 
 def content_hash(folder: Path) -> str:

@@ -28,9 +28,9 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,
     typer.Option(
-        help="native (fast), hf (transformers), auto: native where it fits, on CUDA as it runs "
-        "fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; compiled: "
-        "native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
+        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, on CUDA as it "
+        "runs fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
+        "compiled: native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
     ),
 ]
 Context = Annotated[

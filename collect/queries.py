@@ -15,7 +15,8 @@ from typing import Literal
 
 from decoders.errors import DraftpickError, NoSuchName
 
-TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")
+TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")  # of Spec-Bench
+OVERALL = "overall"  # what all tasks together are called in every table, so that none may be
 
 # Spec-Bench's categories. Its "math" is eight-category chat (MT-Bench); its word problems are
 # "math_reasoning". The rest carry the task's own name.
@@ -44,10 +45,10 @@ CATEGORY_TASKS: dict[str, str] = {
 class Query:
     """One user's question, or a chat of several.
 
-    id: unique among the queries read together. task: one of TASKS. turns: the user's messages in
-    order, at least one, none blank. reference: an accepted answer to the first turn, several
-    joined with " | ", or None. source: where it came from (the file's name if the line does not
-    say). category: Spec-Bench's finer label, or None.
+    id: unique among the queries read together. task: any name but "overall". turns: the user's
+    messages in order, at least one, none blank. reference: an accepted answer to the first turn,
+    several joined with " | ", or None. source: where it came from (the file's name if the line
+    does not say). category: Spec-Bench's finer label, or None.
     """
 
     id: str
@@ -78,19 +79,21 @@ def shipped(split: Literal["train", "test"]) -> list[Query]:
 
 
 def task_of(category: str) -> str:
-    """The task that a Spec-Bench category belongs to; raises DraftpickError for an unknown one."""
-    try:
-        return CATEGORY_TASKS[category]
-    except KeyError:
-        known = ", ".join(CATEGORY_TASKS)
-        raise DraftpickError(f"unknown category {category!r}; known: {known}") from None
+    """The task that a Spec-Bench category belongs to; one of its own where Spec-Bench has none."""
+    return CATEGORY_TASKS.get(category, category)
+
+
+def ordered(tasks: Iterable[str]) -> list[str]:
+    """Each task once: Spec-Bench's as it orders them, then the others by name."""
+    found = set(tasks)
+    return [task for task in TASKS if task in found] + sorted(found - set(TASKS))
 
 
 def read_queries(paths: str | Path | Iterable[str | Path]) -> list[Query]:
     """The queries of one or more JSON-lines files, in order; a folder means its *.jsonl files.
 
     Raises DraftpickError naming file and line for: a missing or empty file, a line that is not
-    JSON, a missing or wrong field, an unknown task, and an id that occurs twice.
+    JSON, a missing or wrong field, and an id that occurs twice.
     """
     if isinstance(paths, str | Path):
         paths = [paths]
@@ -202,20 +205,21 @@ def _category(record: dict[str, object], where: str) -> str | None:
 
 def _task(record: dict[str, object], where: str) -> str:
     task = record.get("task")
-    if task is not None:
-        if task in TASKS:
-            return str(task)
-        raise DraftpickError(f"{where}: unknown task {task!r}; known: {', '.join(TASKS)}")
-    category = _category(record, where)
-    if category is None:
+    if task is None:
+        category = _category(record, where)
+        if category is None:
+            raise DraftpickError(
+                f'{where}: the field "task" (or Spec-Bench\'s "category") is missing; give any '
+                f"name, or one of Spec-Bench's: {', '.join(TASKS)}"
+            )
+        task = task_of(category)
+    if not isinstance(task, str) or not task.strip():
+        raise DraftpickError(f'{where}: "task" must be a non-empty string, not {task!r}')
+    if task == OVERALL:
         raise DraftpickError(
-            f'{where}: the field "task" (or Spec-Bench\'s "category") is missing; '
-            f"tasks: {', '.join(TASKS)}"
+            f"{where}: no task may be called {OVERALL!r}, which stands for all of them in tables"
         )
-    try:
-        return task_of(category)
-    except DraftpickError as error:
-        raise DraftpickError(f"{where}: {error}") from None
+    return task
 
 
 def _turns(record: dict[str, object], where: str) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from decoders.costs.measured import Costs
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.plugins import watched
 
 from .records import ArmInfo, Outcome
 
@@ -176,6 +177,7 @@ REWARDS: dict[str, Reward] = {
         ),
     )
 }
+watched("reward", REWARDS)
 
 
 def get(reward: str | Reward) -> Reward:

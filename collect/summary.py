@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collect.queries import TASKS
+from collect.queries import OVERALL, ordered
 
 from . import dataset
 from .rewards import Reward
@@ -16,8 +16,6 @@ from .table import read_outcomes, reward_table
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-OVERALL = "overall"
 
 
 @dataclass(frozen=True)
@@ -68,8 +66,9 @@ def summarise(folder: str | Path, reward: str | Reward = "paper", alpha: float =
     table = reward_table(folder, reward, alpha)
     rows = [row for arms in read_outcomes(folder).values() for row in arms.values()]
     tasks = np.array(table.tasks)
-    found = [task for task in TASKS if task in table.tasks]
-    masks = {task: tasks == task for task in found} | {OVERALL: np.ones(len(tasks), dtype=bool)}
+    masks = {task: tasks == task for task in ordered(table.tasks)} | {
+        OVERALL: np.ones(len(tasks), dtype=bool)
+    }
     top = np.nanmax(table.rewards, axis=1)  # [n]; no row is all-nan
     winners = table.rewards == top[:, None]  # [n, A]
     wins = (winners / winners.sum(axis=1, keepdims=True)).mean(axis=0)

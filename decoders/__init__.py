@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any
 from .errors import DraftpickError
 
 if TYPE_CHECKING:
-    from .arms import KINDS, ArmRecipe, DraftingRecipe, load_arms
+    from .arms import (
+        KINDS,
+        LENGTHS,
+        RULES,
+        ArmRecipe,
+        DraftingRecipe,
+        LengthRecipe,
+        VerifierRecipe,
+        load_arms,
+    )
     from .engine import Engine
+    from .models.loaders import BACKENDS, LoadRequest
     from .options import EngineOptions
-    from .protocols import Backend, Drafter, DraftLength, Strategy, Verifier
+    from .protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
     from .records import (
         DecodeResult,
         Prefilled,
@@ -28,10 +38,16 @@ if TYPE_CHECKING:
     )
 
 _HOMES = {
-    "arms": ("KINDS", "ArmRecipe", "DraftingRecipe", "load_arms"),
+    "arms": (
+        "KINDS", "LENGTHS", "RULES", "ArmRecipe", "DraftingRecipe", "LengthRecipe",
+        "VerifierRecipe", "load_arms",
+    ),
     "engine": ("Engine",),
+    "models.loaders": ("BACKENDS", "LoadRequest"),
     "options": ("EngineOptions",),
-    "protocols": ("Backend", "DraftLength", "Drafter", "Strategy", "Verifier"),
+    "protocols": (
+        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "Strategy", "Verifier",
+    ),
     "records": (
         "DecodeResult", "Prefilled", "Proposal", "Request", "Sampling", "StepStats", "Verdict",
     ),
@@ -39,16 +55,23 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "BACKENDS",
     "KINDS",
+    "LENGTHS",
+    "RULES",
     "ArmRecipe",
     "Backend",
     "DecodeResult",
     "DraftLength",
+    "DraftRequest",
     "Drafter",
     "DraftingRecipe",
     "DraftpickError",
     "Engine",
     "EngineOptions",
+    "Job",
+    "LengthRecipe",
+    "LoadRequest",
     "Prefilled",
     "Proposal",
     "Request",
@@ -57,6 +80,7 @@ __all__ = [
     "Strategy",
     "Verdict",
     "Verifier",
+    "VerifierRecipe",
     "load_arms",
 ]
 

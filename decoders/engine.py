@@ -17,15 +17,23 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .backends.llama import LlamaBackend
 from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
+from .models.loaders import loader_of
 from .options import Arms, EngineOptions
-from .protocols import Backend, Drafts, EncoderDecoder, Job, Strategy, opening
+from .protocols import (
+    Backend,
+    Drafts,
+    EncoderDecoder,
+    Job,
+    ReusingBackend,
+    Strategy,
+    opening,
+)
 from .records import DecodeResult, Prefilled, Request
 from .stopping import Stopper
 from .zoo.catalogue import cache_dir
@@ -49,7 +57,7 @@ class Engine:
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
-        self._told = False  # that messages are joined
+        self._warned = False  # that messages are joined
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
 
@@ -88,6 +96,7 @@ class Engine:
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
         OutOfMemory where the target does not fit the memory."""
         recipes = options.recipes(only)
+        loader_of(options.backend)  # an unknown one should show before anything is fetched
         where, kind = targets.device_of(options.device), targets.dtype_of(options.dtype)
         if only and request is not None:
             for recipe in recipes.values():
@@ -104,7 +113,7 @@ class Engine:
         if only and any(name != AUTOREGRESSIVE for name in recipes):
             reading = Reading.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
-                recipe.fit(reading)
+                recipe.check_target(reading)
         engine = cls(
             targets.load_backend(folder, where, kind, backend, rounding, context),
             recipes,
@@ -116,6 +125,19 @@ class Engine:
         if any(recipe.by_passes for recipe in recipes.values()):
             pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
         return engine
+
+    @staticmethod
+    def misfit(options: EngineOptions, arm: str) -> str | None:
+        """Why an arm's drafters do not fit the options' target, by its files; None where they do.
+        Nothing is loaded but the tokenizer."""
+        (recipe,) = options.recipes([arm]).values()
+        folder = targets.resolve(options.target)
+        tokenizer = targets.load_tokenizer(folder, options.chat_template)
+        try:
+            recipe.check_target(Reading.of_folder(folder, tokenizer, options.backend))
+        except DraftpickError as error:
+            return str(error)
+        return None
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -178,9 +200,9 @@ class Engine:
         is said once on standard error; not of a single message to an encoder-decoder, which wants
         none.
         """
-        untold = not self._told and getattr(self.tokenizer, "chat_template", "") is None
+        untold = not self._warned and getattr(self.tokenizer, "chat_template", "") is None
         if untold and (len(messages) > 1 or not isinstance(self.target, EncoderDecoder)):
-            self._told = True
+            self._warned = True
             print(
                 f"{self.target_name} has no chat template: messages are joined by newlines; give "
                 "one with --chat-template",
@@ -204,12 +226,12 @@ class Engine:
         """Let the target read a prompt; the result may be passed to the next `decode`.
 
         reuse: do not read again what it holds of the same beginning, as at the next turn of a
-        conversation (native backend). A reused position was computed in another pass, so that
+        conversation (a ReusingBackend). A reused position was computed in another pass, so that
         logits may differ from a fresh reading's in the last bits.
         """
         target = self.target
-        with memory.told(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
-            if reuse and isinstance(target, LlamaBackend):
+        with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
+            if reuse and isinstance(target, ReusingBackend):
                 prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
@@ -220,7 +242,7 @@ class Engine:
         """Remember what the target has read: `ids`, since it last read a prompt."""
         self._held = (getattr(self.target, "prompts_read", 0), list(ids))
 
-    def _shared(self, target: LlamaBackend, prompt_ids: Sequence[int]) -> int:
+    def _shared(self, target: ReusingBackend, prompt_ids: Sequence[int]) -> int:
         """How many of the first positions hold a prompt's tokens; its last one is always read."""
         since, held = self._held
         if since != target.prompts_read:  # it was used without the engine
@@ -268,7 +290,9 @@ class Engine:
                 streamer.put(torch.tensor(ids))
 
         job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
-        with memory.told(self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"):
+        with memory.explained(
+            self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
+        ):
             result = strategy.decode(job)
         if streamer is not None:
             streamer.end()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from . import plugins
 from .zoo.catalogue import TARGET
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class EngineOptions:
     arms: a YAML file, recipes by name, or None for those that ship.
     dtype: bfloat16, float16, float32 (exact), or int8 or int4 (of the weights).
     device: auto (CUDA where there is one), cpu or cuda.
-    backend: native, hf, fused, graphs, compiled, or auto, which takes what fits and is fastest.
+    backend: one of BACKENDS, such as native, hf, or auto, which takes what fits and is fastest.
     context: the most tokens of a prompt with its answer; None for all that the model holds (of a
         T5, 1024).
     chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
@@ -40,10 +41,11 @@ class EngineOptions:
     chat_template: str | None = None
 
     def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
-        """The arms by name, or those of `only` in their order. Raises DraftpickError naming every
-        mistake of a file, and NoSuchName."""
+        """The arms by name, or those of `only` in their order; plugins are imported first. Raises
+        DraftpickError naming every mistake of a file, and NoSuchName."""
         from .arms import choose, load_arms
 
+        plugins.load()
         if self.arms is None or isinstance(self.arms, str | Path):
             declared = load_arms(None if self.arms is None else Path(self.arms))
         else:

@@ -71,6 +71,28 @@ def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
 
 
 @runtime_checkable
+class ReusingBackend(Backend, Protocol):
+    """A backend that need not read again what it holds of a prompt. prompts_read: how often
+    `prefill` was called."""
+
+    prompts_read: int
+
+    def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
+        """held: how many of the first positions hold these very ids already; fewer than there are
+        ids."""
+        ...
+
+
+@runtime_checkable
+class SharingBackend(Backend, Protocol):
+    """A backend whose weights may serve several sequences."""
+
+    def twin(self, context: int) -> Backend:
+        """The same weights with a cache of its own, of so many positions at most."""
+        ...
+
+
+@runtime_checkable
 class TreeBackend(Backend, Protocol):
     """A backend whose sequence may end in a tree: several continuations that share prefixes.
 

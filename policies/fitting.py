@@ -6,6 +6,8 @@ import inspect
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from decoders.plugins import watched
+
 from .errors import PolicyError, unknown
 from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
@@ -26,6 +28,7 @@ POLICIES: dict[str, Fit] = {
     "fixed": fit_fixed,
     "uniform": fit_uniform,
 }
+watched("policy", POLICIES)
 
 
 def options_of(name: str) -> dict[str, Any]:

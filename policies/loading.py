@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+from decoders import plugins
+
 from .base import BasePolicy
 from .errors import PolicyError
 from .fixed import ConstantPolicy
@@ -15,6 +17,7 @@ from .storage import MANIFEST, damaged, read_stored
 KINDS: dict[str, type[BasePolicy]] = {
     cls.kind: cls for cls in (ConstantPolicy, NetworkPolicy, NeighbourPolicy)
 }
+plugins.watched("policy kind", KINDS)
 REMOTE = ("runs:/", "models:/", "mlflow-artifacts:/")
 
 
@@ -43,6 +46,8 @@ def load(uri: str | Path, tracking_uri: str | None = None) -> BasePolicy:
 def read(folder: Path) -> BasePolicy:
     """The policy in this folder. Raises PolicyError for what is missing, damaged or unknown."""
     stored = read_stored(folder)
+    if stored.kind not in KINDS:
+        plugins.load()
     if stored.kind not in KINDS:
         raise PolicyError(
             f"the policy in {folder} is of the kind {stored.kind!r}, which is not registered here "

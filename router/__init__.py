@@ -10,12 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .route import RoutedResult, Router
+    from .specbench.quality import MEASURES, SCORES
 
-__all__ = ["RoutedResult", "Router"]
+__all__ = ["MEASURES", "SCORES", "RoutedResult", "Router"]
 
 
 def __getattr__(name: str) -> Any:
     """Import `route` (and with it torch) only when one of its names is asked for."""
+    if name in ("MEASURES", "SCORES"):
+        from .specbench import quality
+
+        return getattr(quality, name)
     if name in __all__:
         from . import route
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from collect import command as collect_command
+from collect.listing import Listing
 from collect.options import AsJson, Config, engine_options, names_in, takes
+from decoders import plugins
 from decoders.options import EngineOptions
 from decoders.records import Request
 
@@ -55,7 +57,7 @@ def options(
     """Global options. `main` reads --debug itself, wherever it stands."""
 
 
-@app.command()
+@app.command(cls=Listing)
 @takes(request=answer_request, options=engine_options)
 def generate(
     *,
@@ -116,7 +118,7 @@ def generate(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(cls=Listing)
 @takes(request=answer_request, options=engine_options)
 def specbench(
     *,
@@ -261,6 +263,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        plugins.load()
         app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:
         return _exit_code(stop)

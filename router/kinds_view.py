@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -11,17 +11,20 @@ if TYPE_CHECKING:
 
 
 def kinds_json() -> list[dict[str, Any]]:
-    """One object for each kind, for `length`, and for each rule of `verifier`: entry, what it is,
-    and its fields with their defaults; a field without one has to be given."""
-    from decoders.arms import KINDS, ArmRecipe, DraftingRecipe, LengthRecipe
+    """One object for each kind of arm, each kind of `length` and each rule of `verifier`: entry,
+    what it is, and its fields with their defaults; a field without one has to be given."""
+    from decoders import arms
+    from decoders.arms import KINDS, LENGTHS, RULES
     from decoders.arms.strict import Strict
-    from decoders.arms.verifier import VerifierRecipe
 
-    general = (Strict, ArmRecipe, DraftingRecipe)
+    general = (
+        Strict, arms.ArmRecipe, arms.DraftingRecipe, arms.LengthRecipe, arms.VerifierRecipe
+    )  # fmt: skip
     entries = [_entry(f"kind: {kind}", recipe, general) for kind, recipe in KINDS.items()]
-    entries.append(_entry("length:", LengthRecipe, general))
-    for rule in get_args(get_args(VerifierRecipe)[0]):
-        names = " | ".join(get_args(rule.model_fields["rule"].annotation))
+    for kind, length in LENGTHS.items():
+        entries.append(_entry(f"length: {{kind: {kind}}}", length, general))
+    for rule in dict.fromkeys(RULES.values()):
+        names = " | ".join(name for name, one in RULES.items() if one is rule)
         entries.append(_entry(f"verifier: {{rule: {names}}}", rule, general))
     return entries
 
@@ -44,7 +47,11 @@ def _entry(entry: str, recipe: type[BaseModel], general: tuple[type, ...]) -> di
     """general: classes whose words say nothing of this entry."""
     described = [base for base in reversed(recipe.__mro__) if base.__module__ == recipe.__module__]
     described += [base for base in reversed(recipe.__mro__) if base not in described]
-    own = [base for base in described if issubclass(base, general[0]) and base not in general]
+    own = [
+        base
+        for base in described
+        if issubclass(base, general[0]) and (base is recipe or base not in general)
+    ]
     words = [inspect.cleandoc(base.__doc__) for base in own if base.__doc__]
     fields = {
         name: {} if field.is_required() else {"default": _plain(field.get_default())}

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
+from decoders import plugins
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
@@ -27,6 +29,7 @@ Message = dict[str, str]
 FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
 UNTOLD = ("result", "scores", "draft_calls", "draft_work")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
     "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
@@ -114,7 +117,6 @@ class Router:
                 check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
-        self._shipped = False  # whether the policy is the one that ships
         self.embedder = reader
 
     @classmethod
@@ -150,12 +152,18 @@ class Router:
         """
         import policies
 
-        # The policy first: a wrong name should not cost the load of a model.
+        # Before the model: a wrong name should not cost its load. The arms first, as the policy may
+        # be of a kind that a plugin named by their file brings.
+        plugins.load()
+        if options.arms is not None:
+            options = replace(options, arms=options.recipes())
         chosen = (
             policies.load(DEFAULT_POLICY if policy is None else policy)
             if policy is None or isinstance(policy, str | Path)
             else policy
         )
+        if policy is None and options.arms is None and options.target != TARGET:
+            options, chosen = for_any_target(options, chosen)
         reader = embedder_of(chosen, embedder, options.device)
         engine = load_engine(options)
         try:
@@ -166,7 +174,6 @@ class Router:
             raise policies.PolicyError(
                 f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
             ) from error
-        router._shipped = policy is None
         return router
 
     def generate(
@@ -248,7 +255,6 @@ class Router:
         self.engine.check(prompt_ids, request)
 
         propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
-        arm_given = arm is not None
         embedding: np.ndarray | None = None  # [d]
         if arm is None and self.embedder is not None:
             if text is None:
@@ -272,19 +278,29 @@ class Router:
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
         assert arm is not None
 
-        try:
-            result = self.engine.decode(
-                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-            )
-        except DraftpickError as error:
-            fits = not self._shipped or self.engine.target_name == TARGET
-            if fits or arm_given:
-                raise
-            raise DraftpickError(
-                f"there is no policy for {self.engine.target_name}: the one that ships is for "
-                f"{TARGET} and its choice does not run here ({error}); {OWN_POLICY}"
-            ) from error
+        result = self.engine.decode(
+            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+        )
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+
+def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:
+    """Options and policy for a target that nothing was trained for: prompt lookup, and one line on
+    standard error. As they are where the drafters that ship fit the target."""
+    import policies
+    from decoders import Engine
+    from decoders.arms import UNTRAINED_ARMS
+
+    if all(Engine.misfit(options, arm) is None for arm in shipped.arms):
+        return options, shipped
+    untrained = replace(options, arms=UNTRAINED_ARMS)
+    print(
+        f"no drafter or policy for {options.target} ships: answering by prompt lookup (arm "
+        f"{UNTRAINED}), which needs no training. To do better: train a drafter with `draftpick "
+        f"align --target {options.target}` and declare it in an arms file, then {OWN_POLICY}",
+        file=sys.stderr,
+    )
+    return untrained, policies.fixed_policy(list(untrained.recipes()), UNTRAINED)
 
 
 def embedder_of(

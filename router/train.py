@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collect.listing import Listing
 from collect.options import AsJson
 
 from .options import Experiment, TrackingUri
@@ -35,7 +36,7 @@ about the run is kept in MLflow.
 def mount(app: typer.Typer) -> None:
     """Add the command to an application. What it raises (DraftpickError, PolicyError) is the
     application's to print."""
-    app.command("train", help=TRAIN_HELP)(train)
+    app.command("train", help=TRAIN_HELP, cls=Listing)(train)
 
 
 def train(
@@ -44,17 +45,11 @@ def train(
     ],
     policy: Annotated[
         str,
-        typer.Option(
-            help="reinforce (the paper's network), exact (its exact gradient), knn, regression, "
-            "logistic, best-fixed or uniform."
-        ),
+        typer.Option(help="How to learn: {policies.POLICIES}."),
     ] = "reinforce",
     reward: Annotated[
         str,
-        typer.Option(
-            help="What to maximise: paper, parameter-ratio, latency-ratio, acceptance, "
-            "saved-passes, modelled (speed-up), measured or measured-speedup."
-        ),
+        typer.Option(help="What to maximise: {collect.REWARDS}."),
     ] = "paper",
     alpha: Annotated[
         float,

@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 import pytest
 import typer
+from strangers import write_my_parts
 
+from decoders.records import StepStats
 from router.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -242,107 +244,107 @@ def test_the_table_at_a_glance_is_the_measured_one(monkeypatch: pytest.MonkeyPat
     assert table.count("x |") > 100
 
 
-@cache
-def contributed() -> dict[str, Any]:
-    """The classes and functions of CONTRIBUTING.md, run where their first line says they go."""
-    made: dict[str, Any] = {}
-    for snippet in snippets("python"):
-        if snippet.page.name != "CONTRIBUTING.md":
-            continue
-        place = snippet.text.partition("\n")[0].removeprefix("# ").removesuffix(".py")
-        name = place.replace("/", ".")
-        package = name.rpartition(".")[0]
-        assert find_spec(package), snippet.where
-        scope = dict(vars(import_module(name))) if (ROOT / f"{place}.py").is_file() else {}
-        scope |= {"__name__": name, "__package__": package}
-        exec(compile(snippet.text, snippet.where, "exec"), scope)
-        tree = ast.parse(snippet.text)
-        made |= {
-            node.name: scope[node.name]
-            for node in tree.body
-            if isinstance(node, ast.ClassDef | ast.FunctionDef)
-        }
-    return made
+# -- the parts of CONTRIBUTING.md -----------------------------------------------------------------
 
 
-def decode(drafter: Any, verifier: Any, length: Any) -> Any:
-    import torch
+@pytest.fixture
+def parts(site: Path) -> Any:
+    """The package that CONTRIBUTING.md writes, imported; forgotten afterwards."""
+    write_my_parts(site)
+    return import_module("my_parts")
 
+
+def answer(arm: str, kind: str = "again", **body: Any) -> Any:
+    """What an arm of such a recipe gives over a toy target, through the engine."""
+    from decoders import Engine, Request
+    from decoders.arms import recipe
     from decoders.backends.toy import ToyBackend
-    from decoders.chance import Generator
-    from decoders.loop import SpeculativeDecoding
-    from decoders.protocols import Job
-    from decoders.records import Request
-    from decoders.stopping import Stopper
 
-    target, prompt, request = ToyBackend.random(4, seed=1), [0, 1], Request(40)
-    how = SpeculativeDecoding("toy", drafter, verifier, length)
-    chance, stopper = Generator(torch.device("cpu"), 0), Stopper(request, ())
-    prefilled = target.prefill(prompt)
-    return how.decode(Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None))
+    arms = {arm: recipe(name=arm, kind=kind, **body)}
+    return Engine(ToyBackend.random(4, seed=1), arms).decode(arm, [0, 1], Request(40))
 
 
-def test_the_drafter_and_the_length_to_add_work() -> None:
-    import torch
-
-    from decoders.drafters import NullDrafter
-    from decoders.lengths import FixedLength
-    from decoders.verify import Lossless
-
-    made = contributed()
-    alone = decode(NullDrafter(torch.device("cpu")), Lossless(), FixedLength(0))
-    ours = decode(made["AgainDrafter"](), Lossless(), made["GrowingLength"](3))
-    assert ours.ids == alone.ids
-    assert ours.drafted > 0
+def test_no_part_takes_more_than_sixty_lines() -> None:
+    texts = {s.where: s.text for s in snippets("python") if s.page.name == "CONTRIBUTING.md"}
+    assert len(texts) >= 8
+    assert {where for where, text in texts.items() if text.count("\n") > 60} == set()
 
 
-def test_the_verifier_to_add_works() -> None:
-    from decoders.lengths import FixedLength
-    from decoders.verify import Lossless
+def test_the_drafter_and_the_length_to_add_work(parts: Any) -> None:
+    plain = answer("plain", "autoregressive")
+    for length in ({"k": 3}, {"kind": "growing", "k": 3}):
+        ours = answer("ours", length=length)
+        assert ours.ids == plain.ids
+        assert ours.drafted > 0
+    by_hand = parts.growing.GrowingLength(3, 0.0)
+    taken = []
+    for accepted in (1, 2, 3, 3, 0, 1):
+        drafted = by_hand.next()
+        taken.append(drafted)
+        by_hand.observe(StepStats(drafted, min(accepted, drafted), 0.0, 0.0))
+    assert taken == [1, 2, 3, 3, 3, 1]
 
-    made = contributed()
-    strict = decode(made["AgainDrafter"](), Lossless(), FixedLength(3))
-    loose = decode(made["AgainDrafter"](), made["TopTwo"](), FixedLength(3))
+
+def test_the_verifier_to_add_works(parts: Any) -> None:
+    strict, loose = answer("strict"), answer("loose", verifier="top_two")
     assert len(loose.ids) == len(strict.ids)
     assert loose.accepted > strict.accepted
 
 
-def test_the_policy_to_add_works(tmp_path: Path) -> None:
+def test_the_policy_to_add_works(parts: Any, tmp_path: Path) -> None:
     import policies
 
     table = policies.RewardTable(
         query_ids=["a", "b", "c"],
         tasks=["qa"] * 3,
-        embeddings=np.zeros((3, 2), dtype=np.float32),
+        embeddings=np.array([[0, 0], [0, 1], [9, 9]], dtype=np.float32),
         arms=["x", "y"],
         rewards=np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]]),
         reward_name="r@1",
         embedder="e",
         arms_fingerprint="f",
     )
-    fitted = contributed()["fit_frequency"](table, smoothing=0.0)
+    fitted = policies.fit("centroid", table, smoothing=0.0)
     loaded = policies.load(fitted.policy.save(tmp_path))
-    assert loaded.distribution(table.embeddings)[0].tolist() == pytest.approx([2 / 3, 1 / 3])
+    assert [loaded.choose(row).arm for row in table.embeddings] == ["x", "x", "y"]
+    assert loaded.distribution(table.embeddings[:1]).tolist() == [[1.0, 0.0]]
 
 
-def test_the_reward_to_add_works() -> None:
+def test_the_reward_to_add_works(parts: Any) -> None:
+    from collect import REWARDS
     from collect.records import ArmInfo, Outcome
     from collect.rewards import Context
     from decoders.costs.measured import Costs
 
     context = Context({"a": ArmInfo("a", "neural", 1, True, {})}, Costs((0.1,), {}))
     row = Outcome(query_id="q", arm="a", parameters=1, rounds=4, new_tokens=13)
-    assert contributed()["tokens_per_round"](row, context) == 3.0
+    assert REWARDS["tokens-per-round"].function(row, context) == 3.0
+
+
+def test_the_embedder_to_add_works(parts: Any) -> None:
+    from collect import load_embedder
+
+    found = load_embedder("letters")
+    assert found is not None
+    assert found.embed(["Bab 7", ""])[:, :2].tolist() == [[1.0, 2.0], [0.0, 0.0]]
+    assert load_embedder(found.name) is not None
+
+
+def test_the_measure_to_add_works(parts: Any) -> None:
+    from router.specbench.quality import quality
+
+    assert quality("code", ["a\n  b"], ["a\nb\nc\nd"]) == 0.5
 
 
 # -- other languages ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("snippet", snippets("yaml"), ids=named)
-def test_arms_files_are_valid(snippet: Snippet, tmp_path: Path) -> None:
+def test_arms_files_are_valid(snippet: Snippet, tmp_path: Path, site: Path) -> None:
     from decoders.arms import load_arms
     from router.tradeoff.sweep import load_sweep
 
+    write_my_parts(site)
     path = tmp_path / "arms.yaml"
     path.write_text(snippet.text)
     if snippet.text.startswith("sweep:"):

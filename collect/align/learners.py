@@ -22,7 +22,7 @@ from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import dense
 from decoders.backends.seq2seq_exit import plain_lens
 from decoders.draft_vocab import DraftVocab
-from decoders.models.targets import is_encoder_decoder
+from decoders.models.loaders import is_encoder_decoder
 
 from .states import causal_states, seq2seq_states
 

@@ -19,6 +19,7 @@ from decoders.backends.llama import LlamaBackend
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
 from decoders.models import targets
+from decoders.models.loaders import is_encoder_decoder
 from decoders.provenance import provenance
 
 from . import bigram, stage
@@ -83,7 +84,7 @@ def check(config: AlignConfig) -> None:
     if config.joint and config.kind != "exit":
         raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
     folder = targets.resolve(config.target)
-    if config.kind in ("drafter", "recurrent") and targets.is_encoder_decoder(folder):
+    if config.kind in ("drafter", "recurrent") and is_encoder_decoder(folder):
         raise DraftpickError(
             f"--kind {config.kind} needs a decoder-only target, and {folder.name} is an "
             "encoder-decoder; use --kind exit or bigram, or name a smaller model of its family as "
@@ -134,7 +135,7 @@ def align(
 
 
 def _load(config: AlignConfig, folder: Path, device: torch.device) -> Target:
-    if not targets.is_encoder_decoder(folder):
+    if not is_encoder_decoder(folder):
         longest = config.max_prompt + config.max_answer
         native = targets.load_backend(folder, device, torch.bfloat16, "native", context=longest)
         assert isinstance(native, LlamaBackend)

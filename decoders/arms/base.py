@@ -1,4 +1,4 @@
-"""What every arm's recipe has: a name, a kind, and how it becomes moving parts."""
+"""What every arm's recipe has: a name, a kind, and how it becomes a strategy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from .length import LengthRecipe
+from .length import LONGEST, Length, LengthRecipe
 from .strict import Strict
-from .verifier import LosslessRule, VerifierRecipe
+from .verifier import LosslessRule, Rule
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from ..records import Request
 
 __all__ = ["LONGEST", "ArmRecipe", "DraftingRecipe", "LengthRecipe", "Strict"]
-
-LONGEST = 64  # tokens of a draft
 
 
 class ArmRecipe(Strict):
@@ -29,7 +27,7 @@ class ArmRecipe(Strict):
 
     @property
     def lossless(self) -> bool:
-        """Whether the answer's distribution is the target's own."""
+        """Whether the answer is distributed as the target's own."""
         raise NotImplementedError
 
     @property
@@ -38,14 +36,16 @@ class ArmRecipe(Strict):
         return False
 
     def check(self, request: Request) -> None:
-        """Raises DraftpickError where the arm cannot answer so; needs no model."""
+        """Raises DraftpickError where the arm cannot answer such a request; needs no model."""
 
-    def fit(self, target: Reading) -> None:
-        """Raises DraftpickError where what it names is not to be had or does not fit the target, of
-        which nothing but its files is known yet. No weights are loaded."""
+    def check_target(self, target: Reading) -> None:
+        """Check the models that the recipe names against the target's files; load no weights.
+
+        Raises DraftpickError where one is missing or does not fit the target.
+        """
 
     def prepare(self, target: Backend) -> None:
-        """Tell the target, before it reads any prompt, what the arm will want of it."""
+        """Set up the target for this arm, before it reads any prompt."""
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         """Load what the recipe names. Raises DraftpickError where it does not fit the target."""
@@ -55,16 +55,19 @@ class ArmRecipe(Strict):
 class DraftingRecipe(ArmRecipe):
     """A drafter, verified by the target: the arms that run through the speculative loop."""
 
-    length: LengthRecipe = LengthRecipe()
-    verifier: VerifierRecipe = LosslessRule()
+    length: Length = LengthRecipe()
+    verifier: Rule = LosslessRule()
 
     @model_validator(mode="after")
     def _judged_by_the_target(self) -> DraftingRecipe:
-        if self.copies and self.verifier.rule in ("chow", "diff", "opt"):
+        if self.copies and self.verifier.compares_confidences:
             raise ValueError(
                 f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
-                "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
+                "none: all of it would be accepted; use lossless, lossy, lossy_star, bild or "
+                "bild_star"
             )
+        if self.branches and not isinstance(self.verifier, LosslessRule):
+            raise ValueError("a tree is verified losslessly; leave `verifier` out")
         return self
 
     @property
@@ -73,11 +76,16 @@ class DraftingRecipe(ArmRecipe):
 
     @property
     def by_passes(self) -> bool:
-        return self.length.kind == "adaptive"
+        return self.length.by_passes
 
     @property
     def copies(self) -> bool:
         """Whether what it drafts, or a part of it, is copied, and comes without a confidence."""
+        return False
+
+    @property
+    def branches(self) -> bool:
+        """Whether it drafts trees, which only the target verifies."""
         return False
 
     @property
@@ -91,7 +99,7 @@ class DraftingRecipe(ArmRecipe):
         return False
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        """The part that guesses, for this target."""
+        """The drafter, for this target."""
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:

@@ -10,7 +10,7 @@ from ..tree_shape import TreeShape
 from .base import ArmRecipe
 from .length import LONGEST
 from .max_gram import MaxGramRecipe
-from .nested import fit, make, refuse_by_cost
+from .nested import check_target, make, refuse_by_cost
 from .tree import Branch, require_bounds
 
 if TYPE_CHECKING:
@@ -89,12 +89,12 @@ class CSDraftingRecipe(ArmRecipe):
         assert isinstance(last, MaxGramRecipe)  # as validated
         return last
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import fitting
 
         for name in self._verifying:
             fitting(self.name, name, target)
-        fit(self._last, self.name, target)
+        check_target(self._last, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.tree import require_trees

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 
 class EarlyExitRecipe(DraftingRecipe):
-    """drafter: an exit adapter, a shipped name or a local folder. Or layer: how many of the
-    target's layers draft, read by its own norm and head, untrained. branch: children at the leading
-    drafted positions, for the target to verify as a tree; those beside the draft have none."""
+    """Give drafter or layer.
+
+    drafter: an exit adapter, a shipped name or a local folder.
+    layer: how many of the target's layers draft, read by its own norm and head, untrained.
+    branch: children at the leading drafted positions, for the target to verify as a tree; those
+        beside the draft have none.
+    """
 
     kind: Literal["early_exit"] = "early_exit"
     drafter: str | None = None
@@ -48,10 +52,14 @@ class EarlyExitRecipe(DraftingRecipe):
         return True
 
     @property
+    def branches(self) -> bool:
+        return bool(self.branch)
+
+    @property
     def doubts(self) -> bool:
         return True
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..backends.exit_head import check_exit
         from ..models.drafts import draft_vocab_of, require_layers
 
@@ -63,8 +71,10 @@ class EarlyExitRecipe(DraftingRecipe):
                 check_exit(self._layer(), target.layers, 0)
 
     def prepare(self, target: Backend) -> None:
-        """A target that cannot have this exit is left alone, and so it is where there is none of
-        that name or another is open: the arm says so when it is asked for, the others work."""
+        """Open the exit where the target can have it.
+
+        Else nothing is done here: this arm raises when it is asked for, and the others work.
+        """
         from ..protocols import ExitBackend
 
         if isinstance(target, ExitBackend):
@@ -79,8 +89,11 @@ class EarlyExitRecipe(DraftingRecipe):
 
         require_layers(self.name, isinstance(target, ExitBackend))
         assert isinstance(target, ExitBackend)
-        head = self._trained(target) if self.layer is None else _plain(self.layer, target)
+        if self.layer is None:
+            head = self._trained(target)
         with self._named():
+            if self.layer is not None:
+                head = _plain(self.layer, target)
             drafter = EarlyExitDrafter(target, head)
         if not self.branch:
             return drafter
@@ -88,14 +101,14 @@ class EarlyExitRecipe(DraftingRecipe):
         return WidenedDrafter(drafter, self.branch, target.context)
 
     def _layer(self) -> int:
-        """That it leaves after."""
+        """The layer that it leaves after."""
         if self.layer is not None:
             return self.layer
         return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What is wrong, with the arm's name."""
+        """Puts the arm's name before a mistake."""
         try:
             yield
         except (DraftpickError, ValueError) as error:
@@ -121,17 +134,29 @@ class EarlyExitRecipe(DraftingRecipe):
         with self._named():
             if isinstance(target, LlamaBackend):
                 return AdapterHead(target, Adapter.load(folder, target), vocab)
-            assert isinstance(target, HFSeq2SeqBackend)
-            return LensHead(target, load_lens(folder, target), vocab)
+            if isinstance(target, HFSeq2SeqBackend):
+                return LensHead(target, load_lens(folder, target), vocab)
+            raise DraftpickError(
+                f"{folder.name} was trained for the native backend or a T5-like target, and this "
+                f"one is a {type(target).__name__}; give `layer` instead of `drafter`"
+            )
 
 
 def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.early_exit import Adapter, AdapterHead
+    from ..backends.exit_head import ReadOutHead
     from ..backends.hf_seq2seq import HFSeq2SeqBackend
     from ..backends.llama import LlamaBackend
     from ..backends.seq2seq_exit import LensHead, plain_lens
+    from ..protocols import LayeredBackend, StateBackend
 
     if isinstance(target, LlamaBackend):
         return AdapterHead(target, Adapter.plain(target, layer), None)
-    assert isinstance(target, HFSeq2SeqBackend)
-    return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
+    if isinstance(target, HFSeq2SeqBackend):
+        return LensHead(target, plain_lens(target, layer).to(target.dtype), None)
+    if isinstance(target, LayeredBackend) and isinstance(target, StateBackend):
+        return ReadOutHead(target, layer, target.state_size)
+    raise DraftpickError(
+        f"the backend {type(target).__name__} has no `read_out` (LayeredBackend) or no "
+        "`state_size` (StateBackend), which an exit of its own layers needs"
+    )

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .length import LONGEST, LengthRecipe
-from .nested import Nested, fit, make, prepare, words
+from .length import LONGEST, Length, LengthRecipe
+from .nested import Nested, check_target, make, prepare, words
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -17,11 +17,13 @@ if TYPE_CHECKING:
 
 class HorizontalRecipe(DraftingRecipe):
     """parts: the drafters in order; the `length` of each is how many tokens it adds, and where one
-    falls short the next makes up for it. length: a bound on all of them together."""
+        adds fewer the next makes up for it.
+    length: a bound on all of them together.
+    """
 
     kind: Literal["horizontal"] = "horizontal"
     parts: Annotated[list[Nested], Field(min_length=2)]
-    length: LengthRecipe = LengthRecipe(k=LONGEST)
+    length: Length = LengthRecipe(k=LONGEST)
 
     @model_validator(mode="after")
     def _possible(self) -> HorizontalRecipe:
@@ -59,9 +61,9 @@ class HorizontalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         for part in self.parts:
-            fit(part, self.name, target)
+            check_target(part, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         for part in self.parts:

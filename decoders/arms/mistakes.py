@@ -11,15 +11,15 @@ Place = tuple[int | str, ...]
 SAID = {
     "extra_forbidden": "there is no such field",
     "model_type": "give a mapping",
-    "model_attributes_type": "give a rule's name, or a mapping with `rule:`",
-    "union_tag_not_found": "give a `rule:`",
     "invalid_key": "a field's name is a word",
 }
 
 
-def told(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """For each mistake the path of its field, "" for the whole, and what is wrong. fields: those
-    that there are, for who misspells one."""
+def explained(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """For each mistake the path of its field, "" for the whole, and what is wrong.
+
+    fields: those that exist, to be named where one is misspelt.
+    """
     details = error.errors(include_url=False)
     places: list[Place] = [detail["loc"] for detail in details]
     for detail, place in zip(details, places, strict=True):
@@ -35,20 +35,12 @@ def told(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[s
 
 
 def _path(place: Place) -> str:
-    """Without what pydantic puts in between for the members of a union."""
-    parts = [
-        str(part)
-        for at, part in enumerate(place)
-        if place[at - 1 : at] != ("verifier",) and "[" not in str(part)
-    ]
-    return ".".join(parts)
+    """The path without the parts that pydantic adds for the members of a union."""
+    return ".".join(str(part) for part in place if "[" not in str(part))
 
 
 def _words(detail: dict[str, Any]) -> str:
     kind, given = detail["type"], detail["input"]
-    if kind == "union_tag_invalid":
-        rules = detail["ctx"]["expected_tags"].replace("'", "")
-        return f"`rule: {detail['ctx']['tag']}` is not one of {rules}"
     if kind in SAID:
         return SAID[kind]
     words = str(detail["msg"]).removeprefix("Value error, ")

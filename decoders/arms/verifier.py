@@ -1,12 +1,14 @@
-"""What `verifier:` may say: the name `lossless`, or a mapping of a rule and its thresholds."""
+"""What `verifier:` may say: the name `lossless`, or a mapping of a rule and its thresholds. A new
+rule is a class and a line in RULES, from outside RULES["mine"] = MyRule."""
 
 from __future__ import annotations
 
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_serializer, model_validator
+from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
+from ..plugins import watched
 from .strict import Strict
 
 if TYPE_CHECKING:
@@ -16,7 +18,27 @@ Nats = Annotated[float, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-class LosslessRule(Strict):
+class VerifierRecipe(Strict):
+    """One rule; `rule` says which of RULES it is."""
+
+    rule: str
+
+    @property
+    def lossless(self) -> bool:
+        """Whether the answer is distributed as the target's own."""
+        raise NotImplementedError
+
+    @property
+    def compares_confidences(self) -> bool:
+        """Whether it asks how sure the drafter is, so that it cannot judge a copy."""
+        return False
+
+    def build(self) -> Verifier:
+        """The moving part."""
+        raise NotImplementedError
+
+
+class LosslessRule(VerifierRecipe):
     """D2. Written as its name alone."""
 
     rule: Literal["lossless"] = "lossless"
@@ -35,7 +57,7 @@ class LosslessRule(Strict):
         return Lossless()
 
 
-class LossyRule(Strict):
+class LossyRule(VerifierRecipe):
     """D4: the draft is held between p / beta and p / (1 - alpha). Lossless at alpha 0, beta 1."""
 
     rule: Literal["lossy"]
@@ -61,9 +83,9 @@ class LossyRule(Strict):
         return Lossy(mixture, self.lossless)
 
 
-class LossyStarRule(Strict):
-    """D4 with the beta that makes pi a distribution. Either alpha, or a KL budget for each token,
-    in nats, that alpha is chosen by. Lossless at 0."""
+class LossyStarRule(VerifierRecipe):
+    """D4 with the beta that makes pi a distribution. Give alpha, or a KL budget for each token in
+    nats, from which alpha is chosen. Lossless at 0."""
 
     rule: Literal["lossy_star"]
     alpha: Share | None = None
@@ -88,7 +110,7 @@ class LossyStarRule(Strict):
         return Lossy(partial(lossy.lossy_budget, kl_budget=self.kl_budget), self.lossless)
 
 
-class DeferralRule(Strict):
+class DeferralRule(VerifierRecipe):
     """D5 to D7: the draft's distribution, or the target's where the rule defers. No alpha makes
     these lossless: a draft as sure as the target is never deferred."""
 
@@ -109,6 +131,10 @@ class DeferralRule(Strict):
     def lossless(self) -> bool:
         return False
 
+    @property
+    def compares_confidences(self) -> bool:
+        return True
+
     def build(self) -> Verifier:
         from ..verify import SpeculativeCascade, deferral
 
@@ -118,7 +144,7 @@ class DeferralRule(Strict):
         )
 
 
-class BiLDStarRule(Strict):
+class BiLDStarRule(VerifierRecipe):
     """D8: defer where the target finds the draft's likeliest token more surprising than alpha."""
 
     rule: Literal["bild_star"]
@@ -134,9 +160,9 @@ class BiLDStarRule(Strict):
         return SpeculativeCascade(partial(deferral.bild_star, alpha=self.alpha))
 
 
-class BiLDRule(Strict):
+class BiLDRule(VerifierRecipe):
     """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
-    lossless at 0. Greedy, the target's likeliest token is kept however surprising; with
+    lossless at 0. At temperature 0 the target's likeliest token is kept however surprising; with
     `keep_argmax: false` it is rolled back too, as Algorithm 1 is printed. Fall back with `length:
     {k: 10, min_confidence: ...}`."""
 
@@ -154,12 +180,34 @@ class BiLDRule(Strict):
         return BiLD(self.rollback, self.keep_argmax)
 
 
-def _named(value: Any) -> Any:
-    return {"rule": value} if isinstance(value, str) else value
+RULES: dict[str, type[VerifierRecipe]] = watched(
+    "verifier rule",
+    {
+        "lossless": LosslessRule,
+        "lossy": LossyRule,
+        "lossy_star": LossyStarRule,
+        "chow": DeferralRule,
+        "diff": DeferralRule,
+        "opt": DeferralRule,
+        "bild_star": BiLDStarRule,
+        "bild": BiLDRule,
+    },
+)
 
 
-VerifierRecipe = Annotated[
-    LosslessRule | LossyRule | LossyStarRule | DeferralRule | BiLDStarRule | BiLDRule,
-    Field(discriminator="rule"),
-    BeforeValidator(_named),
-]
+def _rule(body: Any) -> Any:
+    """A rule's name alone, or a mapping of any rule in RULES."""
+    if isinstance(body, VerifierRecipe):
+        return body
+    body = {"rule": body} if isinstance(body, str) else body
+    if not isinstance(body, dict):
+        raise ValueError("give a rule's name, or a mapping with `rule:`")
+    if "rule" not in body:
+        raise ValueError("give a `rule:`")
+    rule = body["rule"]
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"`rule: {rule}` is not one of {', '.join(RULES)}")
+    return RULES[rule].model_validate(body)
+
+
+Rule = Annotated[SerializeAsAny[VerifierRecipe], BeforeValidator(_rule)]

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
+from ..protocols import LayeredBackend
 from .llama_model import rms_norm
 
 ADAPTER = "adapter.safetensors"
@@ -69,6 +70,24 @@ class ExitHead(Protocol):
     def score(self, state: Tensor) -> Tensor:
         """[d] -> [N] logits over draft tokens."""
         ...
+
+
+class ReadOutHead:
+    """The target's own reading of the states at an exit, on any backend that has one: untrained,
+    without layers."""
+
+    vocab: DraftVocab | None = None
+    adapter_parameters = 0
+
+    def __init__(self, target: LayeredBackend, exit_layer: int, state_size: int) -> None:
+        self.target, self.exit_layer = target, exit_layer
+        self.parameters = target.vocab_size * state_size  # the head's
+
+    def read(self, states: Tensor, start: int) -> Tensor:
+        return states[-1]
+
+    def score(self, state: Tensor) -> Tensor:
+        return self.target.read_out(state)
 
 
 class Lens(nn.Module):

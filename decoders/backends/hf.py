@@ -145,6 +145,10 @@ class HFBackend(FinalStates):
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
         return cls(model.to(device), context)
 
+    def twin(self, context: int) -> HFBackend:
+        """As in SharingBackend."""
+        return type(self)(self.model, context)
+
     @property
     def length(self) -> int:
         return self._layers[0].held

@@ -78,6 +78,10 @@ class HFSeq2SeqBackend(FinalStates):
         model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype)
         return cls(model.to(device), context)
 
+    def twin(self, context: int) -> HFSeq2SeqBackend:
+        """As in SharingBackend."""
+        return type(self)(self.model, context)
+
     @property
     def length(self) -> int:
         """Positions of the decoder that are held; 1 after `prefill`."""

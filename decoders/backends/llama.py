@@ -83,6 +83,10 @@ class LlamaBackend:
         """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16."""
         return cls(*load(folder, device, dtype, rounding), context)
 
+    def twin(self, context: int) -> LlamaBackend:
+        """As in SharingBackend."""
+        return type(self)(self.shape, self.weights, context)
+
     def record_passes(self, record: Recorder, fuse: bool = False) -> None:
         """From now on replay the passes that draft and verify (recorded.py).
 

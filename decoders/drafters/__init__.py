@@ -1,27 +1,31 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
-layers, or a recurrence over its final states."""
+layers, a recurrence over its final states, and cascades of these."""
 
-from ..protocols import Drafter, work
 from .begin import begin
+from .cs_drafting import cs_drafter
 from .early_exit import EarlyExitDrafter
+from .horizontal import HorizontalDrafter, Part
 from .hybrid import HybridDrafter
 from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 from .recurrent import RecurrentDrafter
 from .tree import TreeDrafter
+from .vertical import VerticalDrafter
 from .widened import WidenedDrafter
 
 __all__ = [
-    "Drafter",
     "EarlyExitDrafter",
+    "HorizontalDrafter",
     "HybridDrafter",
     "MaxGramDrafter",
     "NeuralDrafter",
     "NullDrafter",
+    "Part",
     "RecurrentDrafter",
     "TreeDrafter",
+    "VerticalDrafter",
     "WidenedDrafter",
     "begin",
-    "work",
+    "cs_drafter",
 ]

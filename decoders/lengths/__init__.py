@@ -1,8 +1,7 @@
-"""Draft-length rules by name."""
+"""Draft lengths: how many tokens a round drafts."""
 
-from ..protocols import DraftLength
 from .adaptive import AdaptiveLength
 from .fixed import FixedLength
 from .scheduled import ScheduledLength
 
-__all__ = ["AdaptiveLength", "DraftLength", "FixedLength", "ScheduledLength"]
+__all__ = ["AdaptiveLength", "FixedLength", "ScheduledLength"]

@@ -9,15 +9,14 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from ..backends import fused
-from ..backends.hf import HFBackend
-from ..backends.hf_seq2seq import HFSeq2SeqBackend
 from ..backends.llama import LlamaBackend
 from ..backends.mapped import MappedBackend
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
-from ..protocols import Backend, EncoderDecoder
+from ..protocols import Backend, EncoderDecoder, SharingBackend
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
+from .loaders import is_encoder_decoder
 
 
 def folder_of(arm: str, drafter: str, *needed: str) -> Path:
@@ -66,7 +65,7 @@ class Reading:
         """backend: that it will be loaded with."""
         return cls(
             _vocab_size(target),
-            targets.is_encoder_decoder(target),
+            is_encoder_decoder(target),
             tokenizer,
             targets.layers_of(target),
             targets.runs_layers(target, backend),
@@ -88,7 +87,7 @@ def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab 
 def _require_same_kind(arm: str, folder: Path, reading: Reading) -> None:
     """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
     kinds = {True: "an encoder-decoder", False: "decoder-only"}
-    theirs, ours = targets.is_encoder_decoder(folder), reading.encoder_decoder
+    theirs, ours = is_encoder_decoder(folder), reading.encoder_decoder
     if theirs != ours:
         raise DraftpickError(
             f"arm {arm!r}: {folder.name} is {kinds[theirs]} and the target is {kinds[ours]}; use "
@@ -156,12 +155,8 @@ def _load(folder: Path, target: Backend) -> Backend:
     device, dtype, context = target.device, target.dtype, target.context
     key = (folder, targets.fingerprint(folder), device, dtype)
     held = _LOADED.get(key)
-    if isinstance(held, LlamaBackend):
-        return LlamaBackend(held.shape, held.weights, context)
-    if isinstance(held, HFBackend):
-        return HFBackend(held.model, context)
-    if isinstance(held, HFSeq2SeqBackend):
-        return HFSeq2SeqBackend(held.model, context)
+    if isinstance(held, SharingBackend):
+        return held.twin(context)
     _LOADED[key] = backend = targets.load_backend(folder, device, dtype, context=context)
     return backend
 

@@ -96,7 +96,7 @@ def require(name: str, need: Need, device: torch.device) -> None:
 
 
 @contextmanager
-def told(device: torch.device, doing: str) -> Iterator[None]:
+def explained(device: torch.device, doing: str) -> Iterator[None]:
     """Where memory runs out meanwhile, OutOfMemory with what was being done and what is free."""
     try:
         yield

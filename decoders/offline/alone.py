@@ -19,10 +19,14 @@ from ..stopping import Stopper
 
 @dataclass
 class Alone:
-    """A drafter and the target that some drafters read along with."""
+    """A drafter and the target that some drafters read along with.
+
+    branched: whether it has proposed a tree so far.
+    """
 
     drafter: Drafter
     target: Backend
+    branched: bool = False
     _after: int = 0  # how long the context was that it drafted for last
     _drafted: list[int] = field(default_factory=list)
 
@@ -77,9 +81,10 @@ class Alone:
 
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
         chance = Generator(self.target.device, 0)  # greedy: never asked
-        return lead(
-            self.drafter.propose(context, DraftRequest(k, Sampling(), chance, min_confidence))
-        )
+        asked = DraftRequest(k, Sampling(), chance, min_confidence)
+        proposal = self.drafter.propose(context, asked)
+        self.branched |= proposal.parents is not None
+        return lead(proposal)
 
 
 def lead(proposal: Proposal) -> list[int]:

@@ -52,12 +52,12 @@ class Stack:
     @classmethod
     def of_drafter(cls, drafter: object) -> Stack | None:
         """None where the drafter is not a native model."""
-        if isinstance(drafter, EarlyExitDrafter) and isinstance(drafter.head, AdapterHead):
+        if type(drafter) is EarlyExitDrafter and type(drafter.head) is AdapterHead:
             above, target = drafter.head, drafter.head.target
             layers = target.weights.layers[: above.exit_layer] + above.blocks
             embedding, read = target.weights.embedding, above.adapter.read
             return cls(target.shape, embedding, layers, read, above.head, above.vocab)
-        if isinstance(drafter, NeuralDrafter) and isinstance(drafter.backend, LlamaBackend):
+        if type(drafter) is NeuralDrafter and type(drafter.backend) is LlamaBackend:
             return cls.of_backend(drafter.backend, drafter.vocab)
         return None
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from collect.queries import OVERALL
+
 from .records import BASELINE, ROUTED
-from .summary import OVERALL
 
 
 def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:

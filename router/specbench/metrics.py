@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .looping import loops
-from .quality import MEASURES, quality
+from .quality import measure_of, quality
 from .records import Answer, Turn
 
 BOOTSTRAP_SAMPLES = 2000
@@ -204,7 +204,7 @@ def _quality(pairs: Sequence[Pair]) -> tuple[float | None, str | None]:
     if not by_task:
         return None, None
     single = len({pair.task for pair in pairs}) == 1
-    measure = MEASURES[next(iter(by_task))] if single else "mean over tasks"
+    measure = measure_of(next(iter(by_task))) if single else "mean over tasks"
     return sum(by_task.values()) / len(by_task), measure
 
 

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from collect.queries import OVERALL
+
 from .markdown import methods_of
 from .records import BASELINE, ROUTED
-from .summary import OVERALL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

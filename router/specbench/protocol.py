@@ -1,4 +1,4 @@
-"""Which questions are asked: Spec-Bench's six tasks, or the same few of each."""
+"""Which questions are asked: all of a file, or the same few of each task."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from collect.queries import TASKS, Query, read_queries
+from collect.queries import Query, ordered, read_queries
 from decoders.errors import DraftpickError, NoSuchName
+
+from .quality import check_measures
 
 _SPEC_BENCH_NAMES = {"math": "math_reasoning"}
 
@@ -21,16 +23,19 @@ def load_questions(
 ) -> list[Query]:
     """Read question files and keep `limit` questions a task, or all of them.
 
-    Raises DraftpickError for a missing or bad file, a repeated id, an unknown task or nothing left.
+    Raises DraftpickError for a missing or bad file, a repeated id, a task that no question has,
+    or one that is to be judged by an unknown measure.
     """
-    for task in tasks or ():
-        if task not in TASKS:
-            raise NoSuchName("task", task, list(TASKS))
     if limit is not None and limit < 1:
         raise DraftpickError(f"--limit must be at least 1 question a task, not {limit}")
-    queries = [q for q in read_queries(list(paths)) if not tasks or q.task in tasks]
-    if not queries:
-        raise DraftpickError("there are no questions to ask; check --questions and --tasks")
+    queries = read_queries(list(paths))
+    found = ordered(query.task for query in queries)
+    for task in tasks or ():
+        if task not in found:
+            raise NoSuchName("task", task, found)
+    queries = [query for query in queries if not tasks or query.task in tasks]
+    for task in {query.task for query in queries}:
+        check_measures(task)
     return select(queries, limit, seed)
 
 

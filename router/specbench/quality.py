@@ -1,16 +1,21 @@
 """How good the answers are, by each task's usual measure, as a share between 0 and 1.
 
+A task of one's own is judged by ROUGE-L; MEASURES["my-task"] = "my_measure" names another, and
+SCORES["my_measure"] = function(text, reference) is one of one's own.
+
 ROUGE is that of `collect.rouge`, by its own words, not stemmed; papers on summaries often stem.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from collect import rouge
+from decoders.errors import NoSuchName
+from decoders.plugins import watched
 
-MEASURES = {
+MEASURES: dict[str, str] = {
     "summarization": "rouge_l",
     "rag": "rouge_l",
     "qa": "rouge_l",
@@ -18,8 +23,12 @@ MEASURES = {
     "math": "exact_match",
 }
 
+USUAL = "rouge_l"
+BLEU = "bleu"  # of all answers together, the others of each
+UNJUDGED = ("mt_bench",)  # chats: a reference is one good answer of many
+
 # Every measure that says something of a task's answers, the one that papers report first.
-JUDGED_BY = {
+JUDGED_BY: dict[str, tuple[str, ...]] = {
     "translation": ("bleu", "rouge_l"),
     "summarization": ("rouge_2", "rouge_l"),
     "rag": ("rouge_l", "rouge_2"),
@@ -75,12 +84,34 @@ def exact_match(text: str, reference: str) -> float:
     return float(wanted is not None and final_number(text) == wanted)
 
 
-SCORES = {"rouge_l": rouge_l, "rouge_2": rouge_2, "exact_match": exact_match}
+SCORES: dict[str, Callable[[str, str], float]] = {
+    "rouge_l": rouge_l, "rouge_2": rouge_2, "exact_match": exact_match
+}  # fmt: skip
+watched("task's measure", MEASURES)
+watched("measure", SCORES)
+
+
+def measure_of(task: str) -> str | None:
+    """The measure of its answers, None where there is none."""
+    return MEASURES.get(task, None if task in UNJUDGED else USUAL)
+
+
+def judged_by(task: str) -> tuple[str, ...]:
+    """Every measure that says something of its answers, the main one first."""
+    usual = measure_of(task)
+    return JUDGED_BY.get(task, () if usual is None else (usual,))
+
+
+def check_measures(task: str) -> None:
+    """Raises NoSuchName where the task is to be judged by a measure that there is not."""
+    for measure in judged_by(task):
+        if measure not in (BLEU, *SCORES):
+            raise NoSuchName(f"measure of the task {task!r}:", measure, [BLEU, *SCORES])
 
 
 def score(measure: str, texts: Sequence[str], references: Sequence[str]) -> float:
     """One measure over answers and their references, at least one of each."""
-    if measure == "bleu":
+    if measure == BLEU:
         return bleu(texts, references)
     pairs = zip(texts, references, strict=True)
     return sum(SCORES[measure](text, reference) for text, reference in pairs) / len(texts)
@@ -88,7 +119,7 @@ def score(measure: str, texts: Sequence[str], references: Sequence[str]) -> floa
 
 def quality(task: str, texts: Sequence[str], references: Sequence[str]) -> float | None:
     """A task's measure over answers with a reference; None where there is no measure or answer."""
-    measure = MEASURES.get(task)
+    measure = measure_of(task)
     return None if measure is None or not texts else score(measure, texts, references)
 
 

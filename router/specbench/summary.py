@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from collect.queries import TASKS
+from collect.queries import OVERALL, ordered
 from collect.rouge import WORDS
 
 from .metrics import (
@@ -26,7 +26,6 @@ from .metrics import (
 from .records import BASELINE, ROUTED, Answer, Row
 
 VERSION = 1
-OVERALL = "overall"
 ORACLE_NOTE = (
     "per question the arm that turned out fastest, timing noise included: an optimistic bound"
 )
@@ -50,7 +49,7 @@ def summarise(
     """
     methods = list(dict.fromkeys(method for row in rows for method in row.answers))
     arms = [method for method in methods if method != ROUTED]
-    tasks = [task for task in TASKS if any(row.task == task for row in rows)]
+    tasks = ordered(row.task for row in rows)
 
     def cells(answers: Sequence[Answer]) -> dict[str, Any]:
         pairs = [

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collect.listing import Listing
 from collect.options import AsJson, engine_options, takes
 from decoders.options import EngineOptions
 
@@ -40,7 +41,7 @@ model that --target and the options after it describe).
 
 def mount(app: typer.Typer) -> None:
     """Add the command to an application; it raises DraftpickError for the user's mistakes."""
-    app.command("theory", help=HELP)(theory)
+    app.command("theory", help=HELP, cls=Listing)(theory)
 
 
 @takes(options=engine_options)

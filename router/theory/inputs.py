@@ -137,7 +137,7 @@ def load_single(options: EngineOptions, arm: str) -> Engine:
     from decoders.engine import Engine
 
     recipe = options.recipes([arm])[arm]
-    if not isinstance(recipe, DraftingRecipe) or getattr(recipe, "branch", None):
+    if not isinstance(recipe, DraftingRecipe) or recipe.branches:
         raise DraftpickError(
             f"arm {arm!r} does not draft one token after another, which is what the formulas are "
             "about; name an arm of a draft model, an exit or Max-Gram"

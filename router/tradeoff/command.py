@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from collect.listing import Listing
 from collect.options import AsJson, model_options, names_in, takes
 from decoders.options import EngineOptions
 from decoders.records import Request
@@ -47,7 +48,7 @@ commands. The run is kept in MLflow.
 def mount(app: typer.Typer) -> None:
     """Add the command to an application; it raises DraftpickError and PolicyError for the user's
     mistakes."""
-    app.command("tradeoff", help=HELP)(tradeoff)
+    app.command("tradeoff", help=HELP, cls=Listing)(tradeoff)
 
 
 @takes(request=answer_request, options=model_options)

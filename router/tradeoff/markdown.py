@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from collect.queries import OVERALL
+
 from ..specbench.markdown import interval, percent, table_lines, times
-from ..specbench.summary import OVERALL
 from .points import AGREEMENT
 
 NOT_REACHED = "not reached"
@@ -47,7 +48,7 @@ def panel_title(panel: dict[str, Any]) -> str:
     """What is judged, and how the target itself does."""
     subject = "all tasks" if panel["task"] == OVERALL else panel["task"]
     own = f"the target alone: {percent(panel['target_quality'])}"
-    return f"{subject}, {NAMES[panel['measure']]}; {own}"
+    return f"{subject}, {NAMES.get(panel['measure'], panel['measure'])}; {own}"
 
 
 def point_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:

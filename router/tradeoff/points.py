@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collect.queries import TASKS
+from collect.queries import OVERALL, ordered
 
 from ..specbench.metrics import BOOTSTRAP_SAMPLES, Cell, Pair, bootstrap, cell
-from ..specbench.quality import JUDGED_BY, likeness, score
+from ..specbench.quality import judged_by, likeness, score
 from ..specbench.records import BASELINE, Row
-from ..specbench.summary import OVERALL
 
 AGREEMENT = "agreement"
 
@@ -48,7 +47,7 @@ def points_of(
     its answers failed. greedy_answers: the target's first-turn answer at temperature 0, by
     question id; likeness is judged where there is one."""
     arms = list(dict.fromkeys(arm for row in rows for arm in row.answers))
-    tasks = [task for task in TASKS if any(row.task == task for row in rows)]
+    tasks = ordered(row.task for row in rows)
     made = []
     for arm in arms:
         for task in (OVERALL, *tasks):
@@ -93,9 +92,9 @@ def _quality(
         alike = [likeness(text(row), greedy_answers[row.question_id]) for row in known]
         found[AGREEMENT] = sum(alike) / len(alike)
     judged = [(text(row), row.reference) for row in rows if row.reference]
-    if judged:
+    if judged and task != OVERALL:
         texts, references = [t for t, _ in judged], [r for _, r in judged]
-        for measure in JUDGED_BY.get(task, ()):
+        for measure in judged_by(task):
             found[measure] = score(measure, texts, references)
     return found
 

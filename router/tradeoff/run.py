@@ -43,7 +43,7 @@ def tradeoff(
     more questions too; other settings raise DraftpickError.
     """
     measured = measure(engine, questions, request, out, seed=seed, quiet=quiet)
-    write_atomically(out / "arms.yaml", arms_yaml(sweep.arms))
+    write_atomically(out / "arms.yaml", arms_yaml(sweep.arms, sweep.plugins))
     about = {
         "target": engine.target_name,
         "settings": measured.settings,
@@ -57,10 +57,11 @@ def tradeoff(
     return summary
 
 
-def arms_yaml(arms: dict[str, ArmRecipe]) -> str:
-    """The points as an arms file, for `--config` of the other commands."""
+def arms_yaml(arms: dict[str, ArmRecipe], plugins: Sequence[str] = ()) -> str:
+    """The points as an arms file, for `--config` of the other commands; plugins: as it names."""
     bodies = {
         name: recipe.model_dump(mode="json", exclude_unset=True, exclude={"name"})
         for name, recipe in arms.items()
     }
-    return yaml.safe_dump({"arms": bodies}, sort_keys=False)
+    document = {"plugins": list(plugins), "arms": bodies} if plugins else {"arms": bodies}
+    return yaml.safe_dump(document, sort_keys=False)

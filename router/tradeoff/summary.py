@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from ..specbench.quality import JUDGED_BY
+from collect.queries import OVERALL, ordered
+
+from ..specbench.quality import judged_by
 from ..specbench.records import BASELINE, Row
-from ..specbench.summary import OVERALL
 from .curves import latency_at, quality_within
 from .points import AGREEMENT, Point
 from .sweep import Curve
@@ -26,7 +27,7 @@ def summarise(
     one point less, and the best quality within the target's own latency; None where the curve does
     not get there. `main` panels are those that tables and pictures show."""
     at = {(point.arm, point.task): point for point in points}
-    tasks = list(dict.fromkeys(row.task for row in rows))
+    tasks = ordered(row.task for row in rows)
     return {
         "version": VERSION,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -57,7 +58,7 @@ def _panel(
     curves: Sequence[Curve],
     at: dict[tuple[str, str], Point],
 ) -> dict[str, Any]:
-    main = measure == (AGREEMENT if task == OVERALL else JUDGED_BY.get(task, ("",))[0])
+    main = measure in ((AGREEMENT,) if task == OVERALL else judged_by(task)[:1])
     readings = []
     for curve in curves:
         known = [at[arm, task] for arm in curve.arms if (arm, task) in at]

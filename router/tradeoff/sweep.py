@@ -7,6 +7,7 @@ sweep:
     values: [0.0, 0.2, 0.4, 0.6]
 arms:                                   # optional: points without a curve
   copying: {kind: max_gram, drafter: bigram}
+plugins: [my_module]                    # optional: as in an arms file
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _Template(Strict):
 class _SweepFile(Strict):
     sweep: Annotated[dict[str, _Template], Field(min_length=1)]
     arms: dict[str, Any] = Field(default_factory=dict)
+    plugins: list[str] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,10 +58,11 @@ class Curve:
 @dataclass(frozen=True)
 class Sweep:
     """curves: in the file's order, single arms last. arms: a recipe for every point, and the
-    autoregressive one."""
+    autoregressive one. plugins: modules that the file names."""
 
     curves: tuple[Curve, ...]
     arms: dict[str, ArmRecipe]
+    plugins: tuple[str, ...] = ()
 
 
 def load_sweep(path: Path) -> Sweep:
@@ -87,7 +90,8 @@ def load_sweep(path: Path) -> Sweep:
     if mistakes:
         raise _mistakes(path, mistakes)
     curves += [Curve(name, "", (), (name,)) for name in declared.arms]
-    return Sweep(tuple(curves), arms_of({"arms": bodies}, path))
+    arms = arms_of({"arms": bodies, "plugins": declared.plugins}, path)
+    return Sweep(tuple(curves), arms, tuple(declared.plugins))
 
 
 def with_field(arm: dict[str, Any], field: str, value: Any) -> dict[str, Any]:

@@ -6,11 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
+from collect.queries import OVERALL
 from decoders.provenance import tags
 from policies.mlflow_store import using
 from policies.tracking import experiment_of, metric_name
-
-from ..specbench.summary import OVERALL
 
 EXPERIMENT = "draftpick-tradeoff"
 
@@ -46,16 +45,16 @@ def metrics_of(summary: dict[str, Any]) -> dict[str, float]:
     """MLflow's flat names and numbers: `overall/NAME/latency`, `qa/NAME/rouge_l`, ..."""
     metrics: dict[str, float] = {}
     for point in summary["points"]:
-        at = f"{point['task']}/{_arm(point['arm'])}"
+        at = f"{_flat(point['task'])}/{_flat(point['arm'])}"
         metrics[f"{at}/latency"] = point["latency"]
-        metrics |= {f"{at}/{measure}": value for measure, value in point["quality"].items()}
+        metrics |= {f"{at}/{_flat(measure)}": value for measure, value in point["quality"].items()}
         if point["task"] == OVERALL:
             cell = point["cell"]
             metrics[f"{at}/acceptance_rate"] = cell["acceptance_rate"]
             metrics[f"{at}/mean_accepted"] = cell["mean_accepted"]
     for panel in summary["panels"]:
         for reading in panel["readings"]:
-            at = f"{panel['task']}/{_arm(reading['curve'])}/{panel['measure']}"
+            at = f"{_flat(panel['task'])}/{_flat(reading['curve'])}/{_flat(panel['measure'])}"
             metrics |= {
                 f"{at}/{name}": value
                 for name, value in reading.items()
@@ -64,5 +63,5 @@ def metrics_of(summary: dict[str, Any]) -> dict[str, float]:
     return metrics
 
 
-def _arm(name: str) -> str:
+def _flat(name: str) -> str:
     return metric_name(re.sub("/", "_", name))

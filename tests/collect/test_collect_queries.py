@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from collect.queries import TASKS, first_per_task, read_queries, shipped, task_of
+from collect.queries import TASKS, first_per_task, ordered, read_queries, shipped, task_of
 from decoders.errors import DraftpickError
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
@@ -71,8 +71,9 @@ def test_line_separators_inside_text_do_not_split_lines(tmp_path: Path) -> None:
         ({**GOOD, "id": ""}, '"id"'),
         ({**GOOD, "id": True}, '"id"'),
         ({"id": "a", "turns": ["?"]}, '"task"'),
-        ({**GOOD, "task": "cooking"}, "unknown task 'cooking'; known: mt_bench"),
-        ({"id": "a", "category": "cooking", "turns": ["?"]}, "unknown category 'cooking'"),
+        ({**GOOD, "task": " "}, "\"task\" must be a non-empty string, not ' '"),
+        ({**GOOD, "task": 3}, '"task" must be a non-empty string, not 3'),
+        ({**GOOD, "task": "overall"}, "no task may be called 'overall', which stands for all"),
         ({**GOOD, "category": 3}, '"category"'),
         ({"id": "a", "task": "qa"}, '"turns" is missing'),
         ({**GOOD, "turns": []}, '"turns" is empty'),
@@ -125,8 +126,15 @@ def test_task_of() -> None:
     assert task_of("coding") == "mt_bench"
     assert task_of("math") == "mt_bench"
     assert task_of("math_reasoning") == "math"
-    with pytest.raises(DraftpickError, match="unknown category"):
-        task_of("cooking")
+    assert task_of("cooking") == "cooking"
+
+
+def test_tasks_are_free(tmp_path: Path) -> None:
+    lines: list[Any] = [{**GOOD, "id": "1", "task": "code"}]
+    lines += [{"question_id": 2, "category": "cooking", "turns": ["How?"]}, {**GOOD, "id": "3"}]
+    tasks = [query.task for query in read_queries(write(tmp_path / "q.jsonl", *lines))]
+    assert tasks == ["code", "cooking", "qa"]
+    assert ordered([*tasks, "mt_bench", "qa"]) == ["mt_bench", "qa", "code", "cooking"]
 
 
 def test_the_shipped_queries() -> None:

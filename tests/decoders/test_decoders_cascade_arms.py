@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,7 @@ def test_a_transformers_model_s_weights_too(
     tiny: Tiny, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = targets.load_backend
+    gc.collect()  # no native model of these files is left from another test
     monkeypatch.setattr(targets, "load_backend", lambda *args, **more: real(*args, "hf", **more))
     engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
     users = [engine.strategy(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
@@ -228,7 +230,7 @@ MISTAKES = {
     ),
     "a tree inside": (
         "kind: vertical, review: x, inner: {kind: tree, drafter: y, branch: [2]}",
-        "inner: kind: 'tree' is for the target's review alone",
+        "inner: kind: 'tree' is for the target's verification alone",
     ),
     "lenience of a nest": (
         f"{NEST}: [[1, 1], [0, 1]], lenience: 0.5",

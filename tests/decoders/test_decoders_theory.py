@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoders.costs.measured import Costs
 from decoders.costs.theory import (
     TABLE_1,
     TABLE_1_ACCEPTANCE,
@@ -197,9 +198,9 @@ def test_acceptance_from_single_drafts() -> None:
 
 
 def test_measured_seconds_become_target_passes() -> None:
-    found = from_costs("small", 0.5, [0.010, 0.011, 0.013], {"small": 0.002}, 4)
+    found = from_costs("small", 0.5, Costs((0.010, 0.011, 0.013), {"small": 0.002}), 4)
     assert found.cost == pytest.approx(0.2)
     beyond = (1.3 + 0.15, 1.3 + 0.3)  # a token more takes what it took on average up to there
     assert found.verify == pytest.approx((1.0, 1.1, 1.3, *beyond))
     with pytest.raises(DraftpickError, match="known: small"):
-        from_costs("big", 0.5, [0.01], {"small": 0.002}, 4)
+        from_costs("big", 0.5, Costs((0.01,), {"small": 0.002}), 4)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from collect.options import engine_options
 from collect.queries import shipped_folder
+from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 from router import cli, demo, route
@@ -61,6 +62,7 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
         return FakeEngine()
 
     monkeypatch.setattr(route, "load_engine", load)
+    monkeypatch.setattr(Engine, "misfit", staticmethod(lambda options, arm: None))
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
     how += ["--context", "99", "--chat-template", "{{ 1 }}"]
     assert cli.main(["generate", "hi", *how, *more]) == 0

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from pathlib import Path
 
 import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 
 from decoders.errors import DraftpickError, NoSuchName
-from decoders.records import DecodeResult
 from policies.errors import PolicyError
 from router.route import Router
 
@@ -78,31 +77,17 @@ def test_the_package_exports_the_router_lazily() -> None:
         _ = package.nothing
 
 
-def test_without_a_policy_for_the_target_the_commands_are_named(
-    monkeypatch: pytest.MonkeyPatch,
+def test_arms_of_one_s_own_need_a_policy_and_the_commands_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import policies
     from router import route
 
-    class Other(FakeEngine):
-        def decode(self, arm: str, *rest: Any, **more: Any) -> DecodeResult:
-            if arm == "small":
-                raise DraftpickError("arm 'small': its drafter was made for another target")
-            return super().decode(arm, *rest, **more)
-
-    engine = Other()
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: engine)
-    monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
-    commands = ["draftpick collect --target", "draftpick train", "--policy policy", "--arm autoreg"]
-    with pytest.raises(DraftpickError, match=r"no policy for fake-target.*another target") as said:
-        Router.from_pretrained("there").generate("abcd")
-    assert all(command in str(said.value) for command in commands)
-    # Where the user chose, the reason alone is told.
-    for router, arm in ((Router.from_pretrained("there", "mine"), None),
-                        (Router.from_pretrained("there"), "small")):  # fmt: skip
-        with pytest.raises(DraftpickError, match=r"^arm 'small'"):
-            router.generate("abcd", arm=arm)
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(["wide", "huge"]))
+    arms = tmp_path / "arms.yaml"
+    arms.write_text("arms: {}")
     with pytest.raises(PolicyError, match=r"the policy that ships.*missing: huge") as refused:
-        Router.from_pretrained("there")
+        Router.from_pretrained(arms=arms)
+    commands = ["draftpick collect --target", "draftpick train", "--policy policy", "--arm autoreg"]
     assert all(command in str(refused.value) for command in commands)

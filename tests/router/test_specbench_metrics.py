@@ -177,6 +177,7 @@ def test_quality_measures() -> None:
     assert bleu(["completely other words here now"], ["the cat sat on the mat"]) < 0.05
     assert quality("mt_bench", ["x"], ["y"]) is None
     assert quality("qa", [], []) is None
+    assert quality("cooking", ["the cat ran"], ["the cat sat"]) == pytest.approx(2 / 3)
     assert quality("math", ["so it is 12.", "#### 4"], ["#### 12", "#### 5"]) == 0.5
 
 

@@ -1,0 +1,226 @@
+"""Ways to run a model, by the name that `--backend` may say. A new one is a function and a line in
+BACKENDS, from outside BACKENDS["mine"] = load. Nothing heavy is imported before a model is loaded.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import DraftpickError
+from ..plugins import watched
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..backends.llama import LlamaBackend
+    from ..backends.packed import Rounding
+    from ..protocols import Backend
+
+
+@dataclass(frozen=True)
+class LoadRequest:
+    """A model to load.
+
+    folder: a transformers model folder.
+    device, dtype: where the weights go, and as what.
+    rounding: of the weights, "int8" or "int4"; None for none.
+    context: positions to make room for, at most the model's own; None for those.
+    """
+
+    folder: Path
+    device: torch.device
+    dtype: torch.dtype
+    rounding: Rounding | None = None
+    context: int | None = None
+
+
+Loader = Callable[[LoadRequest], "Backend"]
+
+
+def loader_of(backend: str) -> Loader:
+    """Raises DraftpickError with the names that exist."""
+    if backend not in BACKENDS:
+        raise DraftpickError(f"unknown backend {backend!r}; use {', '.join(BACKENDS)}")
+    return BACKENDS[backend]
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """What the model's config.json says."""
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
+def is_encoder_decoder(folder: Path) -> bool:
+    """Whether the model reads its prompt in an encoder, as T5 does."""
+    return bool(config_of(folder).get("is_encoder_decoder", False))
+
+
+def not_native(folder: Path) -> str | None:
+    """Why the native backend cannot run a model; None where it can."""
+    from ..backends.llama_model import unsupported
+    from ..backends.pickled import pickled
+
+    reason = unsupported(config_of(folder))
+    if reason is None and pickled(folder):
+        return "its weights are pickled (pytorch_model*.bin), and the native one reads safetensors"
+    return reason
+
+
+def auto(asked: LoadRequest) -> Backend:
+    """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
+    as CUDA graphs, of fused kernels where the model fits them."""
+    reason = not_native(asked.folder)
+    if reason is None:
+        return _native(asked, "auto" if asked.device.type == "cuda" else None)
+    print(f"using the transformers backend for {asked.folder.name}: {reason}", file=sys.stderr)
+    return hf(asked)
+
+
+def native(asked: LoadRequest) -> Backend:
+    """Llama-shaped models, an operation after the other."""
+    return _native(asked, None)
+
+
+def hf(asked: LoadRequest) -> Backend:
+    """Through transformers: any decoder-only model, and T5-like encoder-decoders."""
+    if asked.rounding is not None:
+        _check_rounding(asked)
+        raise DraftpickError(
+            f"{asked.rounding} weights need the native backend, and {asked.folder.name} runs "
+            "through transformers; use --dtype bfloat16"
+        )
+    with _in_memory(asked):
+        if is_encoder_decoder(asked.folder):
+            from ..backends.hf_seq2seq import HFSeq2SeqBackend
+
+            return HFSeq2SeqBackend.load(asked.folder, asked.device, asked.dtype, asked.context)
+        from ..backends.hf import HFBackend
+
+        return HFBackend.load(asked.folder, asked.device, asked.dtype, asked.context)
+
+
+def fused(asked: LoadRequest) -> Backend:
+    """Native, its passes recorded as CUDA graphs of fused kernels."""
+    return _recorded(asked, "fused")
+
+
+def graphs(asked: LoadRequest) -> Backend:
+    """Native, its passes recorded as CUDA graphs of PyTorch's kernels."""
+    return _recorded(asked, "graphs")
+
+
+def compiled(asked: LoadRequest) -> Backend:
+    """Native, its layers compiled: for rounded weights on a CPU."""
+    from ..backends.compiled import load_programs
+    from ..zoo.catalogue import cache_dir
+
+    if asked.device.type != "cpu" or asked.rounding is None:
+        raise DraftpickError(
+            "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
+            "--device cpu), or use native"
+        )
+    backend = _native(asked, None)
+    say = partial(print, file=sys.stderr)
+    backend.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
+    return backend
+
+
+BACKENDS: dict[str, Loader] = {
+    "auto": auto,
+    "native": native,
+    "hf": hf,
+    "fused": fused,
+    "graphs": graphs,
+    "compiled": compiled,
+}
+watched("backend", BACKENDS)
+
+
+def _recorded(asked: LoadRequest, kernels: str) -> Backend:
+    if asked.device.type != "cuda":
+        raise DraftpickError(f"graphs are recorded on CUDA, not on {asked.device.type}; use native")
+    return _native(asked, kernels)
+
+
+def _native(asked: LoadRequest, kernels: str | None) -> LlamaBackend:
+    """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none."""
+    from ..backends.llama import LlamaBackend
+
+    if asked.rounding is not None:
+        _check_rounding(asked)
+    _check_native(asked)
+    with _in_memory(asked):
+        backend = LlamaBackend.load(
+            asked.folder, asked.device, asked.dtype, asked.context, asked.rounding
+        )
+        if kernels is not None:
+            _record(backend, kernels, asked.folder.name)
+    return backend
+
+
+@contextmanager
+def _in_memory(asked: LoadRequest) -> Iterator[None]:
+    """Raises OutOfMemory where the model does not fit, before or while it is loaded."""
+    from . import memory
+
+    folder, device = asked.folder, asked.device
+    need = memory.need_of(folder, device, asked.dtype, asked.rounding, asked.context)
+    memory.require(folder.name, need, device)
+    with memory.explained(device, f"loading {folder.name}, of which {need}"):
+        yield
+
+
+def _record(native: LlamaBackend, kernels: str, name: str) -> None:
+    """Passes as CUDA graphs, of fused kernels where `kernels` asks for them or leaves it open and
+    they can run."""
+    import torch
+
+    from ..backends import fused as fused_kernels
+    from ..backends.recorded import cuda_graphs
+
+    reason = None
+    if kernels != "graphs":
+        reason = fused_kernels.misfit(native.shape, native.weights)
+        reason = reason or fused_kernels.broken(native.device)
+    if kernels == "fused" and reason is not None:
+        raise DraftpickError(f"{name} cannot run by fused kernels: {reason}; use --backend graphs")
+    if reason is not None and native.dtype == torch.bfloat16:
+        print(f"recording PyTorch's kernels for {name}: {reason}", file=sys.stderr)
+    native.record_passes(cuda_graphs(), fuse=kernels != "graphs" and reason is None)
+
+
+def _check_native(asked: LoadRequest) -> None:
+    from ..backends.llama_model import not_int4
+
+    name, reason = asked.folder.name, not_native(asked.folder)
+    if reason is not None:
+        raise DraftpickError(f"the native backend cannot run {name}: {reason}")
+    misfit = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None
+    if misfit is not None:
+        raise DraftpickError(
+            f"{name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"
+        )
+
+
+def _check_rounding(asked: LoadRequest) -> None:
+    """Whether the device has rounded weights."""
+    import torch
+
+    from ..backends.int4 import CUDA_CAPABILITY
+
+    if asked.device.type not in ("cpu", "cuda"):
+        raise DraftpickError(f"{asked.rounding} weights are for CPU and CUDA; use --dtype bfloat16")
+    if asked.rounding == "int4" and asked.device.type == "cuda":
+        major, minor = torch.cuda.get_device_capability(asked.device)
+        if (major, minor) < CUDA_CAPABILITY:
+            raise DraftpickError(
+                f"int4 weights need a GPU of compute capability 8.0, and this one has {major}."
+                f"{minor}; use --dtype int8"
+            )

@@ -1,0 +1,63 @@
+"""A target that nothing was trained for answers all the same, by prompt lookup."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from test_embedders import tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from decoders import EngineOptions
+from decoders.engine import Engine
+from decoders.errors import DraftpickError
+from router.cli import main
+from router.route import Router
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One layer, too few for the exit that ships."""
+    folder = tmp_path_factory.mktemp("other") / "model"
+    size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
+    torch.manual_seed(0)
+    LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=1,
+            num_attention_heads=4, max_position_embeddings=256, eos_token_id=None,
+        )
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def test_it_answers_by_prompt_lookup_and_says_how_to_do_better(
+    target: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["generate", "why is the sky blue", "--target", str(target), "--json"]
+    assert main([*asked, "--max-new-tokens", "40", "--dtype", "float32"]) == 0
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert (answer["arm"], answer["propensity"]) == ("max-gram", 1.0)
+    lines = [line for line in said.err.splitlines() if "prompt lookup" in line]
+    assert len(lines) == 1
+    for words in ("needs no training", "draftpick align", "draftpick collect", "draftpick train"):
+        assert words in lines[0]
+    options = EngineOptions(str(target), dtype="float32")
+    alone = Engine.from_options(options, only=["autoregressive"])
+    assert main([*asked, "--max-new-tokens", "40", "--dtype", "float32", "--arm",
+                 "autoregressive"]) == 0  # fmt: skip
+    assert json.loads(capsys.readouterr().out)["ids"] == answer["ids"]
+    assert list(alone.arms) == ["autoregressive"]
+
+
+def test_every_arm_of_a_benchmark_runs(target: Path) -> None:
+    router = Router.from_pretrained(str(target), dtype="float32")
+    assert router.engine.arm_names == ["autoregressive", "max-gram"]
+
+
+def test_an_arm_that_ships_says_why_it_does_not_fit(target: Path) -> None:
+    with pytest.raises(DraftpickError, match="hybrid"):
+        Engine.from_options(EngineOptions(str(target)), only=["hybrid"])
+    assert main(["generate", "why", "--target", str(target), "--arm", "hybrid"]) == 2
