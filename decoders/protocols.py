@@ -72,8 +72,10 @@ def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
 
 @runtime_checkable
 class ReusingBackend(Backend, Protocol):
-    """A backend that need not read again what it holds of a prompt. prompts_read: how often
-    `prefill` was called."""
+    """A backend that need not read again what it holds of a prompt.
+
+    prompts_read: how often `prefill` was called.
+    """
 
     prompts_read: int
 

@@ -21,9 +21,10 @@ LEAST_MASS = 1e-6
 class Value:
     """The expected reward of one way to choose, over the table's queries.
 
-    low, high: bootstrap interval (queries resampled, percentiles). queries: how many counted; a
-    query where every arm that could be chosen failed does not. failed_mass: mean probability put
-    on arms that failed; above 0, mean is over the arms that did not (rescaled).
+    low, high: bootstrap interval (queries resampled, percentiles).
+    queries: how many counted; a query where every arm that could be chosen failed does not.
+    failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
+        not (rescaled).
     """
 
     name: str
@@ -38,10 +39,13 @@ class Value:
 class Evaluation:
     """A policy beside the reference rows, all on the same queries and the same resamples.
 
-    rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm,
-    "best-fixed", "per-task-best", "oracle". gain: greedy minus best-fixed, paired per query.
-    best_fixed: the arm behind that row. by_task: task -> {row name: mean}. choices: [tasks, A],
-    the share of a task's queries on which the greedy policy takes the arm; tasks: their order.
+    rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm, "best-fixed",
+        "per-task-best", "oracle".
+    gain: greedy minus best-fixed, paired per query.
+    best_fixed: the arm behind that row.
+    by_task: task -> {row name: mean}.
+    choices: [tasks, A], the share of a task's queries on which the greedy policy takes the arm.
+    tasks: their order.
     """
 
     rows: list[Value]

@@ -17,8 +17,9 @@ METRICS = ("cosine", "euclidean")
 class NeighbourPolicy(BasePolicy):
     """Predicted rewards are means over the k nearest training queries, on standardised inputs.
 
-    points: [m, d] standardised training embeddings. rewards: [m, A], no nan. temperature: as in
-    NetworkPolicy's reward head.
+    points: [m, d] standardised training embeddings.
+    rewards: [m, A], no nan.
+    temperature: as in NetworkPolicy's reward head.
     """
 
     kind = "neighbours"

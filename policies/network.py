@@ -16,7 +16,11 @@ from .records import Float32, Float64, Origin
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """weight: [out, in] float32. bias: [out] float32. As in torch: y = weight @ x + bias."""
+    """As in torch: y = weight @ x + bias.
+
+    weight: [out, in] float32.
+    bias: [out] float32.
+    """
 
     weight: Float32
     bias: Float32

@@ -38,7 +38,10 @@ MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
 
 def new_cell(teacher: Teacher, config: CellConfig, rows: Tensor, seed: int) -> RecurrentCell:
     """A cell in float32 that at first hands on what it is given, at SOFTER of the size that the
-    head is used to. rows: [B, T] ids of any text, to measure that size."""
+    head is used to.
+
+    rows: [B, T] ids of any text, to measure that size.
+    """
     torch.manual_seed(seed)
     cell = RecurrentCell(config)
     size = teacher.states(rows.to(teacher.device)).float().square().mean().sqrt()
@@ -124,10 +127,13 @@ def train(
 ) -> Point:
     """Train a cell in float32 on texts until the recipe is done; the last point of the curve.
 
-    save: called at every point with the cell as it is then. report: each REPORT_EVERY steps, with
-    step, progress (0 to 1), loss and tokens_per_s. `folder` keeps the curve (JSON lines) and the
-    state (training.pt) from which the same call goes on. Raises DraftpickError where there is no
-    text, where the loss is no number any more, and where the folder holds another recipe's run.
+    save: called at every point with the cell as it is then.
+    report: each REPORT_EVERY steps, with step, progress (0 to 1), loss and tokens_per_s.
+    folder: keeps the curve (JSON lines) and the state (training.pt) from which the same call
+        resumes.
+
+    Raises DraftpickError where there is no text, where the loss is no number any more, and where
+    the folder holds another recipe's run.
     """
     stream = stream_of(tokens, teacher, recipe)
     folder.mkdir(parents=True, exist_ok=True)

@@ -43,7 +43,7 @@ class BeamRecipe(ArmRecipe):
         if self.length.min_confidence > 0:
             raise ValueError("beams are drafted without `min_confidence`; leave it out")
         if self.width is not None and self.width < self.beams:
-            raise ValueError("a step cannot stand with fewer drafts than beams; raise `width`")
+            raise ValueError("a step with fewer drafts than beams is never accepted; raise `width`")
         return self
 
     @property

@@ -139,8 +139,11 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
-        """As in Backend. held: how many of the first positions hold these very ids already, and are
-        not read again; fewer than there are ids."""
+        """As in Backend.
+
+        held: how many of the first positions hold these very ids already, and are not read again;
+            fewer than there are ids.
+        """
         started = time.perf_counter()
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
@@ -253,8 +256,10 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def lower(self, ids: Tensor, place: Place | None = None) -> Tensor:
-        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]. place:
-        as `positions` gives it, where they do not simply follow each other."""
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d].
+
+        place: as `positions` gives it, where they do not simply follow each other.
+        """
         assert self._exit_hidden is not None
         hidden = self._run(self.embed(ids), 0, self._exit_layer, self._ahead, place)
         self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
@@ -297,8 +302,10 @@ class LlamaBackend:
     # -- passes -------------------------------------------------------------------------------
 
     def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """All layers over `ids` [T] in slots length..; [T, d] before the final norm. parents: as
-        for `extend`."""
+        """All layers over `ids` [T] in slots length..; [T, d] before the final norm.
+
+        parents: as for `extend`.
+        """
         place: Place | None
         start, end = self._length, self._length + len(ids)
         if end > self.context:

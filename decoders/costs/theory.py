@@ -61,8 +61,10 @@ def acceptance_pgf(acceptance: float, k: int, x: float) -> float:
 def best_length(
     acceptance: float, cost: float, longest: int, verify: Sequence[float] | None = None
 ) -> int:
-    """The k in 0..longest with the greatest EWIF; the shorter on a tie. verify: cost of the target
-    pass for each k, all 1 by default."""
+    """The k in 0..longest with the greatest EWIF; the shorter on a tie.
+
+    verify: cost of the target pass for each k, all 1 by default.
+    """
     passes = verify if verify is not None else [1.0] * (longest + 1)
     return max(range(longest + 1), key=lambda k: (speculative(acceptance, cost, k, passes[k]), -k))
 
@@ -114,16 +116,22 @@ def _best(
 
 def swi(tokens: int, target_cost: float, passes: Iterable[tuple[int, float]]) -> float:
     """Standardized walltime improvement (Chen et al., section 5.1): the speed-up over one target
-    pass a token if every pass took a fixed time. passes: (how many, cost of one) of every model,
-    the target among them; costs are parameter counts or seconds. 0 tokens give 0."""
+    pass a token if every pass took a fixed time. 0 tokens give 0.
+
+    passes: (how many, cost of one) of every model, the target among them; costs are parameter
+        counts or seconds.
+    """
     spent = sum(count * cost for count, cost in passes)
     return tokens * target_cost / spent if spent > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of Chen et al., table 1. lengths: tokens drafted by each of `drafters`. printed: the
-    paper's own figure."""
+    """A row of Chen et al., table 1.
+
+    lengths: tokens drafted by each of `drafters`.
+    printed: the paper's own figure.
+    """
 
     dataset: str
     drafters: tuple[str, ...]

@@ -124,7 +124,7 @@ def state_size_of(folder: Path) -> int | None:
 
 def runs_layers(folder: Path, backend: str) -> bool:
     """Whether `load_backend` will give one that runs a model's layers apart, for exits and CALM.
-    Of a backend from outside that is seen once it is loaded; here it counts as one."""
+    A backend from outside counts as one; what it can do is seen once it is loaded."""
     if is_encoder_decoder(folder) or backend not in (*NATIVE, "hf"):
         return True
     return backend != "hf" and not_native(folder) is None

@@ -145,10 +145,12 @@ class Batch:
     def _forced(
         self, name: str, answer: Sequence[int], guesses: Callable[[int, int], list[Guess]]
     ) -> Replay:
-        """guesses(at, k): the k that would follow answer[:at]. Most are made on the true prefix,
-        which is what a draft stands on as long as it is accepted; after its first wrong token the
-        rest only counts as drafted. How much that is, the live loop may answer otherwise where
-        `min_confidence` stops a draft."""
+        """guesses: (at, k) -> the k that would follow answer[:at].
+
+        Each is made on the true prefix, as in the loop while a draft is accepted; tokens after the
+        first rejected one only count as drafted. Where `min_confidence` stops a draft, the live
+        loop may draft more or fewer of those.
+        """
         length, costs = self._drafting(name).length, self.cost_table
 
         def draft(at: int, k: int) -> list[int]:

@@ -29,8 +29,10 @@ NEVER = -1e9  # transformers' score of what must not be chosen
 
 @dataclass(frozen=True)
 class Beam:
-    """ids: new tokens. score: the sum of their log-probabilities; of a finished beam, that sum over
-    len(ids) ** length_penalty."""
+    """ids: new tokens.
+    score: the sum of their log-probabilities; of a finished beam, that sum over len(ids) **
+        length_penalty.
+    """
 
     ids: Ids
     score: float
@@ -38,7 +40,9 @@ class Beam:
 
 @dataclass(frozen=True)
 class Found:
-    """beams: the finished ones, the best first. result: the best one as an answer."""
+    """beams: the finished ones, the best first.
+    result: the best one as an answer.
+    """
 
     beams: list[Beam]
     result: DecodeResult
@@ -181,7 +185,8 @@ class BeamSearch:
 class _Search:
     """transformers' beam search with early_stopping=False, one step at a time.
 
-    running: the k beams, the best first. finished: the best k that have ended so far.
+    running: the k beams, the best first.
+    finished: the best k that have ended so far.
     """
 
     def __init__(

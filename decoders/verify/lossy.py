@@ -93,7 +93,9 @@ class _Breakpoints:
 
     Sorted by log(q / p), the tokens raised to the floor are the first ones and those held at the
     cap the last, so that running sums answer for any mass; between two tokens' ratios floor and cap
-    have a closed form. All float64. least: [K, 1] what must move, the draft's mass where p is 0.
+    have a closed form. All float64.
+
+    least: [K, 1] what must move, the draft's mass where p is 0.
     most: the total variation distance, where pi = p.
     """
 

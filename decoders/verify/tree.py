@@ -55,8 +55,10 @@ def layout(parents: tuple[int, ...], device: torch.device) -> Layout:
 def verify_tree(
     proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
 ) -> Verdict:
-    """As Verifier.verify, for a proposal with parents. target_logits: [K + 1, V], row i + 1 for
-    what follows node i."""
+    """As Verifier.verify, for a proposal with parents.
+
+    target_logits: [K + 1, V], row i + 1 for what follows node i.
+    """
     assert proposal.parents is not None
     ids, tree = proposal.ids, layout(proposal.parents, proposal.ids.device)
     if sampling.greedy:

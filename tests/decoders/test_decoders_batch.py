@@ -425,7 +425,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     every: bool, tiny: Tiny, engine: Engine
 ) -> None:
     """Alone and at each token it is the chain that the same model drafts; its rounds are those of
-    the loop, where side branches stand too."""
+    the loop, where side branches are accepted too."""
     trees, answers = make_engine(tiny), one_by_one(engine, 20)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)

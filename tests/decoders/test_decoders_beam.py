@@ -138,7 +138,7 @@ def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> No
 
 
 def target_twin(tiny: Tiny, seed: int) -> TreeBackend:
-    """A draft model that is the target itself: as much stands as can."""
+    """A draft model that is the target itself: as much is accepted as can be."""
     return native(tiny(seed=seed))
 
 

@@ -226,7 +226,7 @@ def test_a_verdict_has_the_distribution_of_what_is_accepted(
 
 
 GREEDY_CASES = {
-    # lenience, the draft's raw probability of its token 0 (None: deterministic), does it stand?
+    # lenience, the draft's raw probability of its token 0 (None: deterministic), is it accepted?
     "strict": (1.0, 0.1, False),
     "likely enough": (2.0, 0.59, True),
     "just too unlikely": (1.9, 0.6, False),
@@ -238,12 +238,12 @@ GREEDY_CASES = {
 @pytest.mark.parametrize("case", GREEDY_CASES)
 def test_a_greedy_verification(case: str) -> None:
     """The verifying model gives token 0 a probability of 0.3 and likes token 1 best."""
-    lenience, q, stands = GREEDY_CASES[case]
+    lenience, q, accepted = GREEDY_CASES[case]
     logits = torch.tensor([[0.3, 0.5, 0.2], [0.1, 0.2, 0.7]], dtype=torch.float64).log()
     raw = None if q is None else torch.tensor([[q, 1 - q, 0.0]], dtype=torch.float64)
     proposal = Proposal(torch.tensor([0]), raw=raw)
     verdict = Lenient(lenience).verify(proposal, logits, GREEDY, Generator(CPU, 0))
-    assert verdict.ids == ([0, 2] if stands else [1])
+    assert verdict.ids == ([0, 2] if accepted else [1])
 
 
 def test_a_strict_cascade_drafts_what_its_verifying_model_would_alone() -> None:
@@ -395,7 +395,7 @@ class Plain:
                 return [*made, (best, float(p[best]))]
             made.append((token, float(p[token])))
             line.append(token)
-        raise AssertionError("the last, -1, never stands")
+        raise AssertionError("the last, -1, is never accepted")
 
 
 @given(
@@ -419,7 +419,7 @@ def test_cs_drafting_is_the_algorithm(
     drafter.reset(prompt[:-1])
     assert drafter.calls == len(models)  # each read the prompt once
     target, context = toy(100, V), list(prompt)
-    for _ in range(5):  # the target lets as much stand as it would
+    for _ in range(5):  # the target accepts as much as it would
         expected = [token for token, _ in plain.draft(0, context)]
         ids = drafter.propose(context, greedy(64)).ids.tolist()
         assert ids == expected

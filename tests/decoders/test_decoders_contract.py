@@ -296,7 +296,7 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
     pytest.fail(f"the parts are {apart} of the whole apart from it")
 
 
-# -- drafts that all stand, and that all fall -----------------------------------------------------
+# -- drafts that are all accepted, and all rejected -----------------------------------------------
 
 CHAINS = ("neural", "neural-adaptive", "neural-scheduled", "vertical", "hierarchy")
 LOSSLESS = (

@@ -161,8 +161,8 @@ class Shortcut(Lossless):
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
-        stands = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
-        accepted = int(leading(stands))
+        accept = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
+        accepted = int(leading(accept))
         return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
 
 
@@ -275,6 +275,6 @@ def test_a_copied_draft_leaves_the_target_s_own_text(seed: int, k: int, sampling
 
 
 def test_acceptance_is_certain_above_one_and_never_at_zero() -> None:
-    stands = Generator(torch.device("cpu"), 0).accept(torch.tensor([0.0, 1.0, 7.0]).repeat(1000))
-    assert stands.view(1000, 3).all(0).tolist() == [False, True, True]
-    assert not stands.view(1000, 3)[:, 0].any()
+    accept = Generator(torch.device("cpu"), 0).accept(torch.tensor([0.0, 1.0, 7.0]).repeat(1000))
+    assert accept.view(1000, 3).all(0).tolist() == [False, True, True]
+    assert not accept.view(1000, 3)[:, 0].any()

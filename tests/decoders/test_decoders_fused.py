@@ -264,7 +264,7 @@ def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
         strategy = speculative(NeuralDrafter(pair(tiny)[1]), lengths)
     drafted = run(target, strategy, PROMPT, Request(8))
     assert drafted.ids == alone.ids
-    if not exits:  # the drafter is the target: every token stands
+    if not exits:  # the drafter is the target: every token is accepted
         assert drafted.accepted == drafted.drafted > 0
 
 

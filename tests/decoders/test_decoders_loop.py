@@ -199,7 +199,8 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
 
 def test_only_what_a_model_has_not_seen_is_fed_to_it() -> None:
     """A round feeds the target the newest token and the draft, and the drafter the newest token
-    and all drafted ones but the last; where all stood, that last one comes with the next round."""
+    and all drafted ones but the last; where all were accepted, that last one comes with the next
+    round."""
     for sharpness, agree in ((-1.0, 0), (1.0, 1)):  # a drafter that is always wrong, or right
         table = ToyBackend.random(5, seed=2).table
         target, model = Watched(table), Watched(sharpness * table)
@@ -238,7 +239,7 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
 
 
 def test_what_was_drafted_and_rejected_is_forgotten() -> None:
-    """A neural drafter's guesses depend on what stands alone."""
+    """A neural drafter's guesses depend on what is accepted alone."""
     target, model = ToyBackend.random(5, seed=4), ToyBackend.random(5, seed=5)
     drafter, seen = NeuralDrafter(model), []
     real = drafter.propose

@@ -319,8 +319,8 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
     last = max(at for at, drafted in enumerate(sure) if not drafted)
     assert sum(target.widths) == 2 + (1 + last if target.widths[1:] else 0)
     runs = [len(list(group)) for drafted, group in itertools.groupby(sure) if drafted]
-    stood = [sum(run > at for run in runs) for at in range(max(runs))]
-    assert result.accepted_per_position == stood
+    expected = [sum(run > at for run in runs) for at in range(max(runs))]
+    assert result.accepted_per_position == expected
     assert result.rounds == result.target_calls - 1 + sure[-1]
 
 

@@ -236,7 +236,7 @@ def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
 
 
 def test_an_adaptive_length_keeps_to_what_is_cheap() -> None:
-    """Drafts that stand nine times in ten: all eight where width costs nothing, three where the
+    """Drafts accepted nine times in ten: all eight where width costs nothing, three where the
     fifth token of a pass doubles it."""
     lengths = []
     for passes in (FLAT, PassCosts((1.0,) * 4 + (2.5,) * 5)):

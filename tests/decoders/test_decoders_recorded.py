@@ -1,4 +1,4 @@
-"""Recorded passes: what is replayed is what an ordinary pass gives, wherever the sequence stands.
+"""Recorded passes: what is replayed is what an ordinary pass gives, however long the sequence is.
 
 On a CPU the passes are traced instead of recorded as CUDA graphs (`decoder_toys.traced`).
 """

@@ -170,8 +170,8 @@ class Beside:
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tiny_t5: Tiny) -> None:
-    """After rounds that stood, fell and were sat out, after trees whose side branches stood, and at
-    every length: so do the states of all that stands."""
+    """After rounds that were accepted, rejected and sat out, after trees whose side branches were
+    accepted, and at every length: so do the states of all that is accepted."""
     target, fresh = make(kind, tiny, tiny_t5), make(kind, tiny, tiny_t5)
     assert isinstance(target, StateBackend) and isinstance(fresh, StateBackend)
     near = 0.1 if target.dtype == torch.bfloat16 else 1e-4
@@ -355,7 +355,7 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
 
 @pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
 def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
-    """Wherever the sequence stands; and it outlives the next one."""
+    """However long the sequence is; and it outlives the next one."""
     target, recorder = recorded(tiny())
     plain = native(tiny(), torch.float64)
     one, other = recurrent(target, 3), recurrent(plain, 3)

@@ -33,9 +33,9 @@ COST = st.floats(0, 1)
 
 
 def right(rng: np.random.Generator, rates: list[float], rounds: int = ROUNDS) -> np.ndarray:
-    """[rounds] drafted tokens that stand before the first that falls; a coin for each."""
-    stands = rng.random((rounds, len(rates))) < np.array(rates)
-    return np.cumprod(stands, axis=1).sum(1)
+    """[rounds] drafted tokens accepted before the first rejection; a coin for each."""
+    accept = rng.random((rounds, len(rates))) < np.array(rates)
+    return np.cumprod(accept, axis=1).sum(1)
 
 
 # -- formula against simulation -------------------------------------------------------------------
@@ -68,9 +68,9 @@ def test_vertical_is_the_mean_of_many_rounds(
     rng = np.random.default_rng(1)
     drafted = sum(1 + right(rng, [inner] * k) for _ in range(verifications))  # [rounds]
     longest = verifications * (k + 1)
-    stands = rng.random((ROUNDS, longest)) < acceptance
-    stands &= np.arange(longest) < np.asarray(drafted)[:, None]
-    tokens = 1 + np.cumprod(stands, axis=1).sum(1)
+    accept = rng.random((ROUNDS, longest)) < acceptance
+    accept &= np.arange(longest) < np.asarray(drafted)[:, None]
+    tokens = 1 + np.cumprod(accept, axis=1).sum(1)
     spent = 1 + verifications * 0.1 + verifications * k * 0.01
     found = vertical(acceptance, inner, 0.1, 0.01, verifications, k)
     assert found == pytest.approx(tokens.mean() / spent, rel=0.01)

@@ -136,7 +136,7 @@ def tiny_tree(tiny: Tiny, kind: str, shape: str) -> Drafter:
 def test_ids_equal_transformers_generate(kind: str, shape: str, tiny: Tiny) -> None:
     model = transformers_model(tiny())
     target: Any = HFBackend.load(tiny(), CPU, torch.float32) if kind == "hf" else native(tiny())
-    strategy, stood = speculative(tiny_tree(tiny, kind, shape), 4), 0
+    strategy, accepted = speculative(tiny_tree(tiny, kind, shape), 4), 0
     for prompt in PROMPTS:
         for penalty in (1.0, 1.3):
             theirs = generate(model, prompt, 24, repetition_penalty=penalty)
@@ -144,8 +144,8 @@ def test_ids_equal_transformers_generate(kind: str, shape: str, tiny: Tiny) -> N
                 target, strategy, prompt, Request(24, Sampling(repetition_penalty=penalty))
             )
             assert result.ids == theirs
-            stood += result.accepted
-    assert stood > 0
+            accepted += result.accepted
+    assert accepted > 0
 
 
 def test_a_target_with_an_exit_open(tiny: Tiny) -> None:
@@ -440,7 +440,7 @@ def test_a_pass_a_depth(every: bool, drafts: list[int], nodes: int) -> None:
 
 @pytest.mark.parametrize("every", [False, True])
 def test_what_stands_is_not_read_again(every: bool) -> None:
-    """A round leaves the drafter two tokens to read at most, also where a side branch stood."""
+    """A round leaves the drafter two tokens to read, also where a side branch was accepted."""
     target = ToyBackend.random(6, seed=3)
     model = Counted(target.table + 1.5 * ToyBackend.random(6, seed=53).table)
     strategy, first = speculative(tree(model, 3, 3, 3, every=every), 4), []

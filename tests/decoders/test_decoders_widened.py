@@ -139,7 +139,7 @@ def test_where_the_tree_does_not_fit_there_is_a_chain() -> None:
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
-    model, target, stood = transformers_model(tiny()), native(tiny()), 0
+    model, target, accepted = transformers_model(tiny()), native(tiny()), 0
     nest = cs_drafter(
         [native(tiny(seed=5, num_hidden_layers=2))], max_gram(shortest=1), [[2, 3], [0, 3]], 2.0, 64
     )
@@ -147,14 +147,14 @@ def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
         request = Request(24, Sampling(repetition_penalty=penalty))
         result = run(target, speculative(widened(nest, 4, 2), 64), prompt, request)
         assert result.ids == generate(model, prompt, 24, repetition_penalty=penalty)
-        stood += result.accepted
-    assert stood > 0
+        accepted += result.accepted
+    assert accepted > 0
 
 
 @given(st.integers(0, 99), branches, st.lists(st.integers(0, 5), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: list[int]) -> None:
-    """Each draft is what a drafter would say that has just read what stands."""
+    """Each draft is what a drafter would say that has just read what is accepted."""
 
     def nest() -> Drafter:
         verifier_models = [toy(1, V), toy(2, V)]
@@ -215,7 +215,7 @@ def test_the_distribution_is_the_target_s(
 def test_an_exit_with_siblings_keeps_the_distribution(
     tiny: Callable[..., Path], sampling: str, pattern: list[int]
 ) -> None:
-    """Its adapter reads what stood, whichever sibling it was."""
+    """Its adapter reads what was accepted, whichever sibling it was."""
     target, fresh = small_llama(tiny), small_llama(tiny)
     request = Request(4, SAMPLINGS[sampling])
     exit_ = widened(random_exit(target, 1, seed=2), 2, 2)
@@ -232,7 +232,7 @@ def test_an_exit_with_siblings_keeps_the_distribution(
 def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
     tiny: Callable[..., Path], seed: int
 ) -> None:
-    """After every round, whatever stood, its next draft is that of a fresh one."""
+    """After every round, whatever was accepted, its next draft is that of a fresh one."""
     target, fresh = (native(tiny(), torch.float64) for _ in range(2))
     exits = [widened(random_exit(model, 1, seed, noise=0.1), 3, 3) for model in (target, fresh)]
     drafted, propose = list[tuple[list[int], list[int]]](), exits[0].inner.propose
@@ -257,7 +257,7 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
 
 @pytest.mark.parametrize("name", ["neural", "vertical"])
 def test_a_draft_after_a_sibling_keeps_the_distribution(name: str) -> None:
-    """Five tokens: a round in which a sibling stands, and another draft."""
+    """Five tokens: a round in which a sibling is accepted, and another draft."""
     nests = {
         "neural": lambda: neural(2, 7),
         "vertical": lambda: vertical(toy(11, 2), neural(2, 7), 1, 2.0),
