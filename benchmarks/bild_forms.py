@@ -4,8 +4,8 @@
 
 Both forms answer the same questions, for each drafter and each rollback. `equal`: in how many
 answers their ids agree. `passes`: of the target, prompts included, over all answers. `kept`: share
-of drafted tokens that stood. `agreement`: ROUGE-L likeness to the target's own greedy answers, the
-mean over questions. No clock is read, so that a busy machine gives the same figures.
+of drafted tokens that were accepted. `agreement`: ROUGE-L likeness to the target's own greedy
+answers, the mean over questions. No clock is read, so that a busy machine gives the same figures.
 """
 
 from __future__ import annotations

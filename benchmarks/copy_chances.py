@@ -1,4 +1,5 @@
-"""How often a copied token stands, by the length of the match that it follows and by temperature.
+"""How often a copied token is accepted, by the length of the match that it follows and by
+temperature.
 
     python benchmarks/copy_chances.py --tokens tokens/held-out-*.npz
 
@@ -30,7 +31,7 @@ def main() -> None:
     given = parser.parse_args()
     tokens = load(given.tokens)
     tried: dict[float, Counter[int]] = {}
-    stood: dict[float, Counter[int]] = {}
+    copied: dict[float, Counter[int]] = {}
     seen: Counter[float] = Counter()
     for row in track(range(len(tokens)), description="matching"):
         warmth = round(float(tokens.temperature[row]), 2)
@@ -46,11 +47,11 @@ def main() -> None:
             if match is not None:
                 source, length = match
                 tried.setdefault(warmth, Counter())[length] += 1
-                stood.setdefault(warmth, Counter())[length] += ids[source] == ids[at]
+                copied.setdefault(warmth, Counter())[length] += ids[source] == ids[at]
     for warmth in sorted(tried):
         counts = tried[warmth]
         shares = ", ".join(
-            f"{stood[warmth][n] / counts[n]:.2f}" if counts[n] else "-"
+            f"{copied[warmth][n] / counts[n]:.2f}" if counts[n] else "-"
             for n in range(1, LONGEST + 1)
         )
         print(f"temperature {warmth:g}, {min(seen[warmth], given.texts)} texts: {shares}")

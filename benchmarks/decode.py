@@ -351,8 +351,8 @@ def report(timing: Timing, asked: Sequence[Query]) -> None:
     for name in sorted(speed, key=lambda n: -speed[n]):
         cells = [f"{speed[name]:.1f}"]
         cells += [_both(ratios[name][label]) for label in bases]
-        stood = rounds.get(name)
-        cells.append("" if stood is None else f"{stood:.2f}")
+        mean = rounds.get(name)
+        cells.append("" if mean is None else f"{mean:.2f}")
         table.add_row(name, *cells, *[f"{by_task[name][task]:.0f}" for task in tasks])
     Console(width=None if Console().is_terminal else 160).print(table)
     timing.save(

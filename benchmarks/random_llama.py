@@ -4,8 +4,9 @@
 
 By default 1.07 billion parameters in bfloat16: the layers of Llama 3.2 1B with the vocabulary and
 the tokenizer of --tokenizer-of, so that the same prompts encode. A pass costs what a trained
-model's does, but answers repeat themselves or do not, as chance has it: how often drafts stand,
-and so what they gain, says nothing about a trained model. A complete folder is left as it is.
+model's does, but answers repeat themselves or do not, as chance has it: how often drafts are
+accepted, and so what they gain, says nothing about a trained model. A complete folder is left as it
+is.
 """
 
 from __future__ import annotations

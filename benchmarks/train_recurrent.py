@@ -167,7 +167,7 @@ def main() -> None:
     plan = parts(given)
     tokens = load(sorted(given.tokens))
     for stage, _ in plan:
-        of_tasks(tokens, stage.tasks)  # a wrong name is told now, not after the first stage
+        of_tasks(tokens, stage.tasks)  # a wrong name is reported now, not after the first stage
     device = targets.device_of(given.device)
     folder = targets.resolve(given.target)
     backend = targets.load_backend(folder, device, torch.bfloat16, "native", context=64)

@@ -2,7 +2,7 @@
 
     target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
 
-An arm whose answers are its own (it does not draft, or its review is lossy) is run as it is: its
+An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
 own answer is what it writes, and its passes are those that it made.
 
 Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
@@ -37,10 +37,12 @@ R = TypeVar("R")
 class SweepOptions:
     """How to collect.
 
-    arms: names, in the order of the table; () for all that the engine has. max_new_tokens: length
-    of every answer. batch_size: queries decoded together. temperature: of the autoregressive
-    arm's sampled answer (Huang et al., section 3.4). measure: also decode every query through every
-    arm at batch 1 and keep the times. seed: of the sampled answers and of random orders.
+    arms: names, in the order of the table; () for all that the engine has.
+    max_new_tokens: length of every answer.
+    batch_size: queries decoded together.
+    temperature: of the autoregressive arm's sampled answer (Huang et al., section 3.4).
+    measure: also decode every query through every arm at batch 1 and keep the times.
+    seed: of the sampled answers and of random orders.
     """
 
     arms: tuple[str, ...] = ()

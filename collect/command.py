@@ -25,13 +25,13 @@ COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
 
 For each query the target model writes its greedy answer, every drafter writes its own, and the
 drafter's loop is replayed along the target's answer. Tokens, likeness (ROUGE-L), accepted tokens,
-rounds and times go into DIR as raw outcomes; rewards are derived from them later, so trying
-another reward needs no new collection. Nor does another embedder: with --embedder on a folder that
-is done, its queries are embedded and nothing is decoded (`draftpick train --embedder` does so too).
+rounds and times go into DIR as raw outcomes; rewards are computed from them later, so another
+reward needs no new collection. Nor does another embedder: --embedder on a finished folder embeds
+its queries and decodes nothing (`draftpick train --embedder` does the same).
 
-Stop it whenever you like (Ctrl-C, a power cut): the same command goes on where it stopped. Query
-files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form; of a chat the
-first turn is collected.
+It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
+files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
+turn of a chat is collected.
 
 \b
   draftpick collect --out rewards                      the queries that ship
@@ -63,7 +63,9 @@ def collect(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where to store; a folder that exists is gone on with."),
+        typer.Option(
+            metavar="DIR", help="Folder to store into; re-run the same command to resume."
+        ),
     ] = None,
     arms: Annotated[
         str | None,
@@ -190,8 +192,10 @@ def _embedded(report: SweepReport) -> str:
 
 
 def _load_engine(options: EngineOptions, only: tuple[str, ...]) -> tuple[SweepEngine, BatchDecoder]:
-    """An engine, and what decodes many prompts at once through it. only: arms; the target itself,
-    whose answers all are compared with, is always there."""
+    """An engine, and what decodes many prompts at once through it.
+
+    only: arms; the target itself, whose answers all are compared with, is always there.
+    """
     from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
     from decoders.offline.batch import Batch

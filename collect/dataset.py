@@ -81,10 +81,12 @@ OUTCOMES_SCHEMA = pa.schema(
 class Identity:
     """What must stay the same for rows to belong in one table; checked when a sweep goes on.
 
-    embedder: the target's own space, in which every collection stores its queries. temperature,
-    seed: of the autoregressive arm's sampled answers. rouge_words: the tokenizer that `rouge_l`
-    was computed with (rouge.WORDS). sizes: how `parameters` were counted (SIZES). Both are missing
-    in collections that are older than they.
+    embedder: the target's own space, in which every collection stores its queries.
+    temperature, seed: of the autoregressive arm's sampled answers.
+    rouge_words: the tokenizer that `rouge_l` was computed with (rouge.WORDS).
+    sizes: how `parameters` were counted (SIZES).
+
+    Older collections lack the last two.
     """
 
     target: str
@@ -101,9 +103,12 @@ class Identity:
 
 @dataclass(frozen=True)
 class Manifest:
-    """identity: see there. arms, costs: what rewards need. sessions: the provenance of every run
-    that wrote to the folder, the first one first (its machine is the one the costs are of).
-    embedder: the space that policies are to read; "" for the target's own, identity.embedder."""
+    """identity: see there.
+    arms, costs: what rewards need.
+    sessions: the provenance of every run that wrote to the folder, the first one first (its machine
+        is the one the costs are of).
+    embedder: the space that policies are to read; "" for the target's own, identity.embedder.
+    """
 
     identity: Identity
     arms: tuple[ArmInfo, ...]
@@ -168,8 +173,9 @@ class Store:
         """Start the folder, or check that it may go on; `session` is added to its manifest.
 
         embedder: the space that policies are to read, None for what the folder says so far.
-        describe: measures the arms and costs, called for a new folder only. Raises
-        DraftpickError that lists every field in which a folder that exists differs.
+        describe: measures the arms and costs, called for a new folder only.
+
+        Raises DraftpickError that lists every field in which a folder that exists differs.
         """
         if (self.folder / MANIFEST).exists():
             stored = read_manifest(self.folder)

@@ -39,7 +39,7 @@ class Embedder(Protocol):
     """Texts to vectors.
 
     name: the space that the vectors lie in, `KIND@HASH` or `KIND:ARGUMENT@HASH`, from which
-    `load_embedder` loads it again. HASH: six hex digits or more over its content.
+        `load_embedder` loads it again. HASH: six hex digits or more over its content.
     dimension: d, the vectors' width.
     """
 
@@ -54,7 +54,7 @@ class Embedder(Protocol):
         ...
 
 
-# (argument, device) -> the embedder; None stands for the target's own state.
+# (argument, device) -> the embedder; None is for the target's own state.
 Loader = Callable[[str, str], Embedder | None]
 
 
@@ -69,8 +69,10 @@ def load_embedder(asked: str, device: str = "auto") -> Embedder | None:
     """The embedder of a name; None for the target's own, of which there is nothing to load.
 
     asked: a kind (`target`, `sentence`), a kind with its argument (`sentence:all-minilm-l6-v2`), a
-    sentence-transformers model by catalogue name, folder or hub id, or an embedder's own name,
-    whose hash is then checked. device: auto, cpu or cuda.
+        sentence-transformers model by catalogue name, folder or hub id, or an embedder's own name,
+        whose hash is then checked.
+    device: auto, cpu or cuda.
+
     Raises DraftpickError where it is unknown, cannot be loaded or is no longer the same.
     """
     wanted, digest = _split_hash(asked)

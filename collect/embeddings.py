@@ -61,9 +61,12 @@ def embeddings_of(
 ) -> Embeddings:
     """The vectors of every query of a collection; what is missing is computed and kept.
 
-    embedder: as in `load_embedder`, or one that is loaded; None for the one that the collection
-    was made with. on_progress: told (done, total) of what is computed. Raises DraftpickError for
-    an unknown embedder, for another target's own, and where the disk refuses.
+    embedder: as in `load_embedder`, or one that is loaded; None for the one that the collection was
+        made with.
+    on_progress: told (done, total) of what is computed.
+
+    Raises DraftpickError for an unknown embedder, for another target's own, and where the disk
+    refuses.
     """
     folder, manifest = Path(folder), read_manifest(folder)
     own = manifest.identity.embedder
@@ -146,7 +149,7 @@ def _texts(folder: Path) -> dict[str, str]:
 
 
 def _kept(folder: Path, name: str, texts: dict[str, str]) -> dict[str, NDArray[np.float32]]:
-    """Of these texts, the vectors that were computed before."""
+    """The vectors of these texts that were computed before."""
     return {
         row["query_id"]: np.array(row["embedding"], dtype=np.float32)
         for row in _rows(folder, name).to_pylist()

@@ -1,6 +1,6 @@
 """What is asked of a decoding engine; `decoders.Engine` gives it, and so does a test's fake.
 
-Every member is read-only and narrow, so that another executor can stand in.
+Every member is read-only and narrow, so that another executor can take its place.
 """
 
 from __future__ import annotations

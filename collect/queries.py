@@ -45,10 +45,12 @@ CATEGORY_TASKS: dict[str, str] = {
 class Query:
     """One user's question, or a chat of several.
 
-    id: unique among the queries read together. task: any name but "overall". turns: the user's
-    messages in order, at least one, none blank. reference: an accepted answer to the first turn,
-    several joined with " | ", or None. source: where it came from (the file's name if the line
-    does not say). category: Spec-Bench's finer label, or None.
+    id: unique among the queries read together.
+    task: any name but "overall".
+    turns: the user's messages in order, at least one, none blank.
+    reference: an accepted answer to the first turn, several joined with " | ", or None.
+    source: where it came from (the file's name if the line does not say).
+    category: Spec-Bench's finer label, or None.
     """
 
     id: str

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 class ArmInfo:
     """What rewards need to know of an arm.
 
-    kind: "autoregressive" for the target alone, else how it drafts. parameters: weights read for
-    one drafted token, the target's where nothing drafts, 0 for an n-gram table. recipe: the arm
-    as declared, JSON-ready.
+    kind: "autoregressive" for the target alone, else how it drafts.
+    parameters: weights read for one drafted token, the target's where nothing drafts, 0 for an
+        n-gram table.
+    recipe: the arm as declared, JSON-ready.
     """
 
     name: str
@@ -34,7 +35,8 @@ class QueryRow:
     """A row of the `queries` table.
 
     turns: all of the user's messages; only the first is collected, so prompt_ids and embedding
-    are those of the first. embedding: [d] float32, or None where the target failed on it.
+        are those of the first.
+    embedding: [d] float32, or None where the target failed on it.
     target_text: the target's greedy answer, "" where it failed.
     """
 
@@ -55,14 +57,18 @@ class Outcome:
     """The numbers of one arm on one query; every reward is a function of them.
 
     rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1].
-    parameters: as ArmInfo. rounds, drafted, accepted: what the arm's loop does while it writes
-    the target's greedy answer. new_tokens: tokens of that answer, end-of-sequence included; the
-    first comes from the prompt's own pass, so rounds give new_tokens - 1. For an arm whose answer
-    is its own (it does not draft, or its review is lossy) these four are of its own answer, and
-    rounds counts the target's passes after the prompt's: 0 where it was not asked. prefill_s,
-    decode_s: this query's share of the batch in which the arm wrote its own text. measured_*: one
-    decode at batch 1 through the arm, None unless the collection measured. seed: of the sampled
-    answer (autoregressive arm), else None. error: why there are no numbers, else None.
+    parameters: as ArmInfo.
+    rounds, drafted, accepted: what the arm's loop does while it writes the target's greedy answer.
+    new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
+        own pass, so rounds give new_tokens - 1.
+    prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
+    measured_*: one decode at batch 1 through the arm, None unless the collection measured.
+    seed: of the sampled answer (autoregressive arm), else None.
+    error: why there are no numbers, else None.
+
+    For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
+    drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
+    after the prompt's: 0 where it was not asked.
     """
 
     query_id: str
@@ -87,9 +93,10 @@ class OutcomeRow(Outcome):
     """A row of the `outcomes` table: the numbers and the tokens behind them.
 
     output_ids, text: what the arm's drafter (or the sampling target) wrote by itself, or the arm
-    where its answer is its own. target_ids: the target's greedy answer. agree: at position i,
-    whether the drafter, given the target's first i tokens, would draft token i; empty for an arm
-    that drafts nothing and for one whose answer is its own.
+        where its answer is its own.
+    target_ids: the target's greedy answer.
+    agree: at position i, whether the drafter, given the target's first i tokens, would draft token
+        i; empty for an arm that drafts nothing and for one whose answer is its own.
     """
 
     output_ids: tuple[int, ...] = ()

@@ -29,9 +29,10 @@ from .records import ArmInfo, Outcome
 class Context:
     """What a reward may know beside the row.
 
-    arms: those that are chosen from, by name (the most expensive one sets the scale). costs: of the
-    collecting machine. autoregressive: the row of the autoregressive arm on the same query, if
-    there is one. alpha: weight of likeness against cost, in [0, 1].
+    arms: those that are chosen from, by name (the most expensive one sets the scale).
+    costs: of the collecting machine.
+    autoregressive: the row of the autoregressive arm on the same query, if there is one.
+    alpha: weight of likeness against cost, in [0, 1].
     """
 
     arms: Mapping[str, ArmInfo]
@@ -44,8 +45,9 @@ class Context:
 class Reward:
     """A reward's name, version, function, and one line for people.
 
-    uses_alpha: whether Context.alpha changes it. needs_measured: whether the collection must have
-    been made with --measure. uses_size: whether the arms' `parameters` change it.
+    uses_alpha: whether Context.alpha changes it.
+    needs_measured: whether the collection must have been made with --measure.
+    uses_size: whether the arms' `parameters` change it.
     """
 
     name: str
@@ -57,7 +59,7 @@ class Reward:
     uses_size: bool = False
 
     def label(self, alpha: float) -> str:
-        """Name, version and options, to stand in artifacts: "paper@2 alpha=0.5"."""
+        """Name, version and options, as written into artifacts: "paper@2 alpha=0.5"."""
         return f"{self.name}@{self.version}" + (f" alpha={alpha:g}" if self.uses_alpha else "")
 
 

@@ -2,7 +2,7 @@
 
 The scores are those of the `rouge_score` package (Lin, 2004). What differs is what counts as a
 word: its own tokenizer knows a-z and 0-9 alone, so that identical Chinese or Russian texts score 0
-and German words fall apart at their umlauts. For ASCII text `words` gives exactly what it gives.
+and German words are split at their umlauts. For ASCII text `words` gives exactly what it gives.
 """
 
 from __future__ import annotations

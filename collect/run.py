@@ -1,6 +1,6 @@
 """The sweep: every arm on every query, resumable after a kill at any moment.
 
-Of a chat with several turns only the first is collected: later turns depend on the answer that
+Only the first turn of a chat is collected: later turns depend on the answer that
 the model gave, and the arm is chosen once per query, before its first turn.
 """
 
@@ -29,9 +29,14 @@ from .rouge import WORDS
 
 @dataclass(frozen=True)
 class SweepReport:
-    """collected: queries done in this run; already: done before; errors: error rows of this run;
-    rows: outcome rows of this run; seconds: wall time; embedded: queries that another embedder than
-    the target read in this run; embed_s: seconds that took, the loading of its model left out."""
+    """collected: queries done in this run.
+    already: done before.
+    errors: error rows of this run.
+    rows: outcome rows of this run.
+    seconds: wall time.
+    embedded: queries that another embedder than the target read in this run.
+    embed_s: seconds that took, the loading of its model left out.
+    """
 
     collected: int
     already: int
@@ -63,12 +68,14 @@ def sweep(
     """Collect what `out` lacks of queries x arms; run it again after a kill and it goes on.
 
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
-    sweep cut short is a fair sample and its ETA honest. batch: what decodes many prompts at once,
-    `decoders.offline.batch.Batch(engine)`. embedder: what policies are to read, as in
-    `load_embedder`, None for what the folder says (of a new one the target's own state); another's
-    vectors are computed when all queries are done. Raises DraftpickError for an unknown arm or
-    embedder, no queries, a folder of other settings, one that another process writes to, or a full
-    disk.
+    sweep cut short is a fair sample and its ETA honest.
+
+    batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`.
+    embedder: what policies are to read, as in `load_embedder`, None for what the folder says (of a
+        new one the target's own state); another's vectors are computed when all queries are done.
+
+    Raises DraftpickError for an unknown arm or embedder, no queries, a folder of other settings,
+    one that another process writes to, or a full disk.
     """
     options = options or SweepOptions()
     names = _arm_names(engine, options)
@@ -181,7 +188,7 @@ def _not_stored(queries: Sequence[Query], folder: Path) -> list[Query]:
     for query in queries:
         if stored.get(query.id, (query.task, query.turns)) != (query.task, query.turns):
             raise DraftpickError(
-                f"the query {query.id!r} stands in {folder} with another text or task; use another "
+                f"the query {query.id!r} is in {folder} with another text or task; use another "
                 "--out, or give the changed query an id of its own"
             )
         if query.id in pending:

@@ -20,8 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ArmSummary:
-    """mean: by task and "overall", over the queries on which the arm did not fail. wins: the share
-    of queries on which it is the best arm (ties shared). errors: rows without numbers."""
+    """mean: by task and "overall", over the queries on which the arm did not fail.
+    wins: the share of queries on which it is the best arm (ties shared).
+    errors: rows without numbers.
+    """
 
     arm: str
     mean: dict[str, float | None]
@@ -31,9 +33,11 @@ class ArmSummary:
 
 @dataclass(frozen=True)
 class Summary:
-    """queries: rewarded ones, by task and "overall". best, oracle: mean reward of the best fixed
-    arm overall, and of choosing the best arm for every query. error_examples: up to three, each a
-    different error."""
+    """queries: rewarded ones, by task and "overall".
+    best, oracle: mean reward of the best fixed arm overall, and of choosing the best arm for every
+        query.
+    error_examples: up to three, each a different error.
+    """
 
     folder: str
     target: str

@@ -75,13 +75,16 @@ def reward_table(
 ) -> RewardTable:
     """The rewards of every stored query and arm.
 
-    reward: a name, or a Reward of one's own. alpha: weight of likeness against cost.
+    reward: a name, or a Reward of one's own.
+    alpha: weight of likeness against cost.
     arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
-    slowest of the choice (Huang et al., A.5).
+        slowest of the choice (Huang et al., A.5).
     embedder: what the policy is to read (see `embeddings_of`), None for what the collection was
-    made with.
+        made with.
+
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
-    out. Rows are sorted by query id, so that a sweep that was interrupted gives the same table.
+    out. Rows are sorted by query id, so that an interrupted sweep gives the same table.
+
     Raises DraftpickError for an unknown reward, arm or embedder, an alpha outside [0, 1], an empty
     or damaged collection, a measured reward where nothing was measured, and a reward of sizes where
     an early exit's was counted without the layers that it runs.

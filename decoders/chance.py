@@ -1,6 +1,6 @@
 """Randomness, passed in: the few questions that sampling ever asks.
 
-A test may answer them by walking every outcome, which turns the shipped loop into an exact law.
+A test may answer them by walking every outcome, which gives the shipped loop's exact distribution.
 """
 
 from __future__ import annotations

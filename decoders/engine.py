@@ -58,7 +58,7 @@ class Engine:
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
-        self._told = False  # that messages are joined
+        self._warned = False  # that messages are joined
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
 
@@ -90,12 +90,15 @@ class Engine:
     ) -> Engine:
         """Load a target with its arms.
 
-        only: these arms of the options' arms, which will all be used. request: what `only` will be
-        asked for. Where an arm goes by what the target's passes cost, that is measured at the first
-        loading on a machine.
+        only: these arms of the options' arms, which will all be used.
+        request: what `only` will be asked for.
+
+        Where an arm goes by what the target's passes cost, they are measured at the first loading
+        on a machine.
         Raises DraftpickError before anything is loaded where the arms file or a name is wrong, an
         arm of `only` cannot answer such a request or its drafters do not fit the target, and
-        OutOfMemory where the target does not fit the memory."""
+        OutOfMemory where the target does not fit the memory.
+        """
         recipes = options.recipes(only)
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
@@ -117,7 +120,7 @@ class Engine:
         if only and any(name != AUTOREGRESSIVE for name in recipes):
             reading = Reading.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
-                recipe.fit(reading)
+                recipe.check_target(reading)
         engine = cls(
             targets.load_backend(folder, where, kind, backend, rounding, context),
             recipes,
@@ -138,7 +141,7 @@ class Engine:
         folder = targets.resolve(options.target)
         tokenizer = targets.load_tokenizer(folder, options.chat_template)
         try:
-            recipe.fit(Reading.of_folder(folder, tokenizer, options.backend))
+            recipe.check_target(Reading.of_folder(folder, tokenizer, options.backend))
         except DraftpickError as error:
             return str(error)
         return None
@@ -200,13 +203,13 @@ class Engine:
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Prompt ids [S] of a chat, the generation prompt included.
 
-        Where the tokenizer has no chat template the messages' texts are joined by newlines, which
-        is said once on standard error; not of a single message to an encoder-decoder, which wants
-        none.
+        Where the tokenizer has no chat template, the messages' texts are joined by newlines, with
+        one warning on standard error. A single message to an encoder-decoder needs no template and
+        gives no warning.
         """
-        untold = not self._told and getattr(self.tokenizer, "chat_template", "") is None
-        if untold and (len(messages) > 1 or not isinstance(self.target, EncoderDecoder)):
-            self._told = True
+        unwarned = not self._warned and getattr(self.tokenizer, "chat_template", "") is None
+        if unwarned and (len(messages) > 1 or not isinstance(self.target, EncoderDecoder)):
+            self._warned = True
             print(
                 f"{self.target_name} has no chat template: messages are joined by newlines; give "
                 "one with --chat-template",
@@ -229,12 +232,12 @@ class Engine:
     def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
         """Let the target read a prompt; the result may be passed to the next `decode`.
 
-        reuse: do not read again what it holds of the same beginning, as at the next turn of a
-        conversation (a ReusingBackend). A reused position was computed in another pass, so that
-        logits may differ from a fresh reading's in the last bits.
+        reuse: do not read again what the target holds of the same beginning, as at the next turn of
+            a conversation (a ReusingBackend). A reused position was computed in another pass, so
+            that logits may differ from a fresh reading's in the last bits.
         """
         target = self.target
-        with memory.told(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
+        with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
             if reuse and isinstance(target, ReusingBackend):
                 prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
             else:
@@ -268,7 +271,8 @@ class Engine:
         """Answer one prompt through one arm.
 
         prefilled: what `prefill` returned for these very ids, the target still holding them (an
-        answer that came after them is rolled back). streamer: as transformers' (`put`, `end`).
+            answer that came after them is rolled back).
+        streamer: as transformers' (`put`, `end`).
         """
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
@@ -294,7 +298,9 @@ class Engine:
                 streamer.put(torch.tensor(ids))
 
         job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit)
-        with memory.told(self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"):
+        with memory.explained(
+            self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
+        ):
             result = strategy.decode(job)
         if streamer is not None:
             streamer.end()

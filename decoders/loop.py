@@ -56,12 +56,12 @@ class SpeculativeDecoding(Drafting):
 
 
 @torch.inference_mode()
-def decode(how: SpeculativeDecoding, job: Job) -> DecodeResult:
+def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     """Answer one prompt: the target's own first token, then round after round."""
     target, sampling, stopper = job.target, job.request.sampling, job.stopper
     tally = Tally(job)
-    how.length.reset()
-    how.drafter.reset(job.prompt_ids)
+    strategy.length.reset()
+    strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()
 
     start = opening(target, job.prompt_ids)
@@ -72,7 +72,7 @@ def decode(how: SpeculativeDecoding, job: Job) -> DecodeResult:
     job.emit(ids)
     while not stopper.reason:
         tally.other_s += tally.clock.lap()
-        made = run_round(target, how, context, stopper.room, sampling, job.chance, tally.clock)
+        made = run_round(target, strategy, context, stopper.room, sampling, job.chance, tally.clock)
         verdict = made.verdict
         tally.rounds += 1
         tally.target_calls += 1
@@ -85,8 +85,10 @@ def decode(how: SpeculativeDecoding, job: Job) -> DecodeResult:
         context += kept
         job.emit(kept)
         if not stopper.reason:
-            commit(target, how, context, made)
-    return tally.close(how.name, context[len(start) :], how.drafter.calls, work(how.drafter))
+            commit(target, strategy, context, made)
+    return tally.close(
+        strategy.name, context[len(start) :], strategy.drafter.calls, work(strategy.drafter)
+    )
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Round:
 
 def run_round(
     target: Backend,
-    how: SpeculativeDecoding,
+    strategy: SpeculativeDecoding,
     context: list[int],
     room: int,
     sampling: Sampling,
@@ -118,19 +120,19 @@ def run_round(
 
     room: the most tokens that the verdict may hold, at least 1, the target's own included.
     """
-    k = min(how.length.next(), room - 1)
-    proposal = propose(how, context, k, sampling, chance, target)
+    k = min(strategy.length.next(), room - 1)
+    proposal = propose(strategy, context, k, sampling, chance, target)
     draft_s = clock.lap()
     first = len(context) - target.length  # nodes before the drafted ones, the newest token's last
     logits = score(target, context, proposal, sampling)
-    verdict = how.verifier.verify(proposal, logits, sampling, chance)
+    verdict = strategy.verifier.verify(proposal, logits, sampling, chance)
     if verdict.path is not None:
         cast(TreeBackend, target).keep([*range(first), *(first + node for node in verdict.path)])
     return Round(verdict, logits, proposal.depth, draft_s, clock.lap())
 
 
 def propose(
-    how: SpeculativeDecoding,
+    strategy: SpeculativeDecoding,
     context: list[int],
     k: int,
     sampling: Sampling,
@@ -140,8 +142,8 @@ def propose(
     """At most k drafted tokens; none for k below 1."""
     if k < 1:
         return Proposal(torch.empty(0, dtype=torch.int64, device=target.device))
-    bar, needs_raw = how.length.min_confidence, how.verifier.needs_raw
-    return how.drafter.propose(context, DraftRequest(k, sampling, chance, bar, needs_raw))
+    bar, needs_raw = strategy.length.min_confidence, strategy.verifier.needs_raw
+    return strategy.drafter.propose(context, DraftRequest(k, sampling, chance, bar, needs_raw))
 
 
 def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sampling) -> Tensor:
@@ -158,12 +160,12 @@ def score(target: Backend, context: list[int], proposal: Proposal, sampling: Sam
     return _penalised(logits[len(unread) - 1 :], context, proposal, sampling)
 
 
-def commit(target: Backend, how: SpeculativeDecoding, context: list[int], made: Round) -> None:
+def commit(target: Backend, strategy: SpeculativeDecoding, context: list[int], made: Round) -> None:
     """Keep `context`, which is what is accepted after the round, and forget the rest."""
     target.truncate(len(context) - 1)  # the newest token is read with the next draft
-    how.drafter.commit(context)
+    strategy.drafter.commit(context)
     accepted = made.verdict.accepted
-    how.length.observe(StepStats(made.depth, accepted, made.draft_s, made.verify_s))
+    strategy.length.observe(StepStats(made.depth, accepted, made.draft_s, made.verify_s))
 
 
 def _penalised(logits: Tensor, context: list[int], draft: Proposal, sampling: Sampling) -> Tensor:

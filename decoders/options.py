@@ -1,4 +1,4 @@
-"""What loading an engine takes, as one record; the defaults stand here and nowhere else."""
+"""What loading an engine takes, as one record; the defaults are here and nowhere else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every seam of the decoding core: what the loop asks of a model, a drafter, a verifier, a draft
-length, and what an engine asks of a whole way to answer.
+"""Every seam of the decoding core: what the loop asks of a model, a drafter, a verifier and a draft
+length, and what an engine asks of a strategy.
 
-Anything that keeps one of these promises can take its place, from inside this package or from
-outside. The records that pass through them are in `records.py`.
+Any class with these members will do, from inside this package or from outside. The records that
+pass between them are in `records.py`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ class Backend(Protocol):
         ...
 
     def extend(self, ids: Tensor) -> Tensor:
-        """Append `ids` [T] int64; logits [T, V] float32 or the model's dtype, row i for what
-        follows ids[i]. T >= 1 and length + T <= context."""
+        """Append `ids` [T] int64, T >= 1 and length + T <= context.
+
+        Returns logits [T, V] in float32 or the model's dtype, row i for what follows ids[i].
+        """
         ...
 
     def truncate(self, length: int) -> None:
@@ -56,8 +58,8 @@ class Backend(Protocol):
 
 @runtime_checkable
 class EncoderDecoder(Backend, Protocol):
-    """A backend that reads the prompt apart, in an encoder: its positions are the decoder's, which
-    begin with `start_id`. context: bounds the prompt and the decoder's positions each."""
+    """A backend that reads the prompt in an encoder; its positions are the decoder's, which begin
+    with `start_id`. `context` bounds the prompt and the decoder's positions each."""
 
     start_id: int
 
@@ -70,8 +72,10 @@ def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
 
 @runtime_checkable
 class ReusingBackend(Backend, Protocol):
-    """A backend that need not read again what it holds of a prompt. prompts_read: how often
-    `prefill` was called."""
+    """A backend that need not read again what it holds of a prompt.
+
+    prompts_read: how often `prefill` was called.
+    """
 
     prompts_read: int
 
@@ -96,7 +100,7 @@ class TreeBackend(Backend, Protocol):
 
     The tree begins where the sequence ends when `extend` is first given parents. Its nodes are
     numbered from 0 in the order in which they are read, over all calls, until the sequence is
-    truncated or a chain is appended; for either, what was kept must be a path. `length` counts
+    truncated or a chain is appended. Before either, the nodes kept must be a path. `length` counts
     every node.
     """
 
@@ -106,8 +110,11 @@ class TreeBackend(Backend, Protocol):
         ...
 
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one
-        of `ids` may follow an earlier one. None appends a chain, as in Backend."""
+        """As in Backend.
+
+        parents: [T] the node that each of `ids` follows, -1 for what comes before the tree; one of
+            `ids` may follow an earlier one. None appends a chain.
+        """
         ...
 
     def keep(self, nodes: Sequence[int]) -> None:
@@ -129,9 +136,11 @@ class LayeredBackend(Backend, Protocol):
     ) -> tuple[Tensor, int]:
         """Append one token, run through no more layers than it needs.
 
-        leaves(h, below, depth): whether to stop at [d] after `depth` layers, `below` being [d]
-        before the last of them; not asked after the last layer. The layers above get keys and
-        values of the state it stopped at. Returns that state [d] and how many layers it took.
+        leaves: (h, below, depth) -> whether to stop at h [d], the state after `depth` layers; below
+            [d] is the state before the last of them. Not asked after the last layer.
+
+        The layers above get keys and values of the state it stopped at. Returns that state [d] and
+        how many layers it took.
         """
         ...
 
@@ -144,14 +153,14 @@ class LayeredBackend(Backend, Protocol):
 class ExitBackend(Backend, Protocol):
     """A backend whose lower layers may run ahead of the rest, so that an early exit can draft.
 
-    What they have run ahead, `extend` finds done when it is given the same tokens; `truncate` takes
-    it back, also where `length` stays.
+    When `extend` is given the same tokens, it goes on from what they ran. `truncate` takes that
+    back, also where `length` stays.
     """
 
     @property
     def lower_parameters(self) -> int:
-        """Weights that `lower` reads for a token: of the layers below the exit; 0 where none is
-        open."""
+        """Weights that `lower` reads for a token: those of the layers below the exit; 0 where none
+        is open."""
         ...
 
     @property
@@ -179,7 +188,7 @@ class StateBackend(Backend, Protocol):
 
     A final state [d] is what the head reads, after the last norm: `final_states(...) @
     head_rows(ids).T` are the logits of `ids`, but for a bias or scale that a model gives its
-    logits. Of a token that left early, it is what `read_out` made of the state it left with.
+    logits. A token that left early has the state that `read_out` made of the one it left with.
     """
 
     state_size: int  # d
@@ -229,7 +238,7 @@ class DraftRequest:
 
 
 class Drafter(Protocol):
-    """Guesses for one sequence at a time.
+    """Drafts for one sequence at a time.
 
     parameters: weights read for one drafted token, those that it shares with the target included.
     calls: forward passes made since `reset`.
@@ -251,14 +260,16 @@ class Drafter(Protocol):
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         """Tokens to follow `context`: the prompt and the answer so far. An encoder-decoder's
-        begins with its start token instead; only `reset` tells the source."""
+        context begins with its start token instead; only `reset` is given the source."""
         ...
 
     def commit(self, context: list[int]) -> None:
-        """`context` is what stands after the round; what was drafted beyond it is forgotten. A
-        drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade
-        what a draft model let stand may fall before the target: a later `context` may be shorter,
-        or go on otherwise from some point after the target's last round."""
+        """Keep `context`, which is what is accepted after the round; forget drafts beyond it.
+
+        A drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade the
+        target may reject what a draft model accepted: a later `context` may be shorter, or go on
+        otherwise from some point after the target's last round.
+        """
         ...
 
 
@@ -281,11 +292,11 @@ def work(drafter: Drafter) -> int:
 
 
 class Verifier(Protocol):
-    """Decides how many drafted tokens stand, and what follows them."""
+    """Decides how many drafted tokens are accepted, and what follows them."""
 
     @property
     def lossless(self) -> bool:
-        """Whether the output's law is the target's own."""
+        """Whether answers are distributed as the target's own."""
         ...
 
     @property
@@ -296,13 +307,19 @@ class Verifier(Protocol):
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
-        """target_logits: [K + 1, V], row i for the token after the first i drafted ones, any
-        repetition penalty applied."""
+        """Judge a proposal of K tokens.
+
+        target_logits: [K + 1, V], row i for the token after the first i drafted ones, any
+            repetition penalty applied.
+        """
         ...
 
 
 class DraftLength(Protocol):
-    """min_confidence: a drafter stops before a token less probable than this; 0 never does."""
+    """Decides how many tokens a round drafts.
+
+    min_confidence: a drafter stops before a token less probable than this; 0 never does.
+    """
 
     min_confidence: float
 
@@ -344,7 +361,11 @@ class Job:
 
 
 class Strategy(Protocol):
-    """parameters: what it runs beside the target. context: the longest sequence it can follow."""
+    """How an arm answers: the arm's moving parts.
+
+    parameters: what it runs beside the target.
+    context: the longest sequence it can follow.
+    """
 
     @property
     def name(self) -> str: ...
@@ -362,7 +383,7 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Drafts(Protocol):
-    """A strategy with a part that guesses or writes beside the target."""
+    """A strategy with a part that drafts or writes beside the target."""
 
     @property
     def drafter(self) -> Drafter: ...

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class Sampling:
     """How the next token is chosen; each field means what it means in transformers.
 
-    temperature: 0 is greedy. top_k: 0 keeps every token. top_p: nucleus mass, 1 keeps every token.
+    temperature: 0 is greedy.
+    top_k: 0 keeps every token.
+    top_p: nucleus mass, 1 keeps every token.
     repetition_penalty: 1 changes nothing.
     """
 
@@ -43,8 +45,10 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Request:
-    """One call's wishes. stop: strings that end the answer (kept in the text, as in transformers).
+    """What one call asks for.
 
+    sampling: how tokens are chosen.
+    stop: strings that end the answer (kept in the text, as in transformers).
     eos_ids: tokens that end the answer; None takes the target's own, () never ends early.
     seed: None draws fresh randomness; ignored at temperature 0.
     """
@@ -66,9 +70,10 @@ class Request:
 class Prefilled:
     """What a backend knows after reading a prompt.
 
-    logits: [V], for the first new token. embedding: [d] float32, the last prompt token's final
-    hidden state after the final norm, or the mean of an encoder's states (Huang et al., section
-    3.1). prefill_s: seconds, synchronised.
+    logits: [V], for the first new token.
+    embedding: [d] float32, the last prompt token's final hidden state after the final norm, or the
+        mean of an encoder's states (Huang et al., section 3.1).
+    prefill_s: seconds, synchronised.
     """
 
     logits: Tensor
@@ -80,13 +85,15 @@ class Prefilled:
 class Proposal:
     """A drafter's guess at the next tokens.
 
-    ids: [K] int64 on the target's device, K may be 0. probs: [K, V] the distributions that ids
-    were drawn from, or None where the draft is deterministic (a one-hot at each id). raw: [K, V]
-    the drafter's distributions at temperature 1 without filters, the repetition penalty applied;
-    None where the verifier does not need them, or the drafter has none (a one-hot, again). parents:
-    None for a chain; in a tree, for each of ids the index of the one that it follows, -1 for the
-    newest token. A node's children are distinct tokens, each drawn knowing those with smaller
-    indices.
+    ids: [K] int64 on the target's device, K may be 0.
+    probs: [K, V] the distributions that ids were drawn from, or None where the draft is
+        deterministic (a one-hot at each id).
+    raw: [K, V] the drafter's distributions at temperature 1 without filters, the repetition penalty
+        applied; None where the verifier does not need them, or the drafter has none (a one-hot,
+        again).
+    parents: None for a chain; in a tree, for each of ids the index of the one that it follows, -1
+        for the newest token. A node's children are distinct tokens, each drawn knowing those with
+        smaller indices.
     """
 
     ids: Tensor
@@ -109,32 +116,35 @@ class Proposal:
 class Verdict:
     """A verifier's answer, read from the device in one go.
 
-    accepted: how many drafted ids stand, from the left. next_token: the one that follows them.
-    draft_ids: the drafted ids on the host. law: [accepted + 1, V], the distribution that each of
-    `ids` has, its place having been reached; None at temperature 0, and from verifiers that only
-    review for the target. path: in a tree, the indices of the drafted ids that stand.
+    accepted: how many drafted ids are accepted, from the left.
+    next_token: the one that follows them.
+    draft_ids: the drafted ids on the host.
+    distribution: [accepted + 1, V], what each of `ids` is distributed as, given that its position
+        was reached; None at temperature 0, and from verifiers that serve no cascade.
+    path: in a tree, the indices of the accepted ids.
     """
 
     accepted: int
     next_token: int
     draft_ids: list[int]
-    law: Tensor | None = None
+    distribution: Tensor | None = None
     path: list[int] | None = None
 
     @property
     def ids(self) -> list[int]:
-        """What stands after the round."""
-        stood = self.draft_ids[: self.accepted]
+        """What the round adds to the answer."""
+        kept = self.draft_ids[: self.accepted]
         if self.path is not None:
-            stood = [self.draft_ids[node] for node in self.path]
-        return [*stood, self.next_token]
+            kept = [self.draft_ids[node] for node in self.path]
+        return [*kept, self.next_token]
 
 
 @dataclass(frozen=True)
 class StepStats:
     """One round, as a draft-length rule sees it. Times in seconds.
 
-    drafted: how far, in a tree along its longest branch. accepted: how many tokens of it stood.
+    drafted: tokens, in a tree along its longest branch.
+    accepted: how many of them were accepted.
     """
 
     drafted: int
@@ -147,16 +157,20 @@ class StepStats:
 class DecodeResult:
     """An answer and what it cost. Times are wall seconds, device-synchronised.
 
-    ids: the new tokens, the end-of-sequence token included where one was written. text: ids
-    decoded without special tokens. finish_reason: "eos", "stop" or "length".
+    ids: the new tokens, the end-of-sequence token included where one was written.
+    text: ids decoded without special tokens.
+    finish_reason: "eos", "stop" or "length".
     rounds: passes of the loop that drafted and verified; the prompt's own pass gives the first
-    token. drafted: tokens, those of all branches of a tree. accepted_per_position: at index i, how
-    often the (i+1)-th drafted token stood (in a tree, one at that depth). accepted: their sum,
-    counting only tokens that are in ids. target_calls: forward passes of the target,
-    the prefill included. draft_calls: the drafter's. draft_work: these, each counted with the
-    parameters that it read. prefill_s covers the target's and the drafter's reading of
-    the prompt.
+        token.
+    drafted: tokens, those of all branches of a tree.
+    accepted: drafted tokens that are in ids.
+    accepted_per_position: at index i, how often the (i+1)-th drafted token was accepted (in a tree,
+        one at that depth); their sum is accepted.
+    target_calls: forward passes of the target, the prefill included.
+    draft_calls: the drafter's.
+    prefill_s: the target's and the drafter's reading of the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
+    draft_work: the drafter's passes, each counted with the parameters that it read.
     """
 
     arm: str

@@ -110,7 +110,9 @@ class Lines:
     _told: tuple[float, float] = field(default=(0.0, 0.0))  # when, and what was done then
 
     def __call__(self, done: float, total: float, more: str = "") -> None:
-        """done: of `total`, so far. more: figures to add."""
+        """done: of `total`, so far.
+        more: figures to add.
+        """
         now = self.clock()
         if self._started is None:
             self._started, self._began = now, done

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class TreeShape:
-    """branch: children at each leading depth, one at those after. every: whether all nodes of a
-    depth have children, or the lead, its first node, alone."""
+    """branch: children at each leading depth, one at those after.
+    every: whether all nodes of a depth have children, or the lead, its first node, alone.
+    """
 
     branch: tuple[int, ...]
     every: bool = False

@@ -43,13 +43,13 @@ class BasePolicy(ABC):
     def scores(self, x: Any) -> Float64:
         """[n, A]: probabilities or predicted rewards, whichever the policy works with."""
 
-    def law(self, scores: Float64) -> Float64:
+    def probabilities(self, scores: Float64) -> Float64:
         """[n, A] scores to [n, A] probabilities; as they are, unless a policy says otherwise."""
         return scores
 
     def distribution(self, x: Any) -> Float64:
         """[n, A] probabilities; every row sums to 1."""
-        return self.law(self.scores(x))
+        return self.probabilities(self.scores(x))
 
     def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:
         """One arm for one query: the most likely (first of equals), or a draw where rng is given.
@@ -59,7 +59,7 @@ class BasePolicy(ABC):
         scores = self.scores(x)  # [1, A]
         if len(scores) != 1:
             raise PolicyError(f"choose takes one query at a time, not {len(scores)}")
-        probs = self.law(scores)[0]
+        probs = self.probabilities(scores)[0]
         index, propensity = int(np.argmax(probs)), 1.0
         if rng is not None:
             index = int(rng.choice(len(probs), p=probs))

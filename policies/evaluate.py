@@ -21,9 +21,10 @@ LEAST_MASS = 1e-6
 class Value:
     """The expected reward of one way to choose, over the table's queries.
 
-    low, high: bootstrap interval (queries resampled, percentiles). queries: how many counted; a
-    query where every arm that could be chosen failed does not. failed_mass: mean probability put
-    on arms that failed; above 0, mean is over the arms that did not (rescaled).
+    low, high: bootstrap interval (queries resampled, percentiles).
+    queries: how many counted; a query where every arm that could be chosen failed does not.
+    failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
+        not (rescaled).
     """
 
     name: str
@@ -38,10 +39,13 @@ class Value:
 class Evaluation:
     """A policy beside the reference rows, all on the same queries and the same resamples.
 
-    rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm,
-    "best-fixed", "per-task-best", "oracle". gain: greedy minus best-fixed, paired per query.
-    best_fixed: the arm behind that row. by_task: task -> {row name: mean}. choices: [tasks, A],
-    the share of a task's queries on which the greedy policy takes the arm; tasks: their order.
+    rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm, "best-fixed",
+        "per-task-best", "oracle".
+    gain: greedy minus best-fixed, paired per query.
+    best_fixed: the arm behind that row.
+    by_task: task -> {row name: mean}.
+    choices: [tasks, A], the share of a task's queries on which the greedy policy takes the arm.
+    tasks: their order.
     """
 
     rows: list[Value]
@@ -137,10 +141,12 @@ def report(
 ) -> Evaluation:
     """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train)."""
     probs = aligned(policy, table)
-    laws = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
+    distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
     counts = _resample(len(table), resamples, seed)
-    rows = [_value(name, law, table.rewards, counts, confidence) for name, law in laws.items()]
-    each = {name: per_query(law, table.rewards) for name, law in laws.items()}
+    rows = [
+        _value(name, pi, table.rewards, counts, confidence) for name, pi in distributions.items()
+    ]
+    each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
     gains = each["greedy"] - each["best-fixed"]
     low, high = _interval(gains, counts, confidence)
     paired = int((~np.isnan(gains)).sum())
@@ -152,7 +158,7 @@ def report(
         best_fixed=table.arms[best_fixed_index(table if train is None else train)],
         by_task={t: {name: _mean(v[members[t]]) for name, v in each.items()} for t in tasks},
         tasks=tasks,
-        choices=np.stack([laws["greedy"][members[t]].mean(axis=0) for t in tasks]),
+        choices=np.stack([distributions["greedy"][members[t]].mean(axis=0) for t in tasks]),
     )
 
 

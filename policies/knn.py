@@ -17,8 +17,9 @@ METRICS = ("cosine", "euclidean")
 class NeighbourPolicy(BasePolicy):
     """Predicted rewards are means over the k nearest training queries, on standardised inputs.
 
-    points: [m, d] standardised training embeddings. rewards: [m, A], no nan. temperature: as in
-    NetworkPolicy's reward head.
+    points: [m, d] standardised training embeddings.
+    rewards: [m, A], no nan.
+    temperature: as in NetworkPolicy's reward head.
     """
 
     kind = "neighbours"
@@ -61,7 +62,7 @@ class NeighbourPolicy(BasePolicy):
         nearest = np.argpartition(-closeness, k - 1, axis=1)[:, :k]  # [n, k]
         return np.asarray(self._rewards[nearest].mean(axis=1), dtype=np.float64)
 
-    def law(self, scores: Float64) -> Float64:
+    def probabilities(self, scores: Float64) -> Float64:
         return from_rewards(scores, self._temperature)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

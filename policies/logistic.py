@@ -22,9 +22,12 @@ def fit_logistic(
 ) -> Fitted:
     """Classify queries by their best arm.
 
-    c: inverse strength of the L2 penalty; small, because there are often fewer queries than
-    inputs. weighted: a query counts by what the best arm gains over the mean arm, so that
-    near-ties do not outvote clear cases. An arm that is best nowhere gets probability 0.
+    c: inverse strength of the L2 penalty; small, because there are often fewer queries than inputs.
+    weighted: a query counts by what the best arm gains over the mean arm, so that near-ties do not
+        outvote clear cases.
+
+    An arm that is best nowhere gets probability 0.
+
     Raises PolicyError on an option out of range.
     """
     if not c > 0 or max_iter < 1:

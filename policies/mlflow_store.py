@@ -37,8 +37,11 @@ def sqlite_path(uri: str) -> Path | None:
 def using(uri: str | None, create: bool = True) -> Iterator[str]:
     """Point MLflow at the store, checked to answer, and put MLflow's settings back afterwards.
 
-    Yields the URI. create: make an SQLite store that does not exist. Raises PolicyError, within
-    seconds, for a store that cannot be reached.
+    Yields the URI.
+
+    create: make an SQLite store that does not exist.
+
+    Raises PolicyError, within seconds, for a store that cannot be reached.
     """
     uri = uri or default_uri()
     # MLflow reports usage over the network unless told not to; nothing here may phone home.
@@ -117,7 +120,7 @@ def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
     def guarded() -> None:
         try:
             ask()
-        except Exception as error:  # whatever a driver raises: it is told to the user
+        except Exception as error:  # whatever a driver raises, the user sees it
             failures.append(error)
 
     if limit_s is None:

@@ -16,7 +16,11 @@ from .records import Float32, Float64, Origin
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """weight: [out, in] float32. bias: [out] float32. As in torch: y = weight @ x + bias."""
+    """As in torch: y = weight @ x + bias.
+
+    weight: [out, in] float32.
+    bias: [out] float32.
+    """
 
     weight: Float32
     bias: Float32
@@ -26,7 +30,7 @@ class NetworkPolicy(BasePolicy):
     """Standardise, then linear layers with tanh between them, then a head.
 
     head "softmax": the outputs are logits and the scores are probabilities. head "reward": the
-    outputs predict rewards; the law puts all mass on the best one, or is softmax(rewards /
+    outputs predict rewards; the policy puts all mass on the best one, or is softmax(rewards /
     temperature) where temperature (in units of the reward) is above 0.
 
     The forward pass is numpy: for one query it is two matrix-vector products, where torch's own
@@ -68,7 +72,7 @@ class NetworkPolicy(BasePolicy):
         outputs = self.outputs(x)
         return softmax(outputs) if self._head == "softmax" else outputs
 
-    def law(self, scores: Float64) -> Float64:
+    def probabilities(self, scores: Float64) -> Float64:
         return scores if self._head == "softmax" else from_rewards(scores, self._temperature)
 
     def arrays(self) -> dict[str, NDArray[Any]]:

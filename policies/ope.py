@@ -19,8 +19,11 @@ from .records import Float64, Policy, RewardTable
 
 @dataclass(frozen=True, eq=False)
 class Log:
-    """One choice per row. actions: [n] arm index. rewards: [n]. propensities: [n], the
-    probability with which the logging policy took that arm; all above 0.
+    """One choice per row.
+
+    actions: [n] arm index.
+    rewards: [n].
+    propensities: [n], the probability with which the logging policy took that arm; all above 0.
     """
 
     actions: NDArray[np.intp]

@@ -23,9 +23,12 @@ Float64 = NDArray[np.float64]
 class RewardTable:
     """Every arm's reward on every query: the full information that a policy learns from.
 
-    query_ids, tasks: one per query. embeddings: [n, d] float32. arms: the columns, in order.
+    query_ids, tasks: one per query.
+    embeddings: [n, d] float32.
+    arms: the columns, in order.
     rewards: [n, A] float64, higher is better; nan where that arm failed on that query.
-    reward_name: which reward, with its version. embedder: fingerprint of the embedding space.
+    reward_name: which reward, with its version.
+    embedder: fingerprint of the embedding space.
     arms_fingerprint: of the arms' recipes. The arrays are copied and made read-only.
 
     How a failed arm (nan) counts is one rule for the whole package. Evaluation leaves it out:
@@ -154,9 +157,12 @@ class RewardTable:
 
 @dataclass(frozen=True)
 class Decision:
-    """One choice. index: the arm's place in the policy's arms. propensity: how likely it was to
-    be chosen (1.0 when greedy). scores: [A], probabilities for policies that are distributions,
-    predicted rewards for policies that predict them.
+    """One choice.
+
+    index: the arm's place in the policy's arms.
+    propensity: how likely it was to be chosen (1.0 when greedy).
+    scores: [A], probabilities for policies that are distributions, predicted rewards for policies
+        that predict them.
     """
 
     arm: str
@@ -169,9 +175,12 @@ class Decision:
 class Origin:
     """Where a policy comes from; stored beside its weights.
 
-    name: the fit function's name. arms: in the order of the policy's outputs. embedder:
-    fingerprint of the embedding space, or ``ANY`` for a policy that does not look at the query.
-    dimension: d, 0 for a policy that takes any. options: what it was fitted with.
+    name: the fit function's name.
+    arms: in the order of the policy's outputs.
+    embedder: fingerprint of the embedding space, or ``ANY`` for a policy that does not look at the
+        query.
+    dimension: d, 0 for a policy that takes any.
+    options: what it was fitted with.
     """
 
     name: str
@@ -192,11 +201,14 @@ ANY = "any"
 class EpochStats:
     """What one epoch of training left behind, measured on the whole table after its last step.
 
-    loss: mean over the epoch's steps. entropy: of the policy, mean over training queries, nats.
-    train_reward, validation_reward: exact values of the sampling policy; the *_greedy ones take
-    its most likely arm; None without validation data. arm_shares: mean probability per arm.
-    seconds: wall time of the epoch. choosing_greedy: the greedy one on the part of the training
-    table that keep_best chooses the epoch by, and that is not trained on; None without keep_best.
+    loss: mean over the epoch's steps.
+    entropy: of the policy, mean over training queries, nats.
+    train_reward, validation_reward: exact values of the sampling policy; the *_greedy ones take its
+        most likely arm; None without validation data.
+    arm_shares: mean probability per arm.
+    seconds: wall time of the epoch.
+    choosing_greedy: the greedy one on the part of the training table that keep_best chooses the
+        epoch by, and that is not trained on; None without keep_best.
     """
 
     epoch: int

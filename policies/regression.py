@@ -33,9 +33,12 @@ def fit_regression(
     """Reward regression and argmax.
 
     model: "ridge" (closed form; only ridge, temperature and standardise matter) or "mlp" (the
-    policy's MLP on squared error). ridge: strength; None picks it by exact leave-one-out error.
-    temperature: 0 puts all mass on the best prediction; above 0, in units of the reward, softens
-    it so that sampling explores. Raises PolicyError on an option out of range.
+        policy's MLP on squared error).
+    ridge: strength; None picks it by exact leave-one-out error.
+    temperature: 0 puts all mass on the best prediction; above 0, in units of the reward, softens it
+        so that sampling explores.
+
+    Raises PolicyError on an option out of range.
     """
     if model == "ridge":
         return _fit_ridge(table, seed, ridge, temperature, training.standardise)

@@ -24,7 +24,11 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Stored:
-    """What a policy's folder holds. path: of its manifest. kind: who can make a policy of it."""
+    """What a policy's folder holds.
+
+    path: of its manifest.
+    kind: who can make a policy of it.
+    """
 
     path: Path
     kind: str

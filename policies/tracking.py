@@ -31,8 +31,10 @@ SERVED_WITH = ("mlflow", "numpy", "pandas", "safetensors")  # what the logged mo
 class TrainedRun:
     """What train_run leaves behind.
 
-    folder: the policy on this disk. policy_uri: ``runs:/<id>/policy``. registered:
-    ``models:/NAME@champion`` or None. evaluated_on: "validation" or, without any, "train".
+    folder: the policy on this disk.
+    policy_uri: ``runs:/<id>/policy``.
+    registered: ``models:/NAME@champion`` or None.
+    evaluated_on: "validation" or, without any, "train".
     """
 
     run_id: str
@@ -64,12 +66,16 @@ def train_run(
 ) -> TrainedRun:
     """Train, evaluate and log one policy.
 
-    The store is reached before any training time is spent. validation: None holds out that share
-    of every task (0 trains on all and evaluates on the training table). out: folder for the
-    policy; None makes mlruns/policies/<run id>. register: model name in the registry; its new
-    version gets the alias. params: more to record, such as the reward's alpha.
-    Raises PolicyError for the user's mistakes, an unreachable store among them; a run that fails
-    is marked FAILED, and a policy that was trained before the store broke is still in ``out``.
+    The store is reached before any training time is spent.
+
+    validation: None holds out that share of every task (0 trains on all and evaluates on the
+        training table).
+    out: folder for the policy; None makes mlruns/policies/<run id>.
+    register: model name in the registry; its new version gets the alias.
+    params: more to record, such as the reward's alpha.
+
+    Raises PolicyError for the user's mistakes, an unreachable store among them; a run that fails is
+    marked FAILED, and a policy that was trained before the store broke is still in ``out``.
     """
     options_of(policy)
     if validation is None:

@@ -31,11 +31,13 @@ CHOOSING_SHARE = 0.2  # of every task's training queries, for keep_best to choos
 class Training:
     """Hyper-parameters. The defaults are the paper's (appendix A.3, table 9).
 
-    hidden: width of both hidden layers. keep_best: end with the weights of the epoch whose greedy
-    reward was highest, instead of the last epoch's, on a fifth of every task's training queries
-    that is not trained on; the validation table is left for the report. standardise: bring every
-    input to mean 0 and deviation 1 over the training table (not in the paper: raw hidden states
-    differ by orders of magnitude between inputs and saturate the first tanh).
+    hidden: width of both hidden layers.
+    keep_best: end with the weights of the epoch whose greedy reward was highest, instead of the
+        last epoch's, on a fifth of every task's training queries that is not trained on; the
+        validation table is left for the report.
+    standardise: bring every input to mean 0 and deviation 1 over the training table (not in the
+        paper: raw hidden states differ by orders of magnitude between inputs and saturate the first
+        tanh).
     """
 
     epochs: int = 3
@@ -82,9 +84,13 @@ def train(
 ) -> Fitted:
     """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches.
 
-    Deterministic for a seed on one machine. options: recorded in the policy's origin.
-    validation: measured after every epoch, and never chosen by. Raises PolicyError where training
-    diverges, and where keep_best has too few queries to choose by.
+    Deterministic for a seed on one machine.
+
+    options: recorded in the policy's origin.
+    validation: measured after every epoch, and never chosen by.
+
+    Raises PolicyError where training diverges, and where keep_best has too few queries to choose
+    by.
     """
     import torch
 

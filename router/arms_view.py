@@ -59,7 +59,7 @@ def describe(value: Any) -> str:
 
 
 def _settings(recipe: ArmRecipe) -> dict[str, Any] | None:
-    """Numbers and words of its own; drafters and lengths are told elsewhere."""
+    """Numbers and words of its own; drafters and lengths have columns of their own."""
     models = describe(_plain(getattr(recipe, "drafter", None)))
     given = recipe.model_dump(mode="json", exclude_unset=True, exclude={"name", *FIELDS})
     own = {

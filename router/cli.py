@@ -54,7 +54,7 @@ app = typer.Typer(
 def options(
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
-    """Global options. `main` reads --debug itself, wherever it stands."""
+    """Global options. `main` reads --debug itself, wherever it is given."""
 
 
 @app.command(cls=Listing)
@@ -104,7 +104,7 @@ def generate(
 
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
-    # Mistakes that need no model are told before one is loaded.
+    # Mistakes that need no model are reported before one is loaded.
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
         asked = read_prompts(prompts)
@@ -260,7 +260,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the command and return its exit code.
 
     2: the user's mistake, in one sentence. 1: anything else. 130: interrupted. No traceback
-    without --debug, which may stand anywhere.
+    without --debug, which may be given anywhere.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments

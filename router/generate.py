@@ -30,7 +30,9 @@ def generate_all(
     """Answer every prompt; return how many failed.
 
     A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
-    on standard error), and the others go on. arm, dynamic: as in `Router.generate`.
+    on standard error), and the others go on.
+
+    arm, dynamic: as in `Router.generate`.
 
     The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
     `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:

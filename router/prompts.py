@@ -14,7 +14,11 @@ from .route import Message
 
 @dataclass(frozen=True)
 class Prompt:
-    """One line. history: messages that come first. turns: what the user says, one after another."""
+    """One line.
+
+    history: messages that come first.
+    turns: what the user says, one after another.
+    """
 
     id: str | int | None
     history: tuple[Message, ...]

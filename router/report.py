@@ -43,9 +43,10 @@ def write_report(
 ) -> Path:
     """Write the report of a specbench folder, by default as report.html inside it.
 
-    collected: JSON of `draftpick collect --summary`. history: JSON of a training run's epochs, a
-    list of objects or one under `history`. Raises DraftpickError for a file that is missing or
-    holds something else.
+    collected: JSON of `draftpick collect --summary`.
+    history: JSON of a training run's epochs, a list of objects or one under `history`.
+
+    Raises DraftpickError for a file that is missing or holds something else.
     """
     summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
     if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:

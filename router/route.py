@@ -41,10 +41,12 @@ OWN_POLICY = (
 class RoutedResult:
     """An answer, the arm that wrote it and what choosing that arm cost.
 
-    result: the decode itself. propensity: the chance that the arm had of being chosen, 1.0 where
-    it was forced or the policy takes its best arm. scores: the policy's number for each of its
-    arms, in its order; empty where the arm was forced. embed_s: seconds to bring the prefill's
-    embedding to the host or, where the policy reads another embedder, to embed the query.
+    result: the decode itself.
+    propensity: the chance that the arm had of being chosen, 1.0 where it was forced or the policy
+        takes its best arm.
+    scores: the policy's number for each of its arms, in its order; empty where the arm was forced.
+    embed_s: seconds to bring the prefill's embedding to the host or, where the policy reads another
+        embedder, to embed the query.
     policy_s: seconds inside the policy.
     """
 
@@ -94,9 +96,11 @@ def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
 class Router:
     """Answers queries, each through the arm that the policy picks for it.
 
-    policy None: every call must name its arm. embedder: None for the one that the policy was
-    trained with. Raises policies.PolicyError where the policy was trained for other arms than the
-    engine's or with another embedder.
+    policy: None where every call names its arm.
+    embedder: None for the one that the policy was trained with.
+
+    Raises policies.PolicyError where the policy was trained for other arms than the engine's or
+    with another embedder.
     """
 
     def __init__(
@@ -193,12 +197,16 @@ class Router:
     ) -> RoutedResult:
         """Answer a prompt (a string) or a chat (role and content messages).
 
-        arm: forces an arm, with propensity 1.0. dynamic: draw the arm from the policy's
-        distribution instead of taking its best. seed: makes the draw and the tokens repeatable;
-        give every call its own (`decoders.seeds.derived_seed` makes many of one), or all draw
-        alike. streamer: a transformers streamer. reuse: do not read again what the target still
-        holds of the same beginning, as at the next turn of a conversation. The other names mean
-        what they mean in transformers' `generate`.
+        arm: forces an arm, with propensity 1.0.
+        dynamic: draw the arm from the policy's distribution instead of taking its best.
+        seed: makes the draw and the tokens repeatable; give every call its own
+            (`decoders.seeds.derived_seed` makes many of one), or all draw alike.
+        streamer: a transformers streamer.
+        reuse: do not read again what the target still holds of the same beginning, as at the next
+            turn of a conversation.
+
+        The other names mean what they mean in transformers' `generate`.
+
         Raises DraftpickError for an empty or too long prompt and for an unknown arm.
         """
         if isinstance(stop, str):
@@ -246,8 +254,11 @@ class Router:
         dynamic: bool = False,
         reuse: bool = False,
     ) -> RoutedResult:
-        """As `respond`, for a prompt that is token ids already. text: what an embedder other than
-        the target's own reads of it, as `collect.embedders.query_text` gives it."""
+        """As `respond`, for a prompt that is token ids already.
+
+        text: what an embedder other than the target's own reads of it, as
+            `collect.embedders.query_text` gives it.
+        """
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
         if arm is None and self.policy is None:

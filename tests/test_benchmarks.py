@@ -289,7 +289,7 @@ def test_copies_are_counted_by_the_length_of_their_match(
     script("copy_chances", "--tokens", tmp_path / "t.npz")
     line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("temperature 0"))
     shares = line.partition(": ")[2].split(", ")
-    assert shares[2:4] == ["1.00", "0.00"]  # 1 2 3 -> 4 stood, 1 2 3 4 -> 5 fell
+    assert shares[2:4] == ["1.00", "0.00"]  # 1 2 3 -> 4 accepted, 1 2 3 4 -> 5 not
 
 
 def test_both_forms_of_bild_stand_side_by_side(

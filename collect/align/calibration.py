@@ -20,7 +20,9 @@ HELD_OUT_PERCENT = 3
 
 @dataclass(frozen=True)
 class Example:
-    """ids: prompt then answer, int32. start: index of the answer's first token."""
+    """ids: prompt then answer, int32.
+    start: index of the answer's first token.
+    """
 
     query_id: str
     task: str
@@ -35,8 +37,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Batch:
-    """ids: [B, T] int64, padded on the right with 0. labels: [B, T], the next token where it is
-    part of an answer, else -100. tasks: one a row."""
+    """ids: [B, T] int64, padded on the right with 0.
+    labels: [B, T], the next token where it is part of an answer, else -100.
+    tasks: one a row.
+    """
 
     ids: np.ndarray
     labels: np.ndarray
@@ -72,8 +76,9 @@ def build(
     """Join outputs with their queries (first turn) and tokenise both.
 
     prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens. Outputs whose
-    query is not among `queries` are an error: they would be trained on without their prompt. tasks:
-    train on these alone; what is held out stays whole, so that a specialist shows its weak sides.
+        query is not among `queries` are an error: they would be trained on without their prompt.
+    tasks: train on these alone; what is held out stays whole, so that a specialist shows its weak
+        sides.
     """
     by_id = {query.id: query for query in queries}
     examples = []

@@ -71,8 +71,8 @@ def _figures(figures: dict[str, dict[str, float]]) -> list[str]:
         return []
     lines = [
         "Tokens in a row that are the target's likeliest (`first`, `two`, `three`), and the share "
-        "of the next that would stand at temperature 1 (`overlap`; `overlap_drawn` in answers "
-        "drawn at a temperature):",
+        "of the next that would be accepted at temperature 1 (`overlap`; `overlap_drawn` in "
+        "answers drawn at a temperature):",
         "",
         "| task | " + " | ".join(names) + " |",
         "| --- |" + " --- |" * len(names),

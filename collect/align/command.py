@@ -83,9 +83,9 @@ def align(
 ) -> None:
     """Train a drafter to predict what the target writes (prediction alignment).
 
-    Killed at any moment and started again with the same options, it goes on. The finished model,
-    with a card that says how well it predicts held-out answers, is OUT/model: name that folder as
-    the drafter of an arm. Examples:
+    Re-run the same command to resume a run that was stopped. The finished model is OUT/model, with
+    a card that says how well it predicts held-out answers: name that folder as the drafter of an
+    arm. Examples:
 
     \b
       draftpick align --out drafts/general --minutes 30

@@ -26,8 +26,13 @@ FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever furth
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the learning curve. positions: trained on so far. seconds: of the run. loss: of
-    late. figures: `HeldOut.figures`."""
+    """One place of the learning curve.
+
+    positions: trained on so far.
+    seconds: of the run.
+    loss: of late.
+    figures: `HeldOut.figures`.
+    """
 
     step: int
     positions: int
@@ -48,7 +53,7 @@ class Course:
 
     @classmethod
     def resumed(cls, folder: Path, recipe: RecurrentRecipe, student: Student) -> Course:
-        """Where the folder's run stood, the student as it was then; a new one where there is none.
+        """How far the folder's run came, the student as it was then; a new one where there is none.
         Raises DraftpickError for a run with another recipe."""
         path = folder / CHECKPOINT
         if not path.is_file():

@@ -1,9 +1,9 @@
-"""The loss of a drafter over the target's states: how far its law is from the target's.
+"""The loss of a drafter over the target's states: how far its distribution is from the target's.
 
 Logits over thousands of tokens for every position and step are far larger than anything else in
 training. They are made a chunk of positions at a time, and each chunk is turned at once into its
-loss and its gradient (q - p for the divergence): none is kept. The target's law at a position
-serves every step that predicts there.
+loss and its gradient (q - p for the divergence): none is kept. The target's distribution at a
+position serves every step that predicts there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 Pieces = Callable[[Tensor, Tensor, Tensor, Tensor, float], tuple[Tensor, Tensor]]
 
 
-def law(logits: Tensor) -> tuple[Tensor, Tensor]:
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor]:
     """[n, N] -> what `pieces` knows of the target: p [n, N], and sum p log p [n], at least in
     float32."""
     log_p = logits.log_softmax(-1, dtype=_exact(logits))
@@ -29,8 +29,12 @@ def law(logits: Tensor) -> tuple[Tensor, Tensor]:
 def pieces(
     p: Tensor, certainty: Tensor, logits: Tensor, weight: Tensor, tv: float
 ) -> tuple[Tensor, Tensor]:
-    """Loss [] and its gradient [n, N] by the student's logits [n, N]. p, certainty: of `law`.
-    weight: [n]. tv: the share of total variation, 1 - sum min(p, q), beside KL(p || q)."""
+    """Loss [] and its gradient [n, N] by the student's logits [n, N].
+
+    p, certainty: from `distribution`.
+    weight: [n].
+    tv: the share of total variation, 1 - sum min(p, q), beside KL(p || q).
+    """
     log_q = logits.log_softmax(-1, dtype=_exact(logits))
     loss = certainty - (p * log_q).sum(-1)  # [n]
     q = log_q.exp_()
@@ -64,7 +68,7 @@ class _Distilled(torch.autograd.Function):
         gradient = torch.empty_like(read)
         for first in range(0, len(final), chunk):
             part = slice(first, first + chunk)
-            p, certainty = law(F.linear(final[part], rows))
+            p, certainty = distribution(F.linear(final[part], rows))
             for step, weight in enumerate(weights):
                 logits = F.linear(read[step, part], rows)  # [n, N]
                 value, by_logits = make(p, certainty, logits, weight[part], tv)
@@ -90,9 +94,10 @@ def distilled(
 ) -> Tensor:
     """Weighted sum of losses, []; its gradient goes to `read` alone.
 
-    read: [k, M, d], ready for the head, of each step at the position that it predicts at. final:
-    [M, d] the target's there. rows: [N, d] the head's over the draft vocabulary; laws are taken
-    over it alone. weights: [k, M] in float32, 0 where a position does not count.
+    read: [k, M, d], ready for the head, of each step at the position that it predicts at.
+    final: [M, d] the target's there.
+    rows: [N, d] the head's over the draft vocabulary, the only tokens that count.
+    weights: [k, M] in float32, 0 where a position does not count.
     """
     loss: Tensor = _Distilled.apply(read, final, rows, weights, tv, chunk, make)  # type: ignore[no-untyped-call]
     return loss

@@ -28,9 +28,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Flat:
-    """rows: [B, T] ids, padded with 0. where: [M] the flat positions' indices into `rows`. at: [M]
-    each one's place among those of its own text, -1 for padding at the end. positions: M without
-    it."""
+    """rows: [B, T] ids, padded with 0.
+    where: [M] the flat positions' indices into `rows`.
+    at: [M] each one's place among those of its own text, -1 for padding at the end.
+    positions: M without it.
+    """
 
     rows: Tensor
     where: Tensor
@@ -55,8 +57,11 @@ class Flat:
 
 
 def flatten(texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None) -> Flat:
-    """Whole texts in one batch, M rounded up to a multiple. first: where each one's positions
-    begin; what stands before is read by the target alone. None is from their starts."""
+    """Whole texts in one batch, M rounded up to a multiple.
+
+    first: where each one's positions begin; what comes before is read by the target alone. None is
+        from their starts.
+    """
     begins = np.zeros(len(texts), np.int64) if first is None else np.array(first, np.int64)
     lengths = np.array([len(text) for text in texts])
     width, positions = int(lengths.max()), int((lengths - begins).sum())
@@ -90,7 +95,7 @@ class Stream:
 
     most: padded positions of a batch; a longer text, or one above `longest`, keeps its end.
     multiple: as in `flatten`. A prompt that has many answers is trained on with its first alone;
-    with the others the target just reads it.
+        with the others the target just reads it.
     """
 
     def __init__(self, tokens: Tokens, most: int, longest: int, multiple: int, seed: int) -> None:

@@ -21,7 +21,7 @@ from .flat import flatten, order
 from .teacher import Teacher
 from .tokens import Tokens
 
-DEEP = 3  # tokens in a row that are told of
+DEEP = 3  # tokens in a row that are reported
 CHUNK = 2048  # positions whose logits are made at once
 Figures = dict[str, dict[str, float]]
 
@@ -30,9 +30,14 @@ Figures = dict[str, dict[str, float]]
 class Part:
     """Some texts' answers, flat: M positions, from the one before each answer to its last token.
 
-    final: [M, d] the target's states. ids: [M]. best: [M] its likeliest next token. total: [M]
-    log-sum-exp of all its logits. room: [M] how many tokens of the answer are still to be drafted
-    there, 0 where none is or where the prompt's own pass gives it. greedy: [M] bool. task: [M].
+    final: [M, d] the target's states.
+    ids: [M].
+    best: [M] its likeliest next token.
+    total: [M] log-sum-exp of all its logits.
+    room: [M] how many tokens of the answer are still to be drafted there, 0 where none is or where
+        the prompt's own pass gives it.
+    greedy: [M] bool.
+    task: [M].
     """
 
     final: Tensor
@@ -47,7 +52,8 @@ class Part:
 class HeldOut:
     """At most `each` greedy and `each` drawn answers of every task.
 
-    longest: a text above it keeps its end. most: padded positions that the target reads at once.
+    longest: a text above it keeps its end.
+    most: padded positions that the target reads at once.
     """
 
     def __init__(
@@ -144,9 +150,12 @@ class HeldOut:
 def unroll(cell: RecurrentCell, final: Tensor, embedded: Tensor, steps: int) -> Tensor:
     """Every step's states, ready for the head, at the position that they predict at: [k, M, d].
 
-    final: [M, d] the target's states, at each position. embedded: [M, d] of the token there. A step
-    reads the token at its own position and the state of one step less at the position before; what
-    comes from another text, at the first places of each, counts nowhere (`step_weights`).
+    final: [M, d] the target's states, at each position.
+    embedded: [M, d] of the token there.
+
+    A step reads the token at its own position and the state of one step less at the position
+    before; what comes from another text, at the first places of each, counts nowhere
+    (`step_weights`).
     """
     states, state = [], final
     for _ in range(steps):

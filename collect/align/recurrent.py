@@ -1,8 +1,8 @@
 """Training of a recurrent drafter: every position of any text that the target reads, k steps each.
 
-The label of a step is the target's own law where it predicts, so the text need not be the target's.
-Nothing is stored: the frozen target reads each batch as it comes. Zhang et al., "Recurrent Drafter"
-(2403.09919), distil so; Zhang et al., "HASS" (2408.15766), train several steps.
+The label of a step is the target's own distribution where it predicts, so the text need not be the
+target's. Nothing is stored: the frozen target reads each batch as it comes. Zhang et al.,
+"Recurrent Drafter" (2403.09919), distil so; Zhang et al., "HASS" (2408.15766), train several steps.
 """
 
 from __future__ import annotations
@@ -31,13 +31,17 @@ from .tokens import Tokens
 
 EVALUATE_EVERY_S = 60.0  # a point of the curve so often at least
 REPORT_EVERY = 25  # steps; a report waits for the device
-SOFTER = 0.3  # what is handed on is the law of one token earlier: surely so it costs 9 nats, not 5
+# What is handed on is the distribution of one token earlier: surely so it costs 9 nats, not 5.
+SOFTER = 0.3
 MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
 
 
 def new_cell(teacher: Teacher, config: CellConfig, rows: Tensor, seed: int) -> RecurrentCell:
     """A cell in float32 that at first hands on what it is given, at SOFTER of the size that the
-    head is used to. rows: [B, T] ids of any text, to measure that size."""
+    head is used to.
+
+    rows: [B, T] ids of any text, to measure that size.
+    """
     torch.manual_seed(seed)
     cell = RecurrentCell(config)
     size = teacher.states(rows.to(teacher.device)).float().square().mean().sqrt()
@@ -123,10 +127,13 @@ def train(
 ) -> Point:
     """Train a cell in float32 on texts until the recipe is done; the last point of the curve.
 
-    save: called at every point with the cell as it is then. report: each REPORT_EVERY steps, with
-    step, progress (0 to 1), loss and tokens_per_s. `folder` keeps the curve (JSON lines) and the
-    state (training.pt) from which the same call goes on. Raises DraftpickError where there is no
-    text, where the loss is no number any more, and where the folder holds another recipe's run.
+    save: called at every point with the cell as it is then.
+    report: each REPORT_EVERY steps, with step, progress (0 to 1), loss and tokens_per_s.
+    folder: keeps the curve (JSON lines) and the state (training.pt) from which the same call
+        resumes.
+
+    Raises DraftpickError where there is no text, where the loss is no number any more, and where
+    the folder holds another recipe's run.
     """
     stream = stream_of(tokens, teacher, recipe)
     folder.mkdir(parents=True, exist_ok=True)

@@ -54,10 +54,14 @@ Target = LlamaBackend | HFSeq2SeqBackend
 
 @dataclass(frozen=True)
 class AlignConfig:
-    """What to train on what. start: a drafter folder to go on from, or a JSON file with the sizes
-    of a Llama-shaped model; None is `SMALL`. tasks: only these; None is all. joint: train an exit
-    together with a copy of the target, which is written to OUT/target. blocks: of an exit or of a
-    recurrent drafter, whose gated blocks are `width` wide."""
+    """What to train on what.
+
+    start: a drafter folder to go on from, or a JSON file with the sizes of a Llama-shaped model;
+        None is `SMALL`.
+    tasks: only these; None is all.
+    joint: train an exit together with a copy of the target, which is written to OUT/target.
+    blocks: of an exit or of a recurrent drafter, whose gated blocks are `width` wide.
+    """
 
     kind: str
     out: Path
@@ -215,7 +219,7 @@ def _recurrent(
     examples: Sequence[Example],
     report: Callable[[dict[str, float]], None],
 ) -> dict[str, float]:
-    """Its figures stand in its card; how often its first token is right is its acceptance."""
+    """Its figures are in its card; how often its first token is right is its acceptance."""
     assert isinstance(target, LlamaBackend)
     kept, apart = (
         pack(Text(e.ids, e.start, e.task) for e in examples if e.held_out == side)

@@ -37,9 +37,12 @@ MEASURED = 8  # texts that a new cell's scale is measured on
 
 @dataclass(frozen=True)
 class Stage:
-    """out: its folder, the drafter being OUT/model. start: a drafter's folder to go on from, of
-    whose sizes and vocabulary it will be. tasks: only these; none is all. width, blocks: of a new
-    cell. vocab_size: ids that a new one scores, the commonest of the answers."""
+    """out: its folder, the drafter being OUT/model.
+    start: a drafter's folder to go on from, of whose sizes and vocabulary it will be.
+    tasks: only these; none is all.
+    width, blocks: of a new cell.
+    vocab_size: ids that a new one scores, the commonest of the answers.
+    """
 
     out: Path
     start: Path | None = None
@@ -67,8 +70,12 @@ def run_stage(
     program: str,
     report: Callable[[dict[str, float]], None],
 ) -> Point:
-    """Train, or go on training; the curve's last point. tokens: what may be trained on, none of it
-    held out. program: how this process was called, for the card. report: as in `train`."""
+    """Train, or go on training; the curve's last point.
+
+    tokens: what may be trained on, none of it held out.
+    program: how this process was called, for the card.
+    report: as in `train`.
+    """
     chosen = of_tasks(tokens, stage.tasks)
     teacher = target.teacher
     if len(chosen.ids) and int(chosen.ids.max()) >= teacher.vocab_size:
@@ -138,7 +145,7 @@ def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
 
 
 def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:
-    """The `size` ids that stand most often in answers, `keep` always among them. A round number of
+    """The `size` commonest ids of the answers, `keep` always among them. A round number of
     them is scored faster: a recurrent drafter's head has no row for the others."""
     answers = [tokens.text(row)[tokens.answer[row] :] for row in range(len(tokens))]
     joined = np.concatenate([np.empty(0, np.uint16), *answers])

@@ -1,4 +1,4 @@
-"""States that an exit is trained on: after its layer and after the last, where answers stand.
+"""States that an exit is trained on: after its layer and after the last, where answers are.
 
 A batch's rows are a prompt and its answer in one (see `Batch`): a decoder-only model reads them as
 they are; for an encoder-decoder they are taken apart again.

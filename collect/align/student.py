@@ -20,12 +20,17 @@ class RecurrentRecipe:
     """Everything that decides a run, written beside its result.
 
     minutes: stop after so long, figures included, the rates being at their end by then; None trains
-    `epochs`. batch_tokens: padded positions a step. steps: tokens drafted ahead in training, step i
-    counting fade^(i - 1). lr: for vectors (AdamW). matrix_lr: for matrices (Muon). tv: the share of
-    total variation in the loss from `tv_from` of the run on. ema: decay of averaged weights, which
-    are then the result; 0 for none. noise: added to a state, as a share of its size, and dropout:
-    share of it left out, both against learning few texts by heart. longest: a text above it keeps
-    its end. compiled: by torch.compile.
+        `epochs`.
+    batch_tokens: padded positions a step.
+    steps: tokens drafted ahead in training, step i counting fade^(i - 1).
+    lr: for vectors (AdamW).
+    matrix_lr: for matrices (Muon).
+    tv: the share of total variation in the loss from `tv_from` of the run on.
+    ema: decay of averaged weights, which are then the result; 0 for none.
+    noise: added to a state, as a share of its size, against learning few texts by heart.
+    dropout: share of a state left out, likewise.
+    longest: a text above it keeps its end.
+    compiled: by torch.compile.
     """
 
     minutes: float | None = None

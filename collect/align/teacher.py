@@ -12,7 +12,9 @@ from decoders.backends.packed import dense
 
 
 class Teacher:
-    """embedding: [V, d]. head: [V, d]; with `states`, all that training reads of a target."""
+    """embedding: [V, d].
+    head: [V, d]; with `states`, all that training reads of a target.
+    """
 
     def __init__(self, target: LlamaBackend) -> None:
         self._target = target

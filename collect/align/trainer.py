@@ -29,7 +29,8 @@ class Recipe:
     """Everything that decides a training run, written beside its result.
 
     minutes: stop after so long, the learning rate being at its end by then; None trains `epochs`.
-    lr: for embeddings and vectors (AdamW); matrix_lr: for matrices (Muon).
+    lr: for embeddings and vectors (AdamW).
+    matrix_lr: for matrices (Muon).
     """
 
     epochs: int = 4

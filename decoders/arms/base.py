@@ -1,4 +1,4 @@
-"""What every arm's recipe has: a name, a kind, and how it becomes moving parts."""
+"""What every arm's recipe has: a name, a kind, and how it becomes a strategy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ArmRecipe(Strict):
 
     @property
     def lossless(self) -> bool:
-        """Whether the answer's law is the target's own."""
+        """Whether the answer is distributed as the target's own."""
         raise NotImplementedError
 
     @property
@@ -36,14 +36,16 @@ class ArmRecipe(Strict):
         return False
 
     def check(self, request: Request) -> None:
-        """Raises DraftpickError where the arm cannot answer so; needs no model."""
+        """Raises DraftpickError where the arm cannot answer such a request; needs no model."""
 
-    def fit(self, target: Reading) -> None:
-        """Raises DraftpickError where what it names is not to be had or does not fit the target, of
-        which nothing but its files is known yet. No weights are loaded."""
+    def check_target(self, target: Reading) -> None:
+        """Check the models that the recipe names against the target's files; load no weights.
+
+        Raises DraftpickError where one is missing or does not fit the target.
+        """
 
     def prepare(self, target: Backend) -> None:
-        """Tell the target, before it reads any prompt, what the arm will want of it."""
+        """Set up the target for this arm, before it reads any prompt."""
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         """Load what the recipe names. Raises DraftpickError where it does not fit the target."""
@@ -51,7 +53,7 @@ class ArmRecipe(Strict):
 
 
 class DraftingRecipe(ArmRecipe):
-    """A drafter, reviewed by the target: the arms that run through the speculative loop."""
+    """A drafter, verified by the target: the arms that run through the speculative loop."""
 
     length: Length = LengthRecipe()
     verifier: Rule = LosslessRule()
@@ -61,7 +63,8 @@ class DraftingRecipe(ArmRecipe):
         if self.copies and self.verifier.compares_confidences:
             raise ValueError(
                 f"`verifier: {{rule: {self.verifier.rule}}}` compares confidences, and a copy has "
-                "none: all of it would stand; use lossless, lossy, lossy_star, bild or bild_star"
+                "none: all of it would be accepted; use lossless, lossy, lossy_star, bild or "
+                "bild_star"
             )
         if self.branches and not isinstance(self.verifier, LosslessRule):
             raise ValueError("a tree is verified losslessly; leave `verifier` out")
@@ -82,7 +85,7 @@ class DraftingRecipe(ArmRecipe):
 
     @property
     def branches(self) -> bool:
-        """Whether it drafts trees, which only the target reviews."""
+        """Whether it drafts trees, which only the target verifies."""
         return False
 
     @property
@@ -96,7 +99,7 @@ class DraftingRecipe(ArmRecipe):
         return False
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        """The part that guesses, for this target."""
+        """The drafter, for this target."""
         raise NotImplementedError
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:

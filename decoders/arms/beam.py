@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from .base import ArmRecipe
 from .length import Length, LengthRecipe
-from .nested import fit
+from .nested import check_target
 from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
@@ -18,9 +18,12 @@ if TYPE_CHECKING:
 
 
 class BeamRecipe(ArmRecipe):
-    """beams, length_penalty: as in transformers, whose `early_stopping` is False here. drafter: a
-    neural one that searches ahead, `length` steps a round, keeping `width` continuations a step
-    (default: twice the beams); none for one step a pass."""
+    """Beam search.
+
+    beams, length_penalty: as in transformers, whose `early_stopping` is False here.
+    drafter: a neural one that searches ahead, `length` steps a round, keeping `width` continuations
+        a step (default: twice the beams); none for one step a pass.
+    """
 
     kind: Literal["beam"] = "beam"
     beams: Annotated[int, Field(ge=1, le=32)]
@@ -40,7 +43,7 @@ class BeamRecipe(ArmRecipe):
         if self.length.min_confidence > 0:
             raise ValueError("beams are drafted without `min_confidence`; leave it out")
         if self.width is not None and self.width < self.beams:
-            raise ValueError("a step cannot stand with fewer drafts than beams; raise `width`")
+            raise ValueError("a step with fewer drafts than beams is never accepted; raise `width`")
         return self
 
     @property
@@ -53,9 +56,9 @@ class BeamRecipe(ArmRecipe):
 
         require_greedy(self.name, request)
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         if self.drafter is not None:
-            fit(self.drafter, self.name, target)
+            check_target(self.drafter, self.name, target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..backends.tree import require_trees

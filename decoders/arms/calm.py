@@ -14,9 +14,14 @@ if TYPE_CHECKING:
 
 
 class CalmRecipe(ArmRecipe):
-    """threshold: the confidence at which a token leaves; at 1 none does, and the answer is the
-    target's own. confidence: cosine of successive states (saturation), or the two likeliest
-    tokens' probabilities apart (softmax). decay: how fast the threshold falls along the answer."""
+    """Each token leaves the target once it is confident enough.
+
+    threshold: the confidence at which a token leaves; at 1 none does, and the answer is the
+        target's own.
+    confidence: cosine of successive states (saturation), or the difference between the two
+        likeliest tokens' probabilities (softmax).
+    decay: how fast the threshold is lowered along the answer.
+    """
 
     kind: Literal["calm"] = "calm"
     threshold: Annotated[float, Field(ge=0, le=1)]
@@ -27,7 +32,7 @@ class CalmRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import require_layers
 
         require_layers(self.name, target.in_layers)

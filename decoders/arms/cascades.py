@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, field_validator
 
 from .base import ArmRecipe, DraftingRecipe
-from .nested import Nested, fit, make, prepare
+from .nested import Nested, check_target, make, prepare
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 
 
 class CascadeRecipe(ArmRecipe):
-    """drafter: a recipe of its own, without length and verifier. alpha: what an answer of the
-    target's is held to cost; the higher, the more is left to the draft model."""
+    """drafter: a recipe of its own, without length and verifier.
+    alpha: what an answer of the target's is taken to cost; the higher, the more is left to the
+        draft model.
+    """
 
     drafter: Nested
     alpha: Annotated[float, Field(ge=0, le=1)]
@@ -32,8 +34,8 @@ class CascadeRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
-    def fit(self, target: Reading) -> None:
-        fit(self.drafter, self.name, target)
+    def check_target(self, target: Reading) -> None:
+        check_target(self.drafter, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         prepare(self.drafter, self.name, target)
@@ -80,7 +82,10 @@ class OracleCascadeRecipe(EachTokenRecipe):
 
 class SequenceCascadeRecipe(CascadeRecipe):
     """D10: the target answers where the probability of the draft model's whole answer is below
-    1 - alpha. normalised: the geometric mean of its tokens' probabilities, else their product."""
+    1 - alpha.
+
+    normalised: the geometric mean of its tokens' probabilities, else their product.
+    """
 
     kind: Literal["sequence_cascade"] = "sequence_cascade"
     normalised: bool = True

@@ -10,7 +10,7 @@ from ..tree_shape import TreeShape
 from .base import ArmRecipe
 from .length import LONGEST
 from .max_gram import MaxGramRecipe
-from .nested import fit, make, refuse_by_cost
+from .nested import check_target, make, refuse_by_cost
 from .tree import Branch, require_bounds
 
 if TYPE_CHECKING:
@@ -22,13 +22,16 @@ class CSDraftingRecipe(ArmRecipe):
     """Chen et al., "Cascade Speculative Drafting", Algorithm 1.
 
     models: draft models from larger to smaller, each a shipped name, a local transformers folder or
-    a hub id, then a Max-Gram as a mapping. K: upper-triangular, a row and a column a model. Row 0
-    says how many tokens each model in turn adds to what the target reviews; row i + 1 how many each
-    model after models[i] adds to what models[i] reviews. lenience: of every review but the
-    target's. Appendix B of the paper reviews Max-Gram strictly; here as in the algorithm. branch:
-    children at the leading drafted positions, for the target to review as a tree; the first of each
-    is the cascade's own, and the others have none. Appendix B has 8 "for each leading node", which
-    we read as [8, 8] with its K of [[1, 3], [0, 1]]: what Max-Gram writes has no siblings.
+        a hub id, then a Max-Gram as a mapping.
+    K: upper-triangular, a row and a column a model. Row 0 says how many tokens each model in turn
+        adds to what the target verifies; row i + 1 how many each model after models[i] adds to what
+        models[i] verifies.
+    lenience: of every verification but the target's. Appendix B of the paper verifies Max-Gram
+        strictly; here as in the algorithm.
+    branch: children at the leading drafted positions, for the target to verify as a tree; the first
+        of each is the cascade's own, and the others have none. Appendix B has 8 "for each leading
+        node", which we read as [8, 8] with its K of [[1, 3], [0, 1]]: what Max-Gram writes has no
+        siblings.
     """
 
     kind: Literal["cs_drafting"] = "cs_drafting"
@@ -65,7 +68,7 @@ class CSDraftingRecipe(ArmRecipe):
                     f"K: row {i} must have 1 or more on the diagonal, 0 or more right of it and at "
                     f"most {LONGEST} together, not {row}"
                 )
-        require_bounds(TreeShape(self.branch), LONGEST)  # a review may let more stand than K
+        require_bounds(TreeShape(self.branch), LONGEST)  # more than K may be accepted
         return self
 
     @property
@@ -74,10 +77,10 @@ class CSDraftingRecipe(ArmRecipe):
 
     @property
     def drafter(self) -> str:
-        return ", ".join(self._reviewing) + ", max_gram"
+        return ", ".join(self._verifying) + ", max_gram"
 
     @property
-    def _reviewing(self) -> list[str]:
+    def _verifying(self) -> list[str]:
         return [model for model in self.models if isinstance(model, str)]
 
     @property
@@ -86,12 +89,12 @@ class CSDraftingRecipe(ArmRecipe):
         assert isinstance(last, MaxGramRecipe)  # as validated
         return last
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import fitting
 
-        for name in self._reviewing:
+        for name in self._verifying:
             fitting(self.name, name, target)
-        fit(self._last, self.name, target)
+        check_target(self._last, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..backends.tree import require_trees
@@ -101,10 +104,10 @@ class CSDraftingRecipe(ArmRecipe):
 
         if self.branch:
             require_trees(self.name, target, "a target")
-        found = [find(self.name, name, target, tokenizer) for name in self._reviewing]
+        found = [find(self.name, name, target, tokenizer) for name in self._verifying]
         max_gram = make(self._last, self.name, target, tokenizer)
-        reviewers = [checkpoint.load_reviewer() for checkpoint in found]
-        drafter = cs_drafter(reviewers, max_gram, self.K, self.lenience, LONGEST)
+        verifier_models = [checkpoint.load_verifier() for checkpoint in found]
+        drafter = cs_drafter(verifier_models, max_gram, self.K, self.lenience, LONGEST)
         return WidenedDrafter(drafter, self.branch, target.context) if self.branch else drafter
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:

@@ -23,9 +23,13 @@ if TYPE_CHECKING:
 
 
 class EarlyExitRecipe(DraftingRecipe):
-    """drafter: an exit adapter, a shipped name or a local folder. Or layer: how many of the
-    target's layers draft, read by its own norm and head, untrained. branch: children at the leading
-    drafted positions, for the target to review as a tree; those beside the draft have none."""
+    """Give drafter or layer.
+
+    drafter: an exit adapter, a shipped name or a local folder.
+    layer: how many of the target's layers draft, read by its own norm and head, untrained.
+    branch: children at the leading drafted positions, for the target to verify as a tree; those
+        beside the draft have none.
+    """
 
     kind: Literal["early_exit"] = "early_exit"
     drafter: str | None = None
@@ -55,7 +59,7 @@ class EarlyExitRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..backends.exit_head import check_exit
         from ..models.drafts import draft_vocab_of, require_layers
 
@@ -67,8 +71,10 @@ class EarlyExitRecipe(DraftingRecipe):
                 check_exit(self._layer(), target.layers, 0)
 
     def prepare(self, target: Backend) -> None:
-        """A target that cannot have this exit is left alone, and so it is where there is none of
-        that name or another is open: the arm says so when it is asked for, the others work."""
+        """Open the exit where the target can have it.
+
+        Else nothing is done here: this arm raises when it is asked for, and the others work.
+        """
         from ..protocols import ExitBackend
 
         if isinstance(target, ExitBackend):
@@ -95,14 +101,14 @@ class EarlyExitRecipe(DraftingRecipe):
         return WidenedDrafter(drafter, self.branch, target.context)
 
     def _layer(self) -> int:
-        """That it leaves after."""
+        """The layer that it leaves after."""
         if self.layer is not None:
             return self.layer
         return int(json.loads((self._folder() / "config.json").read_text())["exit_layer"])
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What is wrong, with the arm's name."""
+        """Puts the arm's name before a mistake."""
         try:
             yield
         except (DraftpickError, ValueError) as error:

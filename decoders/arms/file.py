@@ -13,7 +13,7 @@ from .. import plugins
 from ..errors import DraftpickError, NoSuchName
 from .base import ArmRecipe
 from .kinds import fields_of, recipe, recipe_of
-from .mistakes import told
+from .mistakes import explained
 from .strict import Strict
 
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
@@ -27,7 +27,7 @@ class _ArmsFile(Strict):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice, of which YAML's own would keep the last."""
+    """Refuses a key that a mapping has twice; YAML's own loader would keep the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -42,8 +42,10 @@ class _Loader(yaml.SafeLoader):
 
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
-    them. The modules that it names under `plugins:` are imported first. Raises DraftpickError
-    naming every mistake with the path of its field."""
+    them. The modules that it names under `plugins:` are imported first.
+
+    Raises DraftpickError with every mistake and the path of its field.
+    """
     path = path or SHIPPED_ARMS
     return arms_of(read_mapping(path, "arms"), path)
 
@@ -110,9 +112,11 @@ def choose(arms: dict[str, ArmRecipe], names: list[str] | None) -> dict[str, Arm
 
 
 def sentences(at: str, error: ValidationError, fields: Sequence[str] = ()) -> list[str]:
-    """A sentence for each mistake, led by the path of its field under `at`. fields: as for
-    `mistakes.told`."""
+    """A sentence for each mistake, which begins with the path of its field under `at`.
+
+    fields: as for `mistakes.explained`.
+    """
     return [
         f"{'.'.join(part for part in (at, path) if part)}: {words}"
-        for path, words in told(error, fields)
+        for path, words in explained(error, fields)
     ]

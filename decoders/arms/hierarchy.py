@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, fit, make, prepare, refuse_by_cost, words
+from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -15,9 +15,10 @@ if TYPE_CHECKING:
 
 
 class HierarchyRecipe(DraftingRecipe):
-    """small: what drafts first, as many tokens as the arm's `length` says if it has none of its
-    own. middle: the model that reviews them losslessly and then writes on alone, a shipped name, a
-    local transformers folder or a hub id."""
+    """small: what drafts first; without a `length` of its own it takes the arm's.
+    middle: the model that verifies them losslessly and then writes on alone, a shipped name, a
+        local transformers folder or a hub id.
+    """
 
     kind: Literal["hierarchy"] = "hierarchy"
     small: Nested
@@ -35,7 +36,7 @@ class HierarchyRecipe(DraftingRecipe):
             raise ValueError("length.k: give at least 2, as the middle model adds a token itself")
         if self.length.min_confidence:
             raise ValueError(
-                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "length.min_confidence: what a model has verified it does not doubt again; set it "
                 "on `small`"
             )
         return self
@@ -44,11 +45,11 @@ class HierarchyRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"{self.middle} after {words(self.small)}"
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.middle, target)
-        fit(self.small, self.name, target)
+        check_target(self.small, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         prepare(self.small, self.name, target)
@@ -61,4 +62,4 @@ class HierarchyRecipe(DraftingRecipe):
         small = make(self.small, self.name, target, tokenizer)
         own = "length" in self.small.model_fields_set
         length = self.small.length if own else self.length
-        return VerticalDrafter(middle.load_reviewer(), small, length.build(), writes_on=True)
+        return VerticalDrafter(middle.load_verifier(), small, length.build(), writes_on=True)

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
 from .length import LONGEST, Length, LengthRecipe
-from .nested import Nested, fit, make, prepare, words
+from .nested import Nested, check_target, make, prepare, words
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 class HorizontalRecipe(DraftingRecipe):
     """parts: the drafters in order; the `length` of each is how many tokens it adds, and where one
-    falls short the next makes up for it. length: a bound on all of them together."""
+        adds fewer the next makes up for it.
+    length: a bound on all of them together.
+    """
 
     kind: Literal["horizontal"] = "horizontal"
     parts: Annotated[list[Nested], Field(min_length=2)]
@@ -59,9 +61,9 @@ class HorizontalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         for part in self.parts:
-            fit(part, self.name, target)
+            check_target(part, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         for part in self.parts:

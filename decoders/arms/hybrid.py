@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
 from .length import Length, LengthRecipe
-from .nested import Nested, fit, make, prepare, words
+from .nested import Nested, check_target, make, prepare, words
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 class HybridRecipe(DraftingRecipe):
-    """model: the drafter for where copying promises less; its `length` is not used. shortest,
-    longest: the n-grams that are copied after. draft_cost: of a token that the model drafts, in
-    passes of the target over one token. length: a bound on either's draft."""
+    """model: the drafter for where copying promises less; its `length` is not used.
+    shortest, longest: tokens of the matches that are copied after, as for `max_gram`.
+    draft_cost: of a token that the model drafts, in passes of the target over one token.
+    length: a bound on either's draft.
+    """
 
     kind: Literal["hybrid"] = "hybrid"
     model: Nested
@@ -53,8 +55,8 @@ class HybridRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"copies, or {words(self.model)}"
 
-    def fit(self, target: Reading) -> None:
-        fit(self.model, self.name, target)
+    def check_target(self, target: Reading) -> None:
+        check_target(self.model, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         prepare(self.model, self.name, target)
@@ -73,7 +75,7 @@ class HybridRecipe(DraftingRecipe):
             longest=self.longest,
             source_apart=isinstance(target, EncoderDecoder),
             passes=passes,
-            stands=chances,
+            acceptance=chances,
         )
         model = make(self.model, self.name, target, tokenizer)
         return HybridDrafter(copying, chances, model, passes, self.draft_cost)

@@ -18,7 +18,10 @@ LONGEST = 64  # tokens of a draft
 
 
 class LengthRecipe(Strict):
-    """k tokens a round. min_confidence: stop before a token that the drafter gives less."""
+    """k tokens a round.
+
+    min_confidence: stop before a token that the drafter gives less.
+    """
 
     kind: str = "fixed"
     k: Annotated[int, Field(ge=1, le=LONGEST)] = 4
@@ -40,8 +43,11 @@ class LengthRecipe(Strict):
         """Whether it goes by what the target's passes cost (see `decoders.costs.passes`)."""
         return False
 
-    def build(self, reviewer: Backend | None = None) -> DraftLength:
-        """reviewer: the model whose passes drafts spare; what they cost is used where known."""
+    def build(self, verifier_model: Backend | None = None) -> DraftLength:
+        """The draft length.
+
+        verifier_model: the model whose passes drafts spare; what they cost is used where known.
+        """
         from ..lengths import FixedLength
 
         return FixedLength(self.k, self.min_confidence)
@@ -49,7 +55,9 @@ class LengthRecipe(Strict):
 
 class AdaptiveRecipe(LengthRecipe):
     """Up to k tokens, chosen from the running acceptance rate and the measured costs.
-    min_confidence: as in fixed."""
+
+    min_confidence: as in fixed.
+    """
 
     kind: Literal["adaptive"]
 
@@ -57,17 +65,19 @@ class AdaptiveRecipe(LengthRecipe):
     def by_passes(self) -> bool:
         return True
 
-    def build(self, reviewer: Backend | None = None) -> DraftLength:
+    def build(self, verifier_model: Backend | None = None) -> DraftLength:
         from ..costs.passes import known
         from ..lengths import AdaptiveLength
 
-        passes = known(reviewer) if reviewer is not None else None
+        passes = known(verifier_model) if verifier_model is not None else None
         return AdaptiveLength(self.k, self.min_confidence, passes=passes)
 
 
 class ScheduledRecipe(LengthRecipe):
-    """k tokens at first, then two more or one fewer, as in transformers. min_confidence: as in
-    fixed."""
+    """k tokens at first, then two more or one fewer, as in transformers.
+
+    min_confidence: as in fixed.
+    """
 
     kind: Literal["scheduled"]
 
@@ -75,7 +85,7 @@ class ScheduledRecipe(LengthRecipe):
     def longest(self) -> int:
         return LONGEST
 
-    def build(self, reviewer: Backend | None = None) -> DraftLength:
+    def build(self, verifier_model: Backend | None = None) -> DraftLength:
         from ..lengths import ScheduledLength
 
         return ScheduledLength(self.k, self.min_confidence, LONGEST)

@@ -1,4 +1,4 @@
-"""Copying what followed the longest earlier match (D16)."""
+"""Max-Gram: prompt lookup, which copies what followed the longest earlier match (D16)."""
 
 from __future__ import annotations
 
@@ -14,11 +14,17 @@ if TYPE_CHECKING:
 
 
 class MaxGramRecipe(DraftingRecipe):
-    """drafter: a table of next tokens for where nothing matches, or none. shortest, longest: the
-    n-grams looked for. earliest: take the first match instead of the latest. stop_below: end the
-    draft where the chance that all of it stands falls below this (0: always k tokens). by_cost: end
-    it instead where, by the same chances, the most tokens a second are to be expected of the
-    target's passes, as they were measured; where they were not, stop_below holds."""
+    """Prompt lookup, in transformers `prompt_lookup_num_tokens` (here `length`) and
+    `max_matching_ngram_size` (here `longest`).
+
+    drafter: a table of next tokens for where nothing matches, or none.
+    shortest, longest: tokens of the matches looked for.
+    earliest: take the first match instead of the latest.
+    stop_below: end the draft where its chance of being accepted whole is below this (0: always k
+        tokens).
+    by_cost: end it instead where, by the same chances, the target's passes give the most tokens a
+        second; where what they cost was not measured, stop_below holds.
+    """
 
     kind: Literal["max_gram"] = "max_gram"
     drafter: str | None = None
@@ -44,7 +50,7 @@ class MaxGramRecipe(DraftingRecipe):
             raise ValueError("length.min_confidence: a copy has no confidence; give `stop_below`")
         return self
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..drafters.next_token_table import FILE
         from ..models.drafts import folder_of
 

@@ -15,9 +15,11 @@ SAID = {
 }
 
 
-def told(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
-    """For each mistake the path of its field, "" for the whole, and what is wrong. fields: those
-    that there are, for who misspells one."""
+def explained(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[str, str]]:
+    """For each mistake the path of its field, "" for the whole, and what is wrong.
+
+    fields: those that exist, to be named where one is misspelt.
+    """
     details = error.errors(include_url=False)
     places: list[Place] = [detail["loc"] for detail in details]
     for detail, place in zip(details, places, strict=True):
@@ -33,7 +35,7 @@ def told(error: ValidationError, fields: Iterable[str] = ()) -> Iterator[tuple[s
 
 
 def _path(place: Place) -> str:
-    """Without what pydantic puts in between for the members of a union."""
+    """The path without the parts that pydantic adds for the members of a union."""
     return ".".join(str(part) for part in place if "[" not in str(part))
 
 

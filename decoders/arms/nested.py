@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, SerializeAsAny, ValidationError
 
 from .base import DraftingRecipe
-from .mistakes import told
+from .mistakes import explained
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -27,29 +27,29 @@ def _nested(body: Any) -> Any:
     try:
         made = recipe_of(body)
     except ValidationError as error:
-        lines = [f"{p}: {s}" if p else s for p, s in told(error, fields_of(body["kind"]))]
+        lines = [f"{p}: {s}" if p else s for p, s in explained(error, fields_of(body["kind"]))]
         raise ValueError("; ".join(lines)) from error
     if not isinstance(made, DraftingRecipe):
         raise ValueError(f"kind: {made.kind!r} cannot draft for another model")
     if made.branches:
         field = type(made).model_fields.get("branch")
         if field is not None and not field.is_required():
-            raise ValueError("branch: leave it out; only the target reviews a tree")
+            raise ValueError("branch: leave it out; only the target verifies a tree")
         raise ValueError(
-            f"kind: {made.kind!r} is for the target's review alone; give a kind that drafts one "
-            "token after another, such as `neural`"
+            f"kind: {made.kind!r} is for the target's verification alone; give a kind that drafts "
+            "one token after another, such as `neural`"
         )
     if "verifier" in made.model_fields_set:
-        raise ValueError("verifier: leave it out; only the target's review has one to choose")
+        raise ValueError("verifier: leave it out; only the target's verification has one to choose")
     return made
 
 
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
 
 
-def fit(inner: DraftingRecipe, arm: str, target: Reading) -> None:
-    """As ArmRecipe.fit; mistakes are the arm's."""
-    inner.model_copy(update={"name": arm}).fit(target)
+def check_target(inner: DraftingRecipe, arm: str, target: Reading) -> None:
+    """As ArmRecipe.check_target; mistakes are the arm's."""
+    inner.model_copy(update={"name": arm}).check_target(target)
 
 
 def prepare(inner: DraftingRecipe, arm: str, target: Backend) -> None:
@@ -63,10 +63,10 @@ def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Dr
 
 
 def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:
-    """For a drafter that another draft model reviews. Raises ValueError."""
+    """For a drafter that another draft model verifies. Raises ValueError."""
     if getattr(inner, "by_cost", False):
         raise ValueError(
-            f"{where}: `by_cost` goes by the target's passes, but a smaller model reviews this "
+            f"{where}: `by_cost` goes by the target's passes, but a smaller model verifies this "
             "draft; give `stop_below`"
         )
 

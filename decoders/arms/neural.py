@@ -21,7 +21,7 @@ class DraftModelRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.drafter, target)

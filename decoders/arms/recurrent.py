@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 
 
 class RecurrentRecipe(DraftingRecipe):
-    """drafter: a cell trained on the target's states, a shipped name or a local folder. branch:
-    children at the leading drafted positions, for the target to review as a tree; those beside the
-    draft have none."""
+    """drafter: a cell trained on the target's states, a shipped name or a local folder.
+    branch: children at the leading drafted positions, for the target to verify as a tree; those
+        beside the draft have none.
+    """
 
     kind: Literal["recurrent"] = "recurrent"
     drafter: str
@@ -44,7 +45,7 @@ class RecurrentRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..backends.recurrent_head import require_size
 
         folder, _ = self._files(target.vocab_size)
@@ -91,7 +92,7 @@ class RecurrentRecipe(DraftingRecipe):
 
     @contextmanager
     def _named(self) -> Iterator[None]:
-        """What is wrong, with the arm's name."""
+        """Puts the arm's name before a mistake."""
         try:
             yield
         except ValueError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field
 
 from .base import ArmRecipe
-from .nested import Nested, fit, make, prepare
+from .nested import Nested, check_target, make, prepare
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 
 class SampledBeamsRecipe(ArmRecipe):
-    """beams: answers that are drawn. drafter: a recipe of its own, with its length, that drafts for
-    each of them."""
+    """beams: answers that are drawn.
+    drafter: a recipe of its own, with its length, that drafts for each of them.
+    """
 
     kind: Literal["sampled_beams"] = "sampled_beams"
     beams: Annotated[int, Field(ge=1, le=32)]
@@ -24,15 +25,15 @@ class SampledBeamsRecipe(ArmRecipe):
 
     @property
     def lossless(self) -> bool:
-        """The best of several draws has not the law of one."""
+        """The best of several draws is distributed otherwise than one."""
         return self.beams == 1
 
     @property
     def by_passes(self) -> bool:
         return self.drafter.by_passes
 
-    def fit(self, target: Reading) -> None:
-        fit(self.drafter, self.name, target)
+    def check_target(self, target: Reading) -> None:
+        check_target(self.drafter, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         prepare(self.drafter, self.name, target)

@@ -18,7 +18,7 @@ Branch = tuple[Annotated[int, Field(ge=1, le=64)], ...]
 
 
 def require_bounds(shape: TreeShape, depths: int) -> None:
-    """Of a tree so deep. Raises ValueError."""
+    """Check a tree of so many depths. Raises ValueError."""
     if len(shape.branch) > depths:
         raise ValueError(
             f"`branch` has {len(shape.branch)} depths, but a draft ends after {depths}; shorten "
@@ -31,13 +31,15 @@ def require_bounds(shape: TreeShape, depths: int) -> None:
 
 
 def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
-    """Of an arm that drafts it. Raises ValueError."""
+    """Check the tree that an arm drafts. Raises ValueError."""
     require_bounds(shape, arm.length.longest)
 
 
 class TreeRecipe(DraftModelRecipe):
-    """drafter: as for `neural`. branch: children at the leading depths, one after them; `length` is
-    the depth. every: all nodes of a depth have children, else only the likeliest one."""
+    """drafter: as for `neural`.
+    branch: children at the leading depths, one after them; `length` is the depth.
+    every: all nodes of a depth have children, else only the likeliest one.
+    """
 
     kind: Literal["tree"] = "tree"
     branch: Annotated[Branch, Field(min_length=1)]

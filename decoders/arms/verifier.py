@@ -25,7 +25,7 @@ class VerifierRecipe(Strict):
 
     @property
     def lossless(self) -> bool:
-        """Whether the answer's law is the target's own."""
+        """Whether the answer is distributed as the target's own."""
         raise NotImplementedError
 
     @property
@@ -84,8 +84,8 @@ class LossyRule(VerifierRecipe):
 
 
 class LossyStarRule(VerifierRecipe):
-    """D4 with the beta that makes pi a distribution. Either alpha, or a KL budget for each token,
-    in nats, that alpha is chosen by. Lossless at 0."""
+    """D4 with the beta that makes pi a distribution. Give alpha, or a KL budget for each token in
+    nats, from which alpha is chosen. Lossless at 0."""
 
     rule: Literal["lossy_star"]
     alpha: Share | None = None
@@ -162,7 +162,7 @@ class BiLDStarRule(VerifierRecipe):
 
 class BiLDRule(VerifierRecipe):
     """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
-    lossless at 0. Greedy, the target's likeliest token is kept however surprising; with
+    lossless at 0. At temperature 0 the target's likeliest token is kept however surprising; with
     `keep_argmax: false` it is rolled back too, as Algorithm 1 is printed. Fall back with `length:
     {k: 10, min_confidence: ...}`."""
 

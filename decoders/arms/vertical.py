@@ -1,4 +1,4 @@
-"""A draft model that reviews what a cheaper one drafts (D14)."""
+"""A draft model that verifies what a cheaper one drafts (D14)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
-from .nested import Nested, fit, make, prepare, refuse_by_cost, words
+from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
     from ..models.drafts import Reading
@@ -15,10 +15,12 @@ if TYPE_CHECKING:
 
 
 class VerticalRecipe(DraftingRecipe):
-    """review: the middle model, a shipped name, a local transformers folder or a hub id. inner:
-    what drafts for it, its `length` the tokens of one such draft. lenience: how far the middle
-    model lets drafts pass that it would not write itself; 1 not at all. length: tokens shown to the
-    target."""
+    """review: the middle model, which verifies: a shipped name, a local transformers folder or a
+        hub id.
+    inner: what drafts for it; its `length` is the tokens of one such draft.
+    lenience: how far the middle model accepts drafts that it would not write itself; 1 not at all.
+    length: tokens shown to the target.
+    """
 
     kind: Literal["vertical"] = "vertical"
     review: str
@@ -35,20 +37,20 @@ class VerticalRecipe(DraftingRecipe):
         refuse_by_cost("inner", self.inner)
         if self.length.min_confidence:
             raise ValueError(
-                "length.min_confidence: what a model has reviewed it does not doubt again; set it "
+                "length.min_confidence: what a model has verified it does not doubt again; set it "
                 "on `inner`"
             )
         return self
 
     @property
     def drafter(self) -> str:
-        return f"{self.review} reviewing {words(self.inner)}"
+        return f"{self.review} verifying {words(self.inner)}"
 
-    def fit(self, target: Reading) -> None:
+    def check_target(self, target: Reading) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.review, target)
-        fit(self.inner, self.name, target)
+        check_target(self.inner, self.name, target)
 
     def prepare(self, target: Backend) -> None:
         prepare(self.inner, self.name, target)
@@ -57,7 +59,7 @@ class VerticalRecipe(DraftingRecipe):
         from ..drafters.vertical import VerticalDrafter
         from ..models.drafts import find
 
-        review = find(self.name, self.review, target, tokenizer)
+        middle = find(self.name, self.review, target, tokenizer)
         inner = make(self.inner, self.name, target, tokenizer)
         length = self.inner.length.build()
-        return VerticalDrafter(review.load_reviewer(), inner, length, self.lenience)
+        return VerticalDrafter(middle.load_verifier(), inner, length, self.lenience)

@@ -53,8 +53,11 @@ class Example:
 
 @dataclass(frozen=True)
 class Programs:
-    """Each takes what `Layer.forward` does, in one list, and gives the new states in another. one:
-    of a single token. few: of 2 to WIDE."""
+    """Each takes what `Layer.forward` does, in one list, and gives the new states in another.
+
+    one: of a single token.
+    few: of 2 to WIDE.
+    """
 
     one: Program
     few: Program
@@ -68,8 +71,10 @@ class CompiledLayers:
         self._weights = [stored(weights) for weights in layers]
 
     def through(self, h: Tensor, first: int, last: int, place: Place, start: int) -> Tensor:
-        """h [T, d], T <= WIDE, through the layers first..last-1, in slots start..; place: with a
-        mask."""
+        """h [T, d], T <= WIDE, through the layers first..last-1, in slots start...
+
+        place: with a mask.
+        """
         rope, mask = place
         assert mask is not None
         positions = torch.arange(start, start + len(h))
@@ -103,7 +108,9 @@ class Layer(torch.nn.Module):
         room: Tensor,
         weights: list[Tensor],
     ) -> Tensor:
-        """room: as in ScatterSlot, only what is read of it. weights: as `stored`."""
+        """room: as in ScatterSlot, only what is read of it.
+        weights: as `stored`.
+        """
         rest = iter(weights)
         fields: dict[str, Any] = {
             name: type(part)(next(rest), next(rest), None)

@@ -25,15 +25,20 @@ ADAPTER = "adapter.safetensors"
 
 @dataclass(frozen=True)
 class AdapterConfig:
-    """exit_layer: target layers below the exit. blocks: trained layers above it."""
+    """exit_layer: target layers below the exit.
+    blocks: trained layers above it.
+    """
 
     exit_layer: int
     blocks: int = 1
 
 
 def check_exit(exit_layer: int, layers: int, opened: int) -> None:
-    """layers: the target's, or its decoder's. opened: the exit it has, 0 for none. Raises
-    DraftpickError where it cannot have this one."""
+    """layers: the target's, or its decoder's.
+    opened: the exit it has, 0 for none.
+
+    Raises DraftpickError where it cannot have this one.
+    """
     if not 0 < exit_layer < layers:
         raise DraftpickError(f"an exit must lie after layer 1 to {layers - 1}, not {exit_layer}")
     if opened not in (0, exit_layer):

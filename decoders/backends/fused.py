@@ -139,7 +139,9 @@ class FusedLayers:
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
-        start: int64 [1] on the device. h stays as it is."""
+
+        start: int64 [1] on the device. h stays as it is.
+        """
         t, eps, launch = len(h), self._shape.norm_eps, self._launch
         q, attended, opened = self._q[:t], self._attended[:t], self._opened[:t]
         made = self._states[:t]
@@ -185,7 +187,10 @@ class FusedBlocks:
     normed by its own weight. Up to `widest` states at once."""
 
     def __init__(self, hidden: int, width: int, widest: int, like: Tensor) -> None:
-        """hidden: of a state; width: of a block; like: a tensor of the device and dtype."""
+        """hidden: of a state.
+        width: of a block.
+        like: a tensor of the device and dtype.
+        """
         self._launch = launcher(like.device)
         self._both = like.new_empty(widest, 2 * hidden)
         self._opened = like.new_empty(widest, width)
@@ -201,7 +206,12 @@ class FusedBlocks:
         out: Tensor,
     ) -> None:
         """out [T, d] = state + the block over the normed state beside the normed embedding, each
-        [T, d]. norms: of the state and of the embedding. gate_up: [2 w, 2 d]; down: [d, w]."""
+        [T, d].
+
+        norms: of the state and of the embedding.
+        gate_up: [2 w, 2 d].
+        down: [d, w].
+        """
         t, d = state.shape
         both, opened = self._both[:t], self._opened[:t]
         self._launch.normed(state, norms[0], eps, both[:, :d])

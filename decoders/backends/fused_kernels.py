@@ -12,7 +12,7 @@ operands by way of shared memory and a long chain of sums, which costs one token
 
 No token's numbers depend on how many are read with it: each is summed by itself, over its inputs
 in an order that the matrix alone decides, and over keys in spans that lie where they lie in the
-cache. What is masked adds exact zeros. So a reviewed draft gets the bits that decoding alone would
+cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone would
 give it.
 
 Rounded to the states' dtype where `llama_model.layer` does, but for the norms: a norm's division is

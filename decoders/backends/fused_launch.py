@@ -25,9 +25,13 @@ MOST_TOKENS = 4  # whose sums registers hold at once
 
 @dataclass(frozen=True)
 class Kept:
-    """A weight as the kernels read it. values: [N, K] in the states' dtype or int8, or int32
-    [N, K / 8] with eight inputs each, the first in the lowest bits. scale: [N] for int8, and for
-    int4 [N, K / 32], as `zero` is; else the values again, which are then not read."""
+    """A weight as the kernels read it.
+
+    values: [N, K] in the states' dtype or int8, or int32 [N, K / 8] with eight inputs each, the
+        first in the lowest bits.
+    scale: [N] for int8, and for int4 [N, K / 32], as `zero` is; else the values again, which are
+        then not read.
+    """
 
     how: int
     outputs: int
@@ -39,9 +43,12 @@ class Kept:
 
 @dataclass(frozen=True)
 class Tile:
-    """How a product is cut. outputs: of one program, a power of two, even where they come in pairs;
-    warps: of one program, which share each row. pdl: whether it starts before the kernel in front
-    of it has ended, where that can be."""
+    """How a product is cut.
+
+    outputs: of one program, a power of two, even where they come in pairs.
+    warps: of one program, which share each row.
+    pdl: whether it starts before the kernel in front of it has ended, where that can be.
+    """
 
     outputs: int
     warps: int
@@ -125,8 +132,11 @@ class Launch:
         q: Tensor,
     ) -> None:
         """h [t, d] -> q [t, H, D], turned to the positions start + behind.., and the keys and
-        values into cache [2 KV, C, D]. rope: cos and sin of `rope_table`, each [context, D];
-        start: int64 [1]."""
+        values into cache [2 KV, C, D].
+
+        rope: cos and sin of `rope_table`, each [context, D].
+        start: int64 [1].
+        """
         rows, capacity, head_dim = cache.shape
         self.product(
             kernels._queries_keys_values,
@@ -179,8 +189,10 @@ class Launch:
         )
 
     def gated(self, x: Tensor, norm: Tensor | None, eps: float, w: Kept, out: Tensor) -> None:
-        """out [t, f] = silu(gate) * up of x [t, K], normed where there is a norm [K]; w: [2 f, K],
-        gate above up."""
+        """out [t, f] = silu(gate) * up of x [t, K], normed where there is a norm [K].
+
+        w: [2 f, K], gate above up.
+        """
         self.product(
             kernels._gated,
             w,
@@ -226,7 +238,9 @@ class Launch:
 @dataclass(frozen=True)
 class Scratch:
     """What the splits of `attend` leave for the last of them, for up to `tiles` tiles of rows.
-    counts: zero between launches."""
+
+    counts: zero between launches.
+    """
 
     kv_heads: int
     splits: int

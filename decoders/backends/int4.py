@@ -22,7 +22,10 @@ CUDA_CAPABILITY = (8, 0)
 @dataclass(frozen=True, eq=False)
 class Int4Weight:
     """values: as the device's kernel wants them, uint8 [out, in / 2] on a CPU, else int32 of four
-    dimensions. grid: bfloat16 [in / GROUP, out, 2], scale and zero. wide: as in Int8Weight."""
+        dimensions.
+    grid: bfloat16 [in / GROUP, out, 2], scale and zero.
+    wide: as in Int8Weight.
+    """
 
     precision: ClassVar[str] = "int4"
     values: Tensor

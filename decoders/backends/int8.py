@@ -22,8 +22,10 @@ ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Int8Weight:
-    """values: int8 [out, in]. scale: bfloat16 [out]. wide: the same weight unrounded, packed; None
-    where only the int8 is kept."""
+    """values: int8 [out, in].
+    scale: bfloat16 [out].
+    wide: the same weight unrounded, packed; None where only the int8 is kept.
+    """
 
     precision: ClassVar[str] = "int8"
     values: Tensor

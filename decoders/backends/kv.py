@@ -17,8 +17,11 @@ from torch import Tensor
 
 
 class Slot(Protocol):
-    """One layer's part in one pass. keys, values: [B, KV, S, D], from position 0 on, the new ones
-    among them once `store` has been called."""
+    """One layer's part in one pass.
+
+    keys, values: [B, KV, S, D], from position 0 on, the new ones among them once `store` has been
+        called.
+    """
 
     @property
     def keys(self) -> Tensor: ...
@@ -45,8 +48,11 @@ class SliceSlot:
 
 @dataclass(frozen=True)
 class ScatterSlot:
-    """One sequence's, for a pass that learns where it stands from a tensor. room: [2 * KV, C, D],
-    the whole cache of the layer; positions: [T] of the new ones."""
+    """One sequence's, for a pass that reads its position from a tensor.
+
+    room: [2 * KV, C, D], the whole cache of the layer.
+    positions: [T] of the new ones.
+    """
 
     room: Tensor
     positions: Tensor
@@ -59,8 +65,12 @@ class ScatterSlot:
 
 @dataclass(frozen=True)
 class RowSlot:
-    """Many sequences', a position each, which may differ. room: [n, 2 * KV, C, D]; rows: 0..n-1;
-    positions: [n]."""
+    """Many sequences', a position each, which may differ.
+
+    room: [n, 2 * KV, C, D].
+    rows: 0..n-1.
+    positions: [n].
+    """
 
     room: Tensor
     rows: Tensor
@@ -73,10 +83,11 @@ class RowSlot:
 
 
 class PromptSlot:
-    """Of prompts that begin at position 0, each for one sequence or for several that go on from it.
+    """Prompts that begin at position 0, each for one sequence or for several that go on from it.
 
-    room: [B, 2 * KV, C, D]. into: [m], rows of it; of: [m], the prompts that they begin with. Both
-    None where nothing is kept.
+    room: [B, 2 * KV, C, D].
+    into: [m], rows of it.
+    of: [m], the prompts that they begin with. Both None where nothing is kept.
     """
 
     def __init__(self, room: Tensor | None, into: Tensor | None, of: Tensor | None) -> None:

@@ -90,8 +90,10 @@ class LlamaBackend:
         return type(self)(self.shape, self.weights, context)
 
     def record_passes(self, record: Recorder, fuse: bool = False) -> None:
-        """From now on replay the passes of drafts and reviews (recorded.py). fuse: by the kernels
-        of fused.py, which the model must fit."""
+        """From now on replay the passes that draft and verify (recorded.py).
+
+        fuse: by the kernels of fused.py, which the model must fit.
+        """
         parts = (self.shape, self.weights, self._rope, self._cache)
         fused = FusedLayers(*parts, WIDEST) if fuse else None
         self.recorded = RecordedPasses(*parts, record, fused)
@@ -139,8 +141,11 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
-        """As in Backend. held: how many of the first positions hold these very ids already, and are
-        not read again; fewer than there are ids."""
+        """As in Backend.
+
+        held: how many of the first positions hold these very ids already, and are not read again;
+            fewer than there are ids.
+        """
         started = time.perf_counter()
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
@@ -253,8 +258,10 @@ class LlamaBackend:
 
     @torch.inference_mode()
     def lower(self, ids: Tensor, place: Place | None = None) -> Tensor:
-        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]. place:
-        as `positions` gives it, where they do not simply follow each other."""
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d].
+
+        place: as `positions` gives it, where they do not simply follow each other.
+        """
         assert self._exit_hidden is not None
         hidden = self._run(self.embed(ids), 0, self._exit_layer, self._ahead, place)
         self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
@@ -297,8 +304,10 @@ class LlamaBackend:
     # -- passes -------------------------------------------------------------------------------
 
     def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
-        """All layers over `ids` [T] in slots length..; [T, d] before the final norm. parents: as
-        for `extend`."""
+        """All layers over `ids` [T] in slots length..; [T, d] before the final norm.
+
+        parents: as for `extend`.
+        """
         place: Place | None
         if self._threads is not None:
             self._threads.adapt()

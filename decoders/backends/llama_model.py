@@ -84,10 +84,12 @@ def layer(
 ) -> Tensor:
     """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
 
-    rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D]. mask: what `attention_mask` made,
-    None for causal attention from position 0. slot: where keys and values are written and read,
-    None where there is no cache. parts: of the B, each with how many positions it reads; None where
-    all read as many. Returns what has h's shape.
+    rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D].
+    mask: what `attention_mask` made, None for causal attention from position 0.
+    slot: where keys and values are written and read, None where there is no cache.
+    parts: of the B, each with how many positions it reads; None where all read as many.
+
+    Returns what has h's shape.
     """
     qkv = _queries_keys_values(h, w, shape, rope)
     q, kv = qkv.tensor_split((shape.heads,), -3)

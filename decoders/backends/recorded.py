@@ -2,7 +2,7 @@
 
 A pass over a few tokens launches some nine hundred kernels, and at batch 1 the host takes longer to
 launch them than the GPU to run them. A graph launches them at once, but always with the same shapes
-and addresses. So here nothing depends on where the sequence stands but the contents of two small
+and addresses. So here nothing depends on the sequence's length but the contents of two small
 tensors, the tokens (or states) and `start`: rotary rows are gathered, keys and values scattered,
 and attention reads a whole number of blocks of the cache behind a mask. Fused kernels (fused.py)
 do the same with a tenth of the launches.
@@ -72,7 +72,9 @@ class Layers(Protocol):
 
     def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
         """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
-        start: int64 [1] on the device. h stays as it is."""
+
+        start: int64 [1] on the device. h stays as it is.
+        """
         ...
 
     def normed(self, h: Tensor, out: Tensor) -> Tensor:
@@ -112,8 +114,12 @@ class TorchLayers:
 
 @dataclass(frozen=True)
 class Read:
-    """What a whole pass gives. logits: [T, V]. states: [T, d], final ones as the head reads them,
-    in memory that the next whole pass of this model writes to."""
+    """What a whole pass gives.
+
+    logits: [T, V].
+    states: [T, d], final ones as the head reads them, in memory that the next whole pass of this
+        model writes to.
+    """
 
     logits: Tensor
     states: Tensor
@@ -122,7 +128,9 @@ class Read:
 class RecordedPasses:
     """One model's passes, each recorded when it is first asked for; by what it runs, how many
     tokens and how many positions it reads. Passes are repeatable: recording may run them more than
-    once. fused: layers that read as many positions as there are, so that one recording serves all.
+    once.
+
+    fused: layers that read as many positions as there are, so that one recording serves all.
     """
 
     def __init__(

@@ -18,8 +18,12 @@ CELL = "recurrent.safetensors"
 
 @dataclass(frozen=True)
 class CellConfig:
-    """hidden: the target's state size d. width: of each gated block. blocks: at least 1; the first
-    reads the state beside the token's embedding, the others the state alone. eps: of the norms."""
+    """hidden: the target's state size d.
+    width: of each gated block.
+    blocks: at least 1; the first reads the state beside the token's embedding, the others the state
+        alone.
+    eps: of the norms.
+    """
 
     hidden: int
     width: int

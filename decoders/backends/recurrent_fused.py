@@ -32,8 +32,11 @@ class FusedHead:
         self._run = FusedBlocks(self.config.hidden, self.config.width, 1, like)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """state: [1, d]. token: [1] the target id that follows it. The next state [1, d], and
-        logits [1, N] over draft tokens."""
+        """state: [1, d].
+        token: [1] the target id that follows it.
+
+        Returns the next state [1, d], and logits [1, N] over draft tokens.
+        """
         state = self.advance(state, token)
         logits = state.new_empty(1, self._head.outputs)
         self._run.read_out(state, self._plain.norm, self.config.eps, self._head, logits)

@@ -23,7 +23,10 @@ from .recurrent_cell import RecurrentCell
 
 @dataclass(frozen=True)
 class GatedBlock:
-    """norm: [d]. gate_up: [2 w, d], of the first block [2 w, 2 d]. down: [d, w]."""
+    """norm: [d].
+    gate_up: [2 w, d], of the first block [2 w, 2 d].
+    down: [d, w].
+    """
 
     norm: Tensor
     gate_up: Matrix
@@ -38,7 +41,8 @@ class GatedBlock:
 class RecurrentHead:
     """Steps of `cell` in the target's precision, for any number of sequences at once.
 
-    parameters: what a drafted token reads, the head's rows included. vocab: the draft tokens.
+    parameters: what a drafted token reads, the head's rows included.
+    vocab: the draft tokens.
     """
 
     def __init__(self, target: StateBackend, cell: RecurrentCell, vocab: DraftVocab) -> None:
@@ -63,8 +67,12 @@ class RecurrentHead:
         return cls(target, cell, vocab)
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
-        """state: [n, d]. token: [n] target ids, each the one that follows its state. The next
-        states [n, d], and logits [n, N] over draft tokens ("other" left out) for what follows."""
+        """state: [n, d].
+        token: [n] target ids, each the one that follows its state.
+
+        Returns the next states [n, d], and logits [n, N] over draft tokens ("other" left out) for
+        what follows.
+        """
         state = self.advance(state, token)
         return state, self.score(state)
 

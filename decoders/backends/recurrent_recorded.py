@@ -1,6 +1,6 @@
 """A recurrent drafter's steps recorded once and replayed, as the passes of recorded.py.
 
-Here nothing depends on where the sequence stands at all: a state and a few tokens go in.
+Here nothing depends on the sequence's length at all: a state and a few tokens go in.
 """
 
 from __future__ import annotations

@@ -10,7 +10,9 @@ KINDS = ("default", "linear", "llama3", "yarn")  # whose frequencies do not chan
 
 @dataclass(frozen=True)
 class Rotation:
-    """frequencies: radians a position, of each of the D / 2 pairs. scale: of cosines and sines."""
+    """frequencies: radians a position, of each of the D / 2 pairs.
+    scale: of cosines and sines.
+    """
 
     frequencies: tuple[float, ...]
     scale: float

@@ -39,8 +39,11 @@ def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Ten
 def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape) -> Tensor:
     """Turn queries and keys to their rows' positions [n], put keys and values there.
 
-    qkv: [n, (H + 2 KV) D], contiguous. rope: cos and sin [context, D]. room: [B, 2 KV, C, D],
-    B >= n, contiguous. Returns the queries [n, H, D].
+    qkv: [n, (H + 2 KV) D], contiguous.
+    rope: cos and sin [context, D].
+    room: [B, 2 KV, C, D], B >= n, contiguous.
+
+    Returns the queries [n, H, D].
     """
     n, (_, _, capacity, d) = qkv.shape[0], room.shape
     queries = qkv.new_empty(n, shape.heads, d)
@@ -62,8 +65,12 @@ def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape
 
 
 def attend(queries: Tensor, room: Tensor, lengths: Tensor) -> Tensor:
-    """queries: [n, H, D]. room: as in `place`. lengths: int32 [n], at least 1: how many of a row's
-    positions it looks at. Returns [n, H D]."""
+    """queries: [n, H, D].
+    room: as in `place`.
+    lengths: int32 [n], at least 1: how many of a row's positions it looks at.
+
+    Returns [n, H D].
+    """
     n, heads, d = queries.shape
     kv_heads, capacity = room.shape[1] // 2, room.shape[2]
     made = torch.empty_like(queries)

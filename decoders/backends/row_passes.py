@@ -52,9 +52,12 @@ class RowPasses:
         self, h: Tensor, positions: Tensor, lengths: Tensor, parts: Sequence[Part]
     ) -> Tensor:
         """h: [n, d], states of the new tokens, at `positions` int64 [n]; its memory may be used.
-        lengths: int64 [n], how many positions each row looks at, at least 1. parts: all rows, each
-        part with the most positions that one of its rows looks at; the kernels take no notice.
-        Returns [n, d] after the last layer."""
+        lengths: int64 [n], how many positions each row looks at, at least 1.
+        parts: all rows, each part with the most positions that one of its rows looks at; the
+            kernels take no notice.
+
+        Returns [n, d] after the last layer.
+        """
         if self._fast is not None:
             return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
         cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]

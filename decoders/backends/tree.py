@@ -1,6 +1,6 @@
 """A sequence that ends in a tree: which of its last positions may look at which.
 
-Every node stands in a cache slot of its own, in the order in which nodes are read, and is rotated
+Every node has a cache slot of its own, in the order in which nodes are read, and is rotated
 by its depth. A mask lets it see what came before the tree, its ancestors and itself, so that one
 pass scores all branches (tree attention; Miao et al., SpecInfer; Cai et al., Medusa).
 """
@@ -18,8 +18,10 @@ from ..protocols import Backend, TreeBackend
 
 
 def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:
-    """The same backend, known to read trees. role: what it is to the arm, for the sentence that is
-    raised (DraftpickError) where it cannot."""
+    """The same backend, known to read trees.
+
+    role: what it is to the arm, for the sentence that is raised (DraftpickError) where it cannot.
+    """
     cannot = "its backend has no tree masks"
     if isinstance(backend, TreeBackend):
         if backend.no_trees is None:
@@ -32,8 +34,11 @@ def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:
 
 
 class Tree:
-    """base: positions before the tree. parents: of each node, -1 for a child of position base - 1.
-    Nodes are numbered from 0 in the order of their slots base, base + 1, ..."""
+    """Nodes are numbered from 0 in the order of their slots base, base + 1, ...
+
+    base: positions before the tree.
+    parents: of each node, -1 for a child of position base - 1.
+    """
 
     def __init__(self, base: int) -> None:
         self.base = base

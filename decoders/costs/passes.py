@@ -33,8 +33,10 @@ QUIET = 1.3  # the usual time over the least above which something else was runn
 
 @dataclass(frozen=True)
 class PassCosts:
-    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one. busy: what a
-    pass usually took over the least of its width while this was measured, 1 on a quiet machine."""
+    """verify_s: seconds of one pass of the target over i + 1 tokens; at least one.
+    busy: what a pass usually took over the least of its width while this was measured, 1 on a quiet
+        machine.
+    """
 
     verify_s: tuple[float, ...]
     busy: float = 1.0
@@ -57,10 +59,10 @@ class PassCosts:
         return low + (width - below) * (high - low)
 
     def best_cut(self, chances: Sequence[float]) -> int:
-        """After how many drafted tokens to stop. chances: that the draft stands up to each.
+        """How many drafted tokens to send to the target: the fewest that give the most tokens a
+        second, as a round gives 1 + sum(chances[:k]) tokens for one pass over k + 1.
 
-        A round gives 1 + sum(chances[:k]) tokens for one pass over k + 1; of the k with the most
-        tokens a second, the least.
+        chances: at i, that the first i + 1 drafted tokens are all accepted.
         """
         expected = itertools.accumulate(chances, initial=1.0)
         speeds = [tokens / self(k + 1) for k, tokens in enumerate(expected)]
@@ -123,8 +125,11 @@ def measure(target: Backend) -> PassCosts:
 
 
 def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
-    """times: seconds of each repeat, by width. The least of a width or a wider one: what else runs
-    on the machine only adds, and so does a token."""
+    """By width, the least time of that width or a wider one: other work on the machine only adds
+    time, and so do more tokens.
+
+    times: seconds of each repeat, by width.
+    """
     least = itertools.accumulate((min(each) for each in reversed(times)), min)
     busy = statistics.median(statistics.median(each) / min(each) for each in times)
     return PassCosts(tuple(reversed(list(least))), busy)

@@ -26,22 +26,30 @@ def speculative(acceptance: float, cost: float, k: int, verify: float = 1.0) -> 
 def horizontal(acceptances: Sequence[float], costs: Sequence[float]) -> float:
     """EWIF where the i-th drafted token is accepted with acceptances[i] and costs costs[i] (Chen et
     al., theorem 4.5)."""
-    stands = itertools.accumulate(acceptances, lambda p, a: p * a, initial=1.0)
-    return sum(stands) / (1 + sum(costs))
+    accepted = itertools.accumulate(acceptances, lambda p, a: p * a, initial=1.0)
+    return sum(accepted) / (1 + sum(costs))
 
 
 def vertical(
-    acceptance: float, inner_acceptance: float, cost: float, inner_cost: float, reviews: int, k: int
+    acceptance: float,
+    inner_acceptance: float,
+    cost: float,
+    inner_cost: float,
+    verifications: int,
+    k: int,
 ) -> float:
     """EWIF of a drafter that is sped up by a smaller one (Chen et al., theorem 4.3).
 
-    The inner drafter writes k tokens, the drafter reviews them and adds its own, `reviews` times;
-    then the target reviews all of it. acceptance: of the drafter's tokens by the target;
-    inner_acceptance: of the inner drafter's by the drafter. Both costs are in target passes.
+    The inner drafter writes k tokens, the drafter verifies them and adds its own; that happens
+    `verifications` times, then the target verifies all of it.
+
+    acceptance: of the drafter's tokens by the target.
+    inner_acceptance: of the inner drafter's tokens by the drafter.
+    cost, inner_cost: of a token, in target passes.
     """
     a = min(acceptance, _CERTAIN)
-    tokens = (1 - a * acceptance_pgf(inner_acceptance, k, a) ** reviews) / (1 - a)
-    return tokens / (1 + reviews * cost + reviews * k * inner_cost)
+    tokens = (1 - a * acceptance_pgf(inner_acceptance, k, a) ** verifications) / (1 - a)
+    return tokens / (1 + verifications * cost + verifications * k * inner_cost)
 
 
 def acceptance_pgf(acceptance: float, k: int, x: float) -> float:
@@ -53,8 +61,10 @@ def acceptance_pgf(acceptance: float, k: int, x: float) -> float:
 def best_length(
     acceptance: float, cost: float, longest: int, verify: Sequence[float] | None = None
 ) -> int:
-    """The k in 0..longest with the greatest EWIF; the shorter on a tie. verify: cost of the target
-    pass for each k, all 1 by default."""
+    """The k in 0..longest with the greatest EWIF; the shorter on a tie.
+
+    verify: cost of the target pass for each k, all 1 by default.
+    """
     passes = verify if verify is not None else [1.0] * (longest + 1)
     return max(range(longest + 1), key=lambda k: (speculative(acceptance, cost, k, passes[k]), -k))
 
@@ -63,7 +73,9 @@ def best_horizontal(
     acceptances: Sequence[float], costs: Sequence[float], longest: int
 ) -> tuple[tuple[int, ...], float]:
     """How many tokens each drafter in turn should write, at most `longest` together, and the EWIF.
-    acceptances, costs: a drafter each, the one that writes first at the front."""
+
+    acceptances, costs: of each drafter, in the order in which they write.
+    """
 
     def value(lengths: tuple[int, ...]) -> float:
         rates = [a for a, n in zip(acceptances, lengths, strict=True) for _ in range(n)]
@@ -75,8 +87,8 @@ def best_horizontal(
 def best_vertical(
     acceptance: float, inner_acceptance: float, cost: float, inner_cost: float, longest: int
 ) -> tuple[tuple[int, ...], float]:
-    """(reviews, k) with the greatest EWIF where at most `longest` tokens reach the target; the
-    EWIF."""
+    """(verifications, k) with the greatest EWIF where at most `longest` tokens reach the target,
+    and that EWIF."""
 
     def value(lengths: tuple[int, ...]) -> float:
         return vertical(acceptance, inner_acceptance, cost, inner_cost, *lengths)
@@ -104,16 +116,22 @@ def _best(
 
 def swi(tokens: int, target_cost: float, passes: Iterable[tuple[int, float]]) -> float:
     """Standardized walltime improvement (Chen et al., section 5.1): the speed-up over one target
-    pass a token if every pass took a fixed time. passes: (how many, cost of one) of every model,
-    the target among them; costs are parameter counts or seconds. 0 tokens give 0."""
+    pass a token if every pass took a fixed time. 0 tokens give 0.
+
+    passes: (how many, cost of one) of every model, the target among them; costs are parameter
+        counts or seconds.
+    """
     spent = sum(count * cost for count, cost in passes)
     return tokens * target_cost / spent if spent > 0 else 0.0
 
 
 @dataclass(frozen=True)
 class TableRow:
-    """A row of Chen et al., table 1. lengths: tokens drafted by each of `drafters`. printed: the
-    paper's own figure."""
+    """A row of Chen et al., table 1.
+
+    lengths: tokens drafted by each of `drafters`.
+    printed: the paper's own figure.
+    """
 
     dataset: str
     drafters: tuple[str, ...]

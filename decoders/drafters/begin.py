@@ -8,9 +8,11 @@ __all__ = ["begin"]
 
 
 def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
-    """Make ready to propose the answer's first token. The loop never asks for it, the prompt's own
-    pass gives it there; here the prompt's last token counts as not yet read, as the newest token
-    before any round."""
+    """Make ready to propose the answer's first token.
+
+    In the loop the prompt's own pass gives that token. Here the prompt's last token is left unread,
+    like the newest token before any round.
+    """
     drafter.reset(prompt_ids)
     start = opening(target, prompt_ids)
     target.truncate(len(start) - 1)

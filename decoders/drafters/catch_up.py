@@ -1,4 +1,4 @@
-"""Bringing a drafting model's cache to what stands after a round."""
+"""Bringing a drafting model's cache to what is accepted after a round."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from ..protocols import Backend
 
 
 def roll_back(backend: Backend, context: list[int], read: Callable[[Tensor], Tensor]) -> int:
-    """Keep what stands of a cache, and read now what a model that sat out has missed; passes made.
+    """Keep what was accepted of a cache and read what a model that sat out missed; passes made.
 
     read: appends ids [T] to the cache.
     """
-    # of what was drafted, the cache may keep the part that stands: all but the newest token
+    # the cache may keep what was accepted of the draft, all but the newest token
     held = min(backend.length, len(context) - 1)
     backend.truncate(held)
     if len(context) - held <= 2:  # two unread tokens are the most a round leaves

@@ -22,7 +22,9 @@ def draft_chain(
 ) -> tuple[Proposal, int]:
     """Up to `asked.k` tokens, and how often `step` was called.
 
-    first: [N] logits for the first drafted token. step: [1] target id -> [N] logits for the next.
+    first: [N] logits for the first drafted token.
+    step: [1] target id -> [N] logits for the next.
+
     N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
     `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the likeliest
     token's probability.

@@ -1,5 +1,5 @@
-"""The chance that a copied token stands, by the length of the match that it follows: measured once
-for all answers, and learnt anew within each, since answers differ far more than tasks do.
+"""The chance that a copied token is accepted, by the length of the match that it follows: measured
+once for all answers, and learnt anew within each, since answers differ far more than tasks do.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 # How often what followed an earlier match of n tokens follows again, for n = 1, 2, ..., in the
 # default target's answers at a temperature: greedy ones to 144 held-out queries of six tasks, and
 # 2229 and 2256 sampled ones (`benchmarks/copy_chances.py`).
-COPIED_STANDS = {
+COPIED_ACCEPTANCE = {
     0.0: (0.26, 0.57, 0.66, 0.72, 0.76, 0.80, 0.82, 0.82, 0.86, 0.86, 0.90, 0.97),
     0.7: (0.21, 0.45, 0.56, 0.60, 0.64, 0.69, 0.72, 0.74, 0.76, 0.80, 0.80, 0.91),
     1.0: (0.13, 0.31, 0.42, 0.50, 0.52, 0.59, 0.63, 0.67, 0.68, 0.71, 0.73, 0.82),
@@ -18,18 +18,21 @@ COOL = 0.7
 BANDS = (1, 2, 3, 5, 8, 12)  # matches from each of these lengths on are counted together
 
 
-def copied_stands(matched: int, temperature: float = 0.0) -> float:
+def copied_acceptance(matched: int, temperature: float = 0.0) -> float:
     """Over all answers; between the temperatures that were measured, and beyond, in a line."""
-    at = min(matched, len(COPIED_STANDS[0.0])) - 1
-    low, middle, high = (shares[at] for shares in COPIED_STANDS.values())
+    at = min(matched, len(COPIED_ACCEPTANCE[0.0])) - 1
+    low, middle, high = (shares[at] for shares in COPIED_ACCEPTANCE.values())
     if temperature <= COOL:
         return low + (middle - low) * temperature / COOL
     return max(0.0, middle + (high - middle) * (temperature - COOL) / (1.0 - COOL))
 
 
 class CopyChances:
-    """Within one answer. weight: of how many tokens' evidence what holds over all answers is.
-    temperature: of the answer."""
+    """Within one answer.
+
+    weight: what holds over all answers counts as the evidence of so many tokens.
+    temperature: of the answer.
+    """
 
     def __init__(self, weight: float = 4.0) -> None:
         self._weight = weight
@@ -38,21 +41,21 @@ class CopyChances:
 
     def reset(self) -> None:
         self._tried = [0] * len(BANDS)
-        self._stood = [0] * len(BANDS)
+        self._accepted = [0] * len(BANDS)
 
     def __call__(self, matched: int) -> float:
         band = _band(matched)
-        prior = self._weight * copied_stands(matched, self.temperature)
-        return (prior + self._stood[band]) / (self._weight + self._tried[band])
+        prior = self._weight * copied_acceptance(matched, self.temperature)
+        return (prior + self._accepted[band]) / (self._weight + self._tried[band])
 
-    def observe(self, matched: Sequence[int], stood: int, known: int) -> None:
-        """A copy of len(matched) tokens, of which the first `known` can be told to stand or not,
-        and the first `stood` do. What follows the first that fell was never tried."""
-        for at in range(min(stood + 1, known, len(matched))):
+    def observe(self, matched: Sequence[int], accepted: int, known: int) -> None:
+        """A copy of len(matched) tokens: for the first `known` it is known whether they are the
+        answer's, and the first `accepted` are. What follows a rejected one was never tried."""
+        for at in range(min(accepted + 1, known, len(matched))):
             if matched[at]:
                 band = _band(matched[at])
                 self._tried[band] += 1
-                self._stood[band] += at < stood
+                self._accepted[band] += at < accepted
 
 
 def _band(matched: int) -> int:

@@ -13,17 +13,22 @@ from .vertical import VerticalDrafter
 
 
 def cs_drafter(
-    reviewers: Sequence[Backend],
+    verifier_models: Sequence[Backend],
     last: Drafter,
     K: Sequence[Sequence[int]],
     lenience: float,
     longest: int,
 ) -> HorizontalDrafter:
-    """What drafts for the target. reviewers: from larger to smaller; `last` drafts with no help.
+    """What drafts for the target.
 
-    K: row 0 is for the target, row i + 1 for reviewers[i]; each says how many tokens the models
-    after the row's own add in turn. A model's step is the same inside a larger model's step and
-    beside it, so there is one drafter, and one cache, a model. longest: bounds any one draft.
+    verifier_models: from larger to smaller.
+    last: drafts with no help.
+    K: row 0 is for the target, row i + 1 for verifier_models[i]; each says how many tokens the
+        models after the row's own add in turn.
+    longest: bounds any one draft.
+
+    A model's step is the same inside a larger model's step and beside it, so each model has one
+    drafter and one cache.
     """
     drafters = [last]
 
@@ -31,7 +36,7 @@ def cs_drafter(
         parts = [Part(d, tokens) for d, tokens in zip(drafters, K[i][i:], strict=True)]
         return HorizontalDrafter(parts, owned=1)  # the largest holds the others inside
 
-    for i in reversed(range(len(reviewers))):
-        step = VerticalDrafter(reviewers[i], row(i + 1), FixedLength(longest), lenience)
+    for i in reversed(range(len(verifier_models))):
+        step = VerticalDrafter(verifier_models[i], row(i + 1), FixedLength(longest), lenience)
         drafters.insert(0, step)
     return row(0)

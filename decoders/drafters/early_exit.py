@@ -1,7 +1,7 @@
 """The target's own first layers, an adapter and its head, as drafter (D18).
 
-The lower layers' KV belongs to the target and is never computed twice: what they run while it
-drafts, the target's own pass finds done (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.
+The lower layers' KV belongs to the target and is computed once: the target's own pass goes on from
+what the drafter ran (`ExitBackend`). Kim et al. (BiLD, section 4.4) draft so.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ class EarlyExitDrafter:
     """Shares the target's lower layers, their KV and its head; owns only what is trained.
 
     The target must have been opened at the adapter's layer before it reads a prompt.
+
     parameters: weights read for one drafted token, which are the target's layers below the exit,
-    the adapter, and the head's rows of the draft tokens; that they are shared makes none cheaper to
-    read. The target's own pass counts whole beside them: what ran ahead it finds done, but the last
-    drafted token did not. work: as the function of that name; catching up reads the adapter alone.
+        the adapter, and the head's rows of the draft tokens. Shared weights cost as much to read.
+        The target's own pass counts whole beside them, as the last drafted token did not run ahead.
+    work: as the function of that name; catching up reads the adapter alone.
     """
 
     def __init__(self, target: ExitBackend, head: ExitHead) -> None:

@@ -18,8 +18,11 @@ from .vertical import VerticalDrafter
 
 @dataclass(frozen=True)
 class Part:
-    """tokens: by how many its limit lies above that of the part before it. min_confidence: it stops
-    before a token that it gives less."""
+    """One drafter of the cascade.
+
+    tokens: by how many its limit lies above that of the part before it.
+    min_confidence: it stops before a token that it gives less.
+    """
 
     drafter: Drafter
     tokens: int
@@ -27,12 +30,12 @@ class Part:
 
 
 class HorizontalDrafter:
-    """Each part drafts until the limits of the parts up to it are reached together: where one fell
-    short, the next makes up for it. A vertical cascade may pass its limit, as all that its review
-    let stand costs nothing more.
+    """Each part drafts until the limits of the parts up to it are reached together: where one was
+    short, the next makes up for it. A vertical cascade may pass its limit, as the tokens that it
+    has accepted beyond it cost nothing more.
 
     owned: how many parts, from the first, are this drafter's own to reset and commit. The others
-    must be at work inside those, sharing their cache: None for all.
+        must be at work inside those, sharing their cache: None for all.
     """
 
     def __init__(self, parts: Sequence[Part], owned: int | None = None) -> None:

@@ -1,9 +1,9 @@
 """Copying or a model's draft, chosen anew in every round (D24): whichever promises more tokens a
-second by the chances at hand.
+second.
 
-A copy's chances are those of its match lengths, a model's those of its drafts so far; both are
-learnt within the answer. Only what already stands is looked at, never what the target will draw,
-so that the review stays as lossless as it is for either alone.
+A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are
+learnt within the answer. The choice depends on accepted tokens alone, never on what the target will
+draw, so that verification stays as lossless as it is for either alone.
 """
 
 from __future__ import annotations
@@ -25,8 +25,12 @@ PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' e
 
 
 class HybridDrafter:
-    """copying: a MaxGramDrafter that asks `chances`. model: any drafter of a chain. passes: what
-    the target's passes cost. draft_cost: of a token that the model drafts, in passes over one.
+    """Proposes what `copying` or `model` does.
+
+    copying: asks `chances` how often copies are accepted.
+    model: any drafter of a chain.
+    passes: what the target's passes cost.
+    draft_cost: of a token that the model drafts, in passes over one token.
     """
 
     def __init__(
@@ -75,8 +79,8 @@ class HybridDrafter:
         self._copied = copy = self.copying.copy(context, k)
         cut = self._passes.best_cut(copy.chances)
         share = self._right / self._tried
-        standing = list(accumulate([share] * k, lambda one, other: one * other))
-        speeds = [self._speed(standing[:n], self._draft_cost) for n in range(1, k + 1)]
+        accepted = list(accumulate([share] * k, lambda one, other: one * other))
+        speeds = [self._speed(accepted[:n], self._draft_cost) for n in range(1, k + 1)]
         if self._speed(copy.chances[:cut], 0.0) >= max(speeds):  # it may be that of no draft
             return Proposal(
                 torch.tensor(copy.ids[:cut], dtype=torch.int64, device=self.copying.device)
@@ -98,7 +102,7 @@ class HybridDrafter:
         return (1 + sum(chances)) / spent
 
     def _learn(self, context: list[int]) -> None:
-        """From what stands since the last draft, once a round."""
+        """From what was accepted since the last draft, once a round."""
         written = context[self._at :] if self._at else []
         if not written:
             return

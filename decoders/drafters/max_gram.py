@@ -1,9 +1,14 @@
-"""Max-Gram (Chen et al., Cascade Speculative Drafting): what followed the longest earlier match.
+"""Max-Gram (Chen et al., Cascade Speculative Drafting): prompt lookup, which drafts what followed
+the longest earlier match of the last tokens.
+
+transformers has prompt lookup as `prompt_lookup_num_tokens` (here k) and
+`max_matching_ngram_size` (here `longest`). Beside it this one has a shortest match, goes on into
+what it has just copied, and takes the latest match where transformers takes the first.
 
 The index maps every n-gram of the context to where it ended, and grows by one entry per n for each
 new token, so that a proposal looks up at most `longest` keys whatever the context's length. In a
-cascade the context may end in drafted tokens; once they fall, their entries are taken back. Where
-nothing matches, a table made from the target's own outputs answers.
+cascade the context may end in drafted tokens; when they are rejected, their entries are removed.
+Where nothing matches, a table made from the target's own outputs answers.
 """
 
 from __future__ import annotations
@@ -19,16 +24,19 @@ from ..errors import DraftpickError
 from ..protocols import DraftRequest
 from ..records import Proposal
 from .catch_up import agreeing
-from .copy_chances import copied_stands
+from .copy_chances import copied_acceptance
 from .next_token_table import NextTokenTable
 
-HOPELESS = 0.02  # a draft that is cut by cost is followed while it stands this often
+HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
 
 
 @dataclass
 class Copy:
-    """A draft that was copied. chances: that all of it stands up to each token. matched: how many
-    tokens each one's match had, 0 for a token from the table."""
+    """A draft that was copied.
+
+    chances: at i, that all of its first i + 1 tokens are accepted.
+    matched: how many tokens each one's match had, 0 for a token from the table.
+    """
 
     ids: list[int] = field(default_factory=list)
     chances: list[float] = field(default_factory=list)
@@ -38,12 +46,16 @@ class Copy:
 class MaxGramDrafter:
     """Deterministic: its probabilities are one-hot.
 
-    table: asked where nothing matches; None has no fallback. stop_below: a draft ends before the
-    token at which the chance that all of it stands, by match lengths and the table's shares, falls
-    below this; 0 never ends it early. source_apart: the context is an encoder-decoder's, a start
-    token and the answer; matches are looked for in the source and the answer, one after the other.
-    passes: what the target's passes cost; instead of stop_below they say, with the same chances,
-    where the draft ends. stands: the chance that a copied token stands, by the length of its match.
+    table: asked where nothing matches; None has no fallback.
+    shortest, longest: tokens of a match.
+    earliest: copy from the first match instead of the latest.
+    stop_below: end a draft before its chance of being accepted whole, by match lengths and the
+        table's shares, is below this; 0 never ends it early.
+    source_apart: the context is an encoder-decoder's, a start token and the answer; matches are
+        looked for in the source and the answer, one after the other.
+    passes: what the target's passes cost; with them the draft ends where it pays best, and
+        stop_below is not used.
+    acceptance: the chance that a copied token is accepted, by the length of its match.
     """
 
     parameters = 0
@@ -59,7 +71,7 @@ class MaxGramDrafter:
         stop_below: float = 0.0,
         source_apart: bool = False,
         passes: PassCosts | None = None,
-        stands: Callable[[int], float] = copied_stands,
+        acceptance: Callable[[int], float] = copied_acceptance,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
@@ -68,7 +80,7 @@ class MaxGramDrafter:
         self.device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below if passes is None else HOPELESS
-        self._passes, self._stands = passes, stands
+        self._passes, self._acceptance = passes, acceptance
         self._source_apart = source_apart
         self.calls = 0
         self.reset([])
@@ -92,7 +104,7 @@ class MaxGramDrafter:
         never matches itself."""
         held = agreeing(self._line, context)
         first = max(1, held)
-        for end in reversed(range(first, len(self._line))):  # what no longer stands
+        for end in reversed(range(first, len(self._line))):  # what was rejected
             for key in self._keys(end):
                 ends = self._ends[key]
                 ends.pop()
@@ -135,7 +147,7 @@ class MaxGramDrafter:
                 source, matched = copying
                 at = source - len(context)
                 token = context[source] if at < 0 else made.ids[at]
-                share = self._stands(matched)
+                share = self._acceptance(matched)
                 copying = source + 1, matched + 1
             else:
                 found = self._table.next(line + made.ids) if self._table is not None else None

@@ -13,7 +13,8 @@ FILE = "bigram.safetensors"
 @dataclass(frozen=True)
 class NextTokenTable:
     """after_one: token -> (the token that follows it most often, the share of times it does).
-    after_two: the same for pairs of tokens, the older first; asked before after_one."""
+    after_two: the same for pairs of tokens, the older first; asked before after_one.
+    """
 
     after_one: dict[int, tuple[int, float]]
     after_two: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)

@@ -21,10 +21,12 @@ from .chain import draft_chain
 class RecurrentDrafter:
     """Shares the target's states, embedding and head; owns a cell and no cache.
 
-    The target must keep its states before it reads a prompt. What follows the newest position that
-    it has read is one token, more inside a cascade; the cell runs over each. Where the target has
-    read nothing, the state is zero. calls: steps of the cell. parameters: what a step reads, so
-    with the head's rows for the draft tokens, which are copied.
+    The target must keep its states before it reads a prompt. The cell runs over each token that
+    the target has not read: one, or more inside a cascade. Where the target has read nothing, the
+    state is zero.
+
+    calls: steps of the cell.
+    parameters: what a step reads, the head's rows for the draft tokens included.
     """
 
     def __init__(self, target: StateBackend, head: RecurrentHead) -> None:
@@ -65,8 +67,7 @@ class RecurrentDrafter:
 
 
 def _recorded(target: StateBackend, head: RecurrentHead) -> RecordedSteps | None:
-    """Its steps recorded, by the kernels that the target's passes are recorded with; None where
-    passes are not."""
+    """Its steps recorded, by the same kernels as the target's passes; None where those are not."""
     passes = getattr(target, "recorded", None)
     if passes is None:
         return None

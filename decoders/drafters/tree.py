@@ -22,8 +22,11 @@ from ..tree_shape import TreeShape
 
 
 class TreeDrafter:
-    """branch: children of each node at the leading depths. slots: positions that the target's cache
-    holds; where a tree does not fit any more, a chain is drafted.
+    """Drafts a tree.
+
+    branch: children of each node at the leading depths.
+    slots: positions that the target's cache holds; where a tree does not fit any more, a chain is
+        drafted.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class TreeDrafter:
         k, sampling, least = asked.k, asked.sampling, asked.min_confidence
         shape = self._fitting(len(context), k)
         tokens: list[Tensor] = []  # by depth, [G * width] target ids
-        laws: list[Tensor] = []  # by node, [N] what it was drawn from
+        drawn_from: list[Tensor] = []  # by node, [N]
         parents: list[int] = []
         growing = [-1]  # the nodes that have children
         logits = self._feed(context[self.backend.length :])  # [G, N], theirs
@@ -72,26 +75,26 @@ class TreeDrafter:
             if least > 0 and max(map(confidence, logits)) < least:
                 break
             width = shape.width(depth)
-            made, drawn_from = children(logits, width, sampling, asked.chance)
+            made, drawn = children(logits, width, sampling, asked.chance)
             tokens.append(made if self.vocab is None else self.vocab.to_target[made])
-            laws += drawn_from
+            drawn_from += drawn
             first, parents = len(parents), parents + [p for p in growing for _ in range(width)]
             if depth + 1 < k:
                 growing = list(range(first, len(parents)))
                 logits = self._read(tokens[-1], parents[first:])
-        return self._proposal(tokens, laws, parents)
+        return self._proposal(tokens, drawn_from, parents)
 
     def commit(self, context: list[int]) -> None:
-        stands = self._walk(context[self._base : -1])
+        kept = self._walk(context[self._base : -1])
         if self._nodes:
-            self.backend.keep(stands)
-        self.backend.truncate(min(self._base + len(stands), len(context) - 1))
+            self.backend.keep(kept)
+        self.backend.truncate(min(self._base + len(kept), len(context) - 1))
         if len(context) - self.backend.length > 2:  # sat out; a round leaves two tokens unread
             self._feed(context[self.backend.length : -1])
         self._forget(self.backend.length)
 
     def _forget(self, base: int) -> None:
-        """Nothing is drafted; what stands and was read ends at `base`."""
+        """Nothing is drafted; what is committed and was read ends at `base`."""
         self._base = base
         self._nodes: list[Tensor] = []  # by depth, the drafted tokens that the drafter has read
         self._parents: list[int] = []  # theirs
@@ -135,16 +138,18 @@ class TreeDrafter:
             logits, sampling, seen if self.vocab is None else seen[:, self.vocab.to_target]
         )
 
-    def _proposal(self, tokens: list[Tensor], laws: list[Tensor], parents: list[int]) -> Proposal:
-        """The leads come first: where they stand, the target's cache is in order as it is."""
+    def _proposal(
+        self, tokens: list[Tensor], drawn_from: list[Tensor], parents: list[int]
+    ) -> Proposal:
+        """The leads come first: where they are accepted, the target's cache is in order already."""
         if not tokens:
             return Proposal(self._nothing)
         starts = [0, *accumulate(len(level) for level in tokens)]
         leads = starts[:-1]
         order = leads + sorted(set(range(len(parents))) - set(leads))
         ids, probs = torch.cat(tokens)[order], None
-        if laws:
-            probs = torch.stack([laws[node] for node in order])
+        if drawn_from:
+            probs = torch.stack([drawn_from[node] for node in order])
             probs = probs if self.vocab is None else self.vocab.expand(probs)
         if len(leads) == len(order):
             return Proposal(ids, probs)
@@ -152,8 +157,10 @@ class TreeDrafter:
         return Proposal(ids, probs, parents=tuple(place[parents[node]] for node in order))
 
     def _walk(self, tokens: list[int]) -> list[int]:
-        """The nodes that the drafter has read along `tokens`, as far as they go. What was drafted
-        is read from the device, which has nothing to do at this point."""
+        """The nodes that the drafter has read along `tokens`, as far as they go.
+
+        Drafted ids are read from the device, which has nothing to do at this point.
+        """
         drafted = torch.cat(self._nodes).tolist() if self._nodes else []
         known = {key: node for node, key in enumerate(zip(self._parents, drafted, strict=True))}
         nodes, node = [], -1
@@ -168,19 +175,21 @@ class TreeDrafter:
 def children(
     logits: Tensor, width: int, sampling: Sampling, chance: Chance
 ) -> tuple[Tensor, list[Tensor]]:
-    """logits [G, N] -> [G * width] tokens, each row's together, and [N] the law of each; no laws
-    at temperature 0. A sampled child is drawn from what its elder siblings leave of the row's
-    probabilities, or where they leave nothing, from all other tokens alike."""
+    """logits [G, N] -> [G * width] tokens, each row's together, and [N] what each was drawn from.
+
+    At temperature 0 nothing is drawn. A sampled child is drawn from what its elder siblings leave
+    of the row's probabilities, or where they leave nothing, from all other tokens alike.
+    """
     if sampling.greedy:
         return logits.topk(width, -1).indices.flatten(), []
     tokens: list[Tensor] = []
-    laws: list[Tensor] = []
+    distributions: list[Tensor] = []
     for left in probabilities(logits, sampling):
         others = torch.ones_like(left)
         for _ in range(width):
             mass = left.sum()
-            laws.append(torch.where(mass > 0, left / mass, others / others.sum()))
-            tokens.append(chance.draw(laws[-1]))
+            distributions.append(torch.where(mass > 0, left / mass, others / others.sum()))
+            tokens.append(chance.draw(distributions[-1]))
             left = left.index_fill(0, tokens[-1], 0.0)
             others = others.index_fill(0, tokens[-1], 0.0)
-    return torch.stack(tokens), laws
+    return torch.stack(tokens), distributions

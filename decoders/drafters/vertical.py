@@ -1,8 +1,8 @@
 """Vertical cascade: a drafter that contains the speculative loop (D14; Chen et al., "Cascade
 Speculative Drafting", section 3.1).
 
-A middle model reviews what an inner drafter proposes, round after round, until enough tokens are
-drafted; the target reviews those.
+A middle model verifies what an inner drafter proposes, round after round, until enough tokens are
+drafted; the target verifies those.
 """
 
 from __future__ import annotations
@@ -22,71 +22,82 @@ from .null import NullDrafter
 
 
 class VerticalDrafter:
-    """reviewer: the middle model, in the target's ids. inner, length: what drafts for it, and how
-    much at a time. lenience: of its review.
+    """Drafts what the middle model accepts of its inner drafter's proposals.
 
-    writes_on: after the first review of a proposal the reviewer goes on alone, else more is drafted
-    for it. That is the hierarchy of three models (D13; Tulsian et al., "Fast Inference from
-    Transformers via Speculative Decoding", Algorithm 3), except that a rejected token is replaced
-    from the residual, so that the proposal's law is the reviewer's own, and that the token which
-    the review itself adds is used.
+    verifier_model: the middle model, in the target's ids.
+    inner: what drafts for it.
+    length: how much at a time.
+    lenience: of its verification.
+    writes_on: after the first verification of a proposal the middle model goes on alone, else more
+        is drafted for it. That is the hierarchy of three models (D13; Tulsian et al., "Fast
+        Inference from Transformers via Speculative Decoding", Algorithm 3) but for two points: a
+        rejected token is replaced from the residual, so that the proposal's distribution is the
+        middle model's own, and the token that verification itself adds is used.
     """
 
     def __init__(
         self,
-        reviewer: Backend,
+        verifier_model: Backend,
         inner: Drafter,
         length: DraftLength,
         lenience: float = 1.0,
         writes_on: bool = False,
     ) -> None:
-        self.reviewer, self.inner = reviewer, inner
-        self.parameters = reviewer.parameters + inner.parameters
-        self.context = min(reviewer.context, inner.context)
-        self.how = SpeculativeDecoding("", inner, Lenient(lenience), length)
-        alone = SpeculativeDecoding("", NullDrafter(reviewer.device), Lenient(), FixedLength(0))
-        self._later = alone if writes_on else self.how
-        self._reviews = 0
+        self.verifier_model, self.inner = verifier_model, inner
+        self.parameters = verifier_model.parameters + inner.parameters
+        self.context = min(verifier_model.context, inner.context)
+        self.strategy = SpeculativeDecoding("", inner, Lenient(lenience), length)
+        alone = SpeculativeDecoding(
+            "", NullDrafter(verifier_model.device), Lenient(), FixedLength(0)
+        )
+        self._later = alone if writes_on else self.strategy
+        self._verifications = 0
 
     @property
     def calls(self) -> int:
-        return self._reviews + self.inner.calls
+        return self._verifications + self.inner.calls
 
     @property
     def work(self) -> int:
-        return self._reviews * self.reviewer.parameters + work(self.inner)
+        return self._verifications * self.verifier_model.parameters + work(self.inner)
 
     def reset(self, prompt_ids: list[int]) -> None:
-        self.reviewer.prefill(prompt_ids)
-        self._reviews = 1
+        self.verifier_model.prefill(prompt_ids)
+        self._verifications = 1
         self.inner.reset(prompt_ids)
-        self.how.length.reset()
+        self.strategy.length.reset()
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        """k tokens. Reviewed as they are, none is left out for `min_confidence`."""
+        """k tokens. They have been verified, so none is left out for `min_confidence`."""
         return self.draft(context, asked.k, asked)
 
     @torch.inference_mode()
     def draft(self, context: list[int], least: int, asked: DraftRequest) -> Proposal:
         """Round after round until `least` tokens are accepted, and never more than `asked.k`."""
-        line, clock = list(context), Clock(self.reviewer.device)
-        laws: list[Tensor] = []
+        line, clock = list(context), Clock(self.verifier_model.device)
+        distributions: list[Tensor] = []
         raws: list[Tensor] = []
-        how = self.how
+        strategy = self.strategy
         while len(line) < len(context) + least:
             room = len(context) + asked.k - len(line)
-            made = run_round(self.reviewer, how, line, room, asked.sampling, asked.chance, clock)
-            self._reviews += 1
+            made = run_round(
+                self.verifier_model, strategy, line, room, asked.sampling, asked.chance, clock
+            )
+            self._verifications += 1
             line += made.verdict.ids
-            if made.verdict.law is not None:
-                laws.append(made.verdict.law)
+            if made.verdict.distribution is not None:
+                distributions.append(made.verdict.distribution)
             if asked.needs_raw:
                 raws.append(raw_probabilities(made.logits[: len(made.verdict.ids)]))
-            commit(self.reviewer, how, line, made)
-            how = self._later
-        ids = torch.tensor(line[len(context) :], device=self.reviewer.device)
-        return Proposal(ids, torch.cat(laws) if laws else None, torch.cat(raws) if raws else None)
+            commit(self.verifier_model, strategy, line, made)
+            strategy = self._later
+        ids = torch.tensor(line[len(context) :], device=self.verifier_model.device)
+        return Proposal(
+            ids,
+            torch.cat(distributions) if distributions else None,
+            torch.cat(raws) if raws else None,
+        )
 
     def commit(self, context: list[int]) -> None:
-        self._reviews += roll_back(self.reviewer, context, self.reviewer.extend)
+        self._verifications += roll_back(self.verifier_model, context, self.verifier_model.extend)
         self.inner.commit(context)

@@ -1,5 +1,5 @@
 """Tree attention over any chain of drafts (D17; Chen et al., "Cascade Speculative Drafting",
-appendix B): the leading drafts have siblings, which the target reviews in the same pass and which
+appendix B): the leading drafts have siblings, which the target verifies in the same pass and which
 cost the drafter nothing. `tree.py` has trees in which every node has children.
 """
 
@@ -18,10 +18,13 @@ from .catch_up import agreeing
 
 
 class WidenedDrafter:
-    """inner: drafts a chain. branch: children at each leading depth, the chain's own among them;
-    the others come from the law that its token was drawn from, at temperature 0 from the drafter's
-    confidence there, and have no children. A copy, which is certain, has no siblings.
+    """A chain whose leading tokens have siblings.
 
+    inner: drafts the chain.
+    branch: children at each leading depth, the chain's own among them. The others come from the
+        distribution that the chain's token was drawn from, at temperature 0 from the drafter's
+        confidence there, and have no children. A copied token has no siblings: its drafter knows
+        no second one.
     slots: positions that the target's cache holds; where a tree does not fit, the chain is alone.
     """
 
@@ -55,13 +58,15 @@ class WidenedDrafter:
         chain = self.inner.propose(context, replace(asked, needs_raw=asked.needs_raw or greedy))
         depths = len(chain.ids)
         self._drafted, self._at = chain.ids.tolist(), len(context)
-        laws = chain.raw if greedy else chain.probs
-        if laws is None or len(context) + self._shape.nodes(depths) > self._slots:
+        distributions = chain.raw if greedy else chain.probs
+        if distributions is None or len(context) + self._shape.nodes(depths) > self._slots:
             return chain
-        tokens, drawn_from, parents = [chain.ids], list(laws), list(range(-1, depths - 1))
+        tokens, drawn_from, parents = [chain.ids], list(distributions), list(range(-1, depths - 1))
         for depth in range(min(depths, len(self._shape.branch))):
             more = self._shape.width(depth) - 1
-            made, drawn = siblings(laws[depth], chain.ids[depth], more, greedy, asked.chance)
+            made, drawn = siblings(
+                distributions[depth], chain.ids[depth], more, greedy, asked.chance
+            )
             tokens.append(made)
             drawn_from += drawn
             parents += [depth - 1] * len(made)
@@ -72,26 +77,28 @@ class WidenedDrafter:
 
     def commit(self, context: list[int]) -> None:
         written = context[self._at : -1]  # but the newest token, which the target added
-        stood = agreeing(self._drafted, written)
-        if self._drafted and stood < len(written):  # a sibling did, and the chain fell before it
-            self.inner.commit(context[: self._at + stood + 1])
+        accepted = agreeing(self._drafted, written)
+        if self._drafted and accepted < len(written):  # a sibling was, in the chain's place
+            self.inner.commit(context[: self._at + accepted + 1])
         self._drafted = []
         self.inner.commit(context)
 
 
 def siblings(
-    law: Tensor, first: Tensor, count: int, greedy: bool, chance: Chance
+    distribution: Tensor, first: Tensor, count: int, greedy: bool, chance: Chance
 ) -> tuple[Tensor, list[Tensor]]:
-    """At most `count` tokens [n] beside `first` [] that `law` [V] gives a chance. Greedy: the
-    likeliest. Sampled: each drawn from what those before it leave, with that law [V]."""
-    left = law.index_fill(0, first, 0.0)
+    """At most `count` tokens [n] beside `first` [] that `distribution` [V] gives a chance.
+
+    Greedy: the likeliest. Sampled: each drawn from what those before it leave, with that [V].
+    """
+    left = distribution.index_fill(0, first, 0.0)
     if greedy:
         likely = left.topk(min(count, len(left)))
         return likely.indices[likely.values > 0], []
     tokens = [first.new_empty(0)]
-    laws: list[Tensor] = []
-    while len(laws) < count and (mass := left.sum()) > 0:
-        laws.append(left / mass)
-        tokens.append(chance.draw(laws[-1]).view(1))
+    distributions: list[Tensor] = []
+    while len(distributions) < count and (mass := left.sum()) > 0:
+        distributions.append(left / mass)
+        tokens.append(chance.draw(distributions[-1]).view(1))
         left = left.index_fill(0, tokens[-1], 0.0)
-    return torch.cat(tokens), laws
+    return torch.cat(tokens), distributions

@@ -12,9 +12,10 @@ class AdaptiveLength:
     """Longest when drafts are accepted, short when not; at least 1, so that it goes on learning.
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
-    one round of `longest` tokens. passes: what the target's passes cost by width; without them a
-    pass of any width is taken to cost what the last ones did. What a drafted token costs is the
-    last rounds' own time.
+    one round of `longest` tokens. A drafted token costs what it did in the last rounds.
+
+    passes: what the target's passes cost by width; without them a pass of any width is taken to
+        cost what the last ones did.
     """
 
     def __init__(

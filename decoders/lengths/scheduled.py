@@ -5,7 +5,7 @@ from ..records import StepStats
 
 
 class ScheduledLength:
-    """Two tokens more after a draft that stood whole, one fewer after any other, from `first` on at
+    """Two tokens more after a draft accepted whole, one fewer after any other, from `first` on at
     every query (transformers' `num_assistant_tokens_schedule="heuristic_transient"`); at least 1,
     and here at most `longest`. A round without a draft changes nothing."""
 

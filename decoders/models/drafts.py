@@ -45,9 +45,13 @@ def folder_of(arm: str, drafter: str, *needed: str) -> Path:
 
 @dataclass(frozen=True)
 class Reading:
-    """What a drafter must have in common with its target, loaded or not. tokenizer: the target's,
-    None where it is not known. layers: the target's, or its decoder's; None likewise. in_layers:
-    whether it runs them apart. state_size: of its final states; None where it is not known."""
+    """What a drafter must have in common with its target, loaded or not.
+
+    tokenizer: the target's, None where it is not known.
+    layers: the target's, or its decoder's; None likewise.
+    in_layers: whether it runs them apart.
+    state_size: of its final states; None where it is not known.
+    """
 
     vocab_size: int
     encoder_decoder: bool
@@ -118,8 +122,10 @@ def require_layers(arm: str, has: bool) -> None:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A draft model that fits the target, found and checked but not loaded. vocab: the part of the
-    target's vocabulary that it has, None for all of it."""
+    """A draft model that fits the target, found and checked but not loaded.
+
+    vocab: the part of the target's vocabulary that it has, None for all of it.
+    """
 
     folder: Path
     vocab: DraftVocab | None
@@ -134,8 +140,8 @@ class Checkpoint:
             backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
         return backend, self.vocab or common_vocab(backend, self.target)
 
-    def load_reviewer(self) -> Backend:
-        """The same in the target's ids, for a model that reviews."""
+    def load_verifier(self) -> Backend:
+        """The same in the target's ids, for a model that verifies."""
         backend, vocab = self.load()
         return backend if vocab is None else MappedBackend(backend, vocab)
 

@@ -188,7 +188,7 @@ def _in_memory(asked: LoadRequest) -> Iterator[None]:
     folder, device = asked.folder, asked.device
     need = memory.need_of(folder, device, asked.dtype, asked.rounding, asked.context)
     memory.require(folder.name, need, device)
-    with memory.told(device, f"loading {folder.name}, of which {need}"):
+    with memory.explained(device, f"loading {folder.name}, of which {need}"):
         yield
 
 

@@ -1,4 +1,4 @@
-"""What a model needs of a device's memory, and what is said where there is too little."""
+"""What a model needs of a device's memory, and the error where there is too little."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ class OutOfMemory(DraftpickError):
 
 @dataclass(frozen=True)
 class Need:
-    """weights: bytes that they take at least, parameters of them in `precision`. position: bytes of
-    one position's keys and values, 0 where the config does not say; context: positions, at most."""
+    """weights: bytes that they take at least, parameters of them in `precision`.
+    position: bytes of one position's keys and values, 0 where the config does not say.
+    context: positions, at most.
+    """
 
     parameters: int
     precision: str
@@ -57,9 +59,14 @@ def need_of(
     rounding: Rounding | None,
     context: int | None,
 ) -> Need:
-    """Of a transformers folder; parameters as its safetensors files say, or where it has none its
-    pickles. context: as given to load_backend. Raises Damaged where a file is not whole, and
-    DraftpickError where a pickle holds more than tensors."""
+    """What a transformers folder's model needs; parameters as its safetensors files say, or where
+    it has none its pickles.
+
+    context: as given to load_backend.
+
+    Raises Damaged where a file is not whole, and DraftpickError where a pickle holds more than
+    tensors.
+    """
     config = json.loads((folder / "config.json").read_text())
     text = config.get("text_config", config)
     pickles = pickled(folder)
@@ -96,8 +103,8 @@ def require(name: str, need: Need, device: torch.device) -> None:
 
 
 @contextmanager
-def told(device: torch.device, doing: str) -> Iterator[None]:
-    """Where memory runs out meanwhile, OutOfMemory with what was being done and what is free."""
+def explained(device: torch.device, doing: str) -> Iterator[None]:
+    """Raises OutOfMemory, with what was being done and what is free, where memory runs out."""
     try:
         yield
     except (RuntimeError, MemoryError, OSError) as error:

@@ -98,7 +98,7 @@ def load_backend(
     """The model in `folder` by the loader that `backend` names in BACKENDS; the other names mean
     what they mean in LoadRequest. Raises OutOfMemory where the model does not fit."""
     load = loader_of(backend)
-    with memory.told(device, f"loading {folder.name}"):
+    with memory.explained(device, f"loading {folder.name}"):
         return load(LoadRequest(folder, device, dtype, rounding, context))
 
 
@@ -130,7 +130,7 @@ def state_size_of(folder: Path) -> int | None:
 
 def runs_layers(folder: Path, backend: str) -> bool:
     """Whether `load_backend` will give one that runs a model's layers apart, for exits and CALM.
-    Of a backend from outside that is seen once it is loaded; here it counts as one."""
+    A backend from outside counts as one; what it can do is seen once it is loaded."""
     if is_encoder_decoder(folder) or backend not in (*NATIVE, "hf"):
         return True
     return backend != "hf" and not_native(folder) is None

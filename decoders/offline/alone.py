@@ -65,9 +65,9 @@ class Alone:
             if guess != token:
                 break
             right += 1
-        stood = self._after + right + 1  # where the last round ended; then it may have sat out some
-        if stood < len(context):
-            self._follow(context[:stood])
+        ended = self._after + right + 1  # the last round; then it may have sat out some
+        if ended < len(context):
+            self._follow(context[:ended])
         self._follow(context)
         self._after, self._drafted = len(context), self._propose(context, k, min_confidence)
         return self._drafted

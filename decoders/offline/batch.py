@@ -41,10 +41,10 @@ class Batch:
     """Batched where the models are native, one by one elsewhere; the answers are the same, but for
     near-ties in bfloat16, whose sums run in another order where many rows are multiplied at once.
 
-    An arm that drafts for a lossless review can only speed up the target's answer: it is told by
-    what its drafter writes alone, and by its loop replayed along that answer. An arm that reviews
-    otherwise, or does not draft, has an answer of its own, so that it is run as it is. What is
-    taken apart here for speed is known by its very class: a subclass may do otherwise.
+    An arm that drafts for a lossless verifier can only speed up the target's answer: its figures
+    follow from what its drafter writes alone and from its loop replayed along that answer. An arm
+    with a lossy verifier, or that does not draft, has an answer of its own and is run as it is.
+    What is taken apart here for speed is known by its very class: a subclass may do otherwise.
 
     costs: what passes cost on this machine; None measures them when they are first needed.
     """
@@ -82,30 +82,30 @@ class Batch:
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
         """What the arm's drafter writes on its own, greedily; or, with `replays`, the arm's own
         answers."""
-        method = self._lossless(name)
-        if method is None:
+        strategy = self._lossless(name)
+        if strategy is None:
             return self._live(name, prompts, max_new_tokens)
-        if type(method.drafter) is MaxGramDrafter:
-            return self._copied(method.drafter, prompts, max_new_tokens)
-        stack = Stack.of_drafter(method.drafter)
+        if type(strategy.drafter) is MaxGramDrafter:
+            return self._copied(strategy.drafter, prompts, max_new_tokens)
+        stack = Stack.of_drafter(strategy.drafter)
         if stack is None:
-            return self._alone(method, prompts, max_new_tokens)
+            return self._alone(strategy, prompts, max_new_tokens)
         return self._write(stack, prompts, max_new_tokens, 0.0, 0)
 
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:
         """The arm's loop at temperature 0, replayed along the target's answers."""
-        method = self._lossless(name)
-        if method is None:
+        strategy = self._lossless(name)
+        if strategy is None:
             raise DraftpickError(
                 f"arm {name!r} gives answers of its own, so that it cannot be replayed along the "
                 "target's; its figures come with the answers"
             )
         pairs = list(zip(prompts, target_ids, strict=True))
-        if type(method.drafter) is MaxGramDrafter:
+        if type(strategy.drafter) is MaxGramDrafter:
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
-        drafter = method.drafter
+        drafter = strategy.drafter
         model = drafter.model if type(drafter) is HybridDrafter else drafter
         if type(model) is RecurrentDrafter and self._target is not None:
             states = states_before(self._target, prompts, target_ids)
@@ -119,7 +119,7 @@ class Batch:
                 self._forced(name, answer, partial(unrolled, row))
                 for row, answer in enumerate(target_ids)
             ]
-        stack = Stack.of_drafter(method.drafter)
+        stack = Stack.of_drafter(strategy.drafter)
         if stack is None:
             return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
         scored = score(stack, prompts, target_ids)
@@ -129,26 +129,28 @@ class Batch:
         ]
 
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
-        """The arm's parts where it drafts for a lossless review, else None."""
-        method = self._engine.strategy(name)
-        if type(method) is not SpeculativeDecoding or not method.verifier.lossless:
+        """The arm's parts where it drafts for a lossless verifier, else None."""
+        strategy = self._engine.strategy(name)
+        if type(strategy) is not SpeculativeDecoding or not strategy.verifier.lossless:
             return None
-        if isinstance(method.drafter, NullDrafter):
+        if isinstance(strategy.drafter, NullDrafter):
             raise DraftpickError(f"arm {name!r} drafts nothing; its answers are the target's")
-        return method
+        return strategy
 
     def _drafting(self, name: str) -> SpeculativeDecoding:
-        method = self._lossless(name)
-        assert method is not None
-        return method
+        strategy = self._lossless(name)
+        assert strategy is not None
+        return strategy
 
     def _forced(
         self, name: str, answer: Sequence[int], guesses: Callable[[int, int], list[Guess]]
     ) -> Replay:
-        """guesses(at, k): the k that would follow answer[:at]. Most are made on the true prefix,
-        which is what a draft stands on as long as it is accepted; after its first wrong token the
-        rest only counts as drafted. How much that is, the live loop may answer otherwise where
-        `min_confidence` stops a draft."""
+        """guesses: (at, k) -> the k that would follow answer[:at].
+
+        Each is made on the true prefix, as in the loop while a draft is accepted; tokens after the
+        first rejected one only count as drafted. Where `min_confidence` stops a draft, the live
+        loop may draft more or fewer of those.
+        """
         length, costs = self._drafting(name).length, self.cost_table
 
         def draft(at: int, k: int) -> list[int]:
@@ -162,8 +164,8 @@ class Batch:
         return replay(answer, draft, length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_copy(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
-        method, costs = self._drafting(name), self.cost_table
-        drafter = method.drafter
+        strategy, costs = self._drafting(name), self.cost_table
+        drafter = strategy.drafter
         assert isinstance(drafter, MaxGramDrafter)
         drafter.reset(prompt)
         start, agree = opening(self._engine.target, prompt), [True]
@@ -178,7 +180,7 @@ class Batch:
             drafter.commit(context)
             return drafter.guess(context, k)
 
-        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_hybrid(
         self,
@@ -188,14 +190,14 @@ class Batch:
         guesses: Callable[[int, int], list[Guess]],
     ) -> Replay:
         """guesses: as in `_forced`, its model's."""
-        method, costs = self._drafting(name), self.cost_table
-        assert isinstance(method.drafter, HybridDrafter)
+        strategy, costs = self._drafting(name), self.cost_table
+        assert isinstance(strategy.drafter, HybridDrafter)
         start = opening(self._engine.target, prompt)
 
         def model(context: list[int], k: int) -> list[int]:
             return [guess.token for guess in guesses(len(context) - len(start), k)]
 
-        drafter = method.drafter.over(Known(model, self._engine.target))
+        drafter = strategy.drafter.over(Known(model, self._engine.target))
         chance = Generator(self._engine.target.device, 0)  # greedy: never asked
 
         def draft(at: int, k: int) -> list[int]:
@@ -209,13 +211,16 @@ class Batch:
         drafter.reset(prompt)
         agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
         drafter.reset(prompt)
-        return replay(answer, draft, method.length, agree, costs.draft_s[name], costs.verify)
+        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If
         one of them saw a tree, of which any branch may be accepted, the loop itself counts them."""
-        method, costs = self._drafting(name), self.cost_table
-        alone, confidence = Alone(method.drafter, self._engine.target), method.length.min_confidence
+        strategy, costs = self._drafting(name), self.cost_table
+        alone, confidence = (
+            Alone(strategy.drafter, self._engine.target),
+            strategy.length.min_confidence,
+        )
         start = opening(self._engine.target, prompt)
         alone.start(prompt)
         agree = [
@@ -229,20 +234,22 @@ class Batch:
                 return alone.draft(start + answer[:at], k, confidence)
 
             draft_s = costs.draft_s[name]
-            along = replay(answer, draft, method.length, agree, draft_s, costs.verify)
+            along = replay(answer, draft, strategy.length, agree, draft_s, costs.verify)
             if not alone.branched:
                 return along
         result = self._engine.decode(name, prompt, Request(len(answer)))
         return Replay(agree, result.rounds, result.drafted, result.accepted)
 
     def _alone(
-        self, method: SpeculativeDecoding, prompts: list[list[int]], max_new_tokens: int
+        self, strategy: SpeculativeDecoding, prompts: list[list[int]], max_new_tokens: int
     ) -> Written:
-        alone, answers, decode_s = Alone(method.drafter, self._engine.target), [], 0.0
+        alone, answers, decode_s = Alone(strategy.drafter, self._engine.target), [], 0.0
         for prompt in prompts:
             self._engine.prefill(prompt)
             started = time.perf_counter()
-            answers.append(alone.write(prompt, max_new_tokens, self._engine.eos_ids, method.length))
+            answers.append(
+                alone.write(prompt, max_new_tokens, self._engine.eos_ids, strategy.length)
+            )
             decode_s += time.perf_counter() - started
         none = np.zeros((len(prompts), 0), dtype=np.float32)
         return Written(answers, none, 0.0, decode_s)

@@ -78,7 +78,9 @@ class Stack:
         """Read n prompts of up to T tokens from position 0 on; [n, T, d] after the last layer.
 
         Shorter ones are padded on the right, where nothing looks at the pads but they themselves.
-        rope: what `rope` made. slots: one a layer, None where keys and values need not be kept.
+
+        rope: what `rope` made.
+        slots: one a layer, None where keys and values need not be kept.
         """
         width = max(len(p) for p in prompts)
         ids = torch.tensor([p + [0] * (width - len(p)) for p in prompts])
@@ -141,7 +143,9 @@ def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[
 
 @dataclass(frozen=True)
 class Guess:
-    """token: the draft's most likely one. confidence: its probability, raw."""
+    """token: the draft's most likely one.
+    confidence: its probability, raw.
+    """
 
     token: int
     confidence: float

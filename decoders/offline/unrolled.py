@@ -1,7 +1,7 @@
 """What a recurrent drafter drafts from every place of many known answers: for collection.
 
-A draft goes on from the target's state where its round began, so that what stands at a place
-depends on how many tokens before it were drafted. One pass of the target over whole answers gives
+A draft goes on from the target's state where its round began, so that the draft at a place depends
+on how many tokens before it were drafted. One pass of the target over whole answers gives
 the states; the cell then runs from all places at once, as deep as is asked for.
 """
 

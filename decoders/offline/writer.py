@@ -6,7 +6,7 @@ asked several times in a row is read once.
 
     prompts -> read in padded groups -> rows of the cache -> steps -> answers, as they end
 
-Where a row stands is known to the device alone: a step is the same work with the same tensors, and
+The device alone knows how far a row has come: a step is the same work with the same tensors, and
 on CUDA one graph. The host looks every few steps which rows have ended. What a row draws depends on
 its key and its position alone (`noise.py`), not on what is written beside it.
 
@@ -46,8 +46,11 @@ WORTH_RECORDING = 32  # steps
 
 @dataclass(frozen=True)
 class Ask:
-    """prompt: ids [S], S >= 1. most: new tokens at most, >= 1. temperature: 0 for greedy. key: what
-    the noise is drawn by, as `noise.key_of` makes it."""
+    """prompt: ids [S], S >= 1.
+    most: new tokens at most, >= 1.
+    temperature: 0 for greedy.
+    key: what the noise is drawn by, as `noise.key_of` makes it.
+    """
 
     prompt: list[int]
     most: int
@@ -57,8 +60,10 @@ class Ask:
 
 @dataclass(frozen=True)
 class Answer:
-    """index: which of the asked, from 0 on in the order in which they were taken. ids: new tokens,
-    end-of-sequence included. state: [d] float32, the prompt's last one as the head reads it."""
+    """index: which of the asked, from 0 on in the order in which they were taken.
+    ids: new tokens, end-of-sequence included.
+    state: [d] float32, the prompt's last one as the head reads it.
+    """
 
     index: int
     ask: Ask
@@ -128,9 +133,12 @@ class _Row:
 
 
 class Writer:
-    """Writes with one stack. rows: sequences at once. capacity: positions of a prompt with its
-    answer, at most. record: makes one graph of a step; None runs its operations one by one. fast:
-    by the Triton kernels, None where they can.
+    """Writes with one stack.
+
+    rows: sequences at once.
+    capacity: positions of a prompt with its answer, at most.
+    record: makes one graph of a step; None runs its operations one by one.
+    fast: by the Triton kernels, None where they can.
 
     prefill_s, steps, new_tokens: so far, the seconds that prompts took, the steps, and the tokens
     of answers that have ended.
@@ -169,8 +177,8 @@ class Writer:
         self._ends = torch.tensor(eos_ids, dtype=torch.int64, device=device)
         count = torch.zeros(rows, dtype=torch.int64, device=device)
         self._token = count.clone()  # the newest, not yet read
-        self._position = count.clone()  # where it stands
-        self._last = count.clone()  # where the last one may stand
+        self._position = count.clone()  # its last position
+        self._last = count.clone()  # the last that it may have
         self._alive = torch.zeros(rows, dtype=torch.bool, device=device)
         self._temperature = torch.zeros(rows, device=device)
         self._keys = torch.zeros(rows, 2, dtype=torch.int32, device=device)
@@ -197,7 +205,7 @@ class Writer:
                 self._replay = record(lambda: self._step([(slice(0, rows), capacity)]))
 
     def answers(self, asks: Iterable[Ask]) -> Iterator[Answer]:
-        """Each answer once it has ended; `asks` is read as rows fall free. Raises DraftpickError
+        """Each answer once it has ended; `asks` is read as rows become free. Raises DraftpickError
         for one that does not fit."""
         left = iter(asks)
         return self.serve(lambda free: list(islice(left, free)))
@@ -249,7 +257,9 @@ class Writer:
             )
 
     def _read(self, prompts: list[tuple[int, ...]], rows: dict[tuple[int, ...], list[int]]) -> None:
-        """prompts: n. rows: those that go on from each."""
+        """prompts: n.
+        rows: those that go on from each.
+        """
         facts, temperatures = [], []
         for which, prompt in enumerate(prompts):
             for row in rows[prompt]:
@@ -295,9 +305,12 @@ class Writer:
         return [(slice(at, min(at + PART, n)), max(reads[at : at + PART])) for at in firsts]
 
     def _step(self, parts: Sequence[Part]) -> Tensor:
-        """The next token of the first rows; those that have ended stay as they are. parts: of these
-        rows, each with how many positions one of its rows at work has at most. Returns which rows
-        go on."""
+        """The next token of the first rows; those that have ended stay as they are.
+
+        parts: of these rows, each with how many positions one of its rows at work has at most.
+
+        Returns which rows go on.
+        """
         n = parts[-1][0].stop
         token, position, alive = self._token[:n], self._position[:n], self._alive[:n]
         lengths = position * alive + 1  # of a row that has ended, next to nothing

@@ -1,6 +1,6 @@
 """Speculative beam search (D20): the k likeliest continuations, several steps to a target pass.
 
-The draft model runs the same search some steps ahead, from the beams as they stand. One target pass
+The draft model runs the same search some steps ahead, from the current beams. One target pass
 scores all that it went through, as a tree over the prompt's cache. The target's own search then
 walks on with those scores until one of its beams was not drafted. Nothing is approximated: beams
 and scores are those of transformers' `generate(num_beams=k, do_sample=False)`, whatever is drafted.
@@ -29,8 +29,10 @@ NEVER = -1e9  # transformers' score of what must not be chosen
 
 @dataclass(frozen=True)
 class Beam:
-    """ids: new tokens. score: the sum of their log-probabilities; of a finished beam, that sum over
-    len(ids) ** length_penalty."""
+    """ids: new tokens.
+    score: the sum of their log-probabilities; of a finished beam, that sum over len(ids) **
+        length_penalty.
+    """
 
     ids: Ids
     score: float
@@ -38,7 +40,9 @@ class Beam:
 
 @dataclass(frozen=True)
 class Found:
-    """beams: the finished ones, the best first. result: the best one as an answer."""
+    """beams: the finished ones, the best first.
+    result: the best one as an answer.
+    """
 
     beams: list[Beam]
     result: DecodeResult
@@ -130,7 +134,9 @@ class BeamSearch:
         if self.draft:
             self.draft.reset(job.prompt_ids)
         tally.prefill_s += tally.clock.lap()
-        walked: list[tuple[int, int]] = []  # each round's first new token, how many drafts stood
+        walked: list[
+            tuple[int, int]
+        ] = []  # each round's first new token, how many drafts were accepted
 
         start = opening(target, job.prompt_ids)
         search = _Search(self.beams, self.length_penalty, start, job.request.sampling, stopper)
@@ -152,9 +158,9 @@ class BeamSearch:
             search.step(tree)
             while not search.over and all(map(tree.has, search.ends)):
                 search.step(tree)
-            stood = search.length - written - 1
-            walked.append((written, stood))
-            self.length.observe(StepStats(len(levels), stood, lap_draft, lap_verify))
+            accepted = search.length - written - 1
+            walked.append((written, accepted))
+            self.length.observe(StepStats(len(levels), accepted, lap_draft, lap_verify))
         target.truncate(len(start))
         ids = stopper.admit(list(search.finished[0].ids))
         tally.accepted = _accepted(walked, len(ids))
@@ -179,7 +185,8 @@ class BeamSearch:
 class _Search:
     """transformers' beam search with early_stopping=False, one step at a time.
 
-    running: the k beams, the best first. finished: the best k that have ended so far.
+    running: the k beams, the best first.
+    finished: the best k that have ended so far.
     """
 
     def __init__(
@@ -266,9 +273,9 @@ def _by_score(beam: Beam) -> float:
 
 
 def _accepted(walked: list[tuple[int, int]], tokens: int) -> list[int]:
-    """At i, how often a step's (i + 1)-th drafted token stood, in an answer of so many tokens."""
-    stood = [0] * max((count for _, count in walked), default=0)
+    """At i, how often a step's (i + 1)-th drafted token was accepted, in so many tokens."""
+    accepted = [0] * max((count for _, count in walked), default=0)
     for start, count in walked:
         for position in range(min(count, tokens - start)):
-            stood[position] += 1
-    return stood
+            accepted[position] += 1
+    return accepted

@@ -1,5 +1,5 @@
 """CALM (D19; Schuster et al., Confident Adaptive Language Modeling): each token leaves the target
-after as many layers as it takes to be sure of it. Lossy, and a baseline: nothing reviews a token
+after as many layers as it takes to be sure of it. Lossy, and a baseline: nothing verifies a token
 that left early, and the layers it skipped hold keys and values of the state at which it left."""
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ CONFIDENCES: dict[str, Callable[[LayeredBackend, Tensor, Tensor], float]] = {
 
 @dataclass(frozen=True)
 class Calm:
-    """confidence: one of CONFIDENCES. threshold: in [0, 1]; a token leaves where its confidence is
-    at least the step's threshold (see `threshold_at`), and at 1 never. decay: how fast thresholds
-    fall, tau in the paper; 0 keeps them.
+    """confidence: one of CONFIDENCES.
+    threshold: in [0, 1]; a token leaves where its confidence is at least the step's threshold (see
+        `threshold_at`), and at 1 never.
+    decay: how fast thresholds are lowered, tau in the paper; 0 keeps them.
 
     The first token is the prompt's own pass's, through all layers. In the result a round is a pass
     of the target, whole or not, and `mean_layers` says how much of it was run.

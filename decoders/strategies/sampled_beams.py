@@ -3,7 +3,7 @@ Transformers via Speculative Decoding", Algorithm 2).
 
 Each beam goes on by a round of speculative sampling, its drafts kept or replaced as always; its
 score grows by log p'(t), t being the token that the target adds to the round and p' what t was
-drawn from. The beam with the best score is the answer. So drafts that stand are not scored, and an
+drawn from. The beam with the best score is the answer. So accepted drafts are not scored, and an
 answer of fewer rounds has the better of it.
 
 It differs from what is printed in two ways. There the search begins with one beam, makes one of
@@ -53,10 +53,10 @@ class SampledBeams(Drafting):
         for beam in range(1 if sampling.greedy else self.beams):
             target.truncate(len(start))
             scored = Scored()
-            how = SpeculativeDecoding(self.name, self.drafter, scored, self.length)
+            strategy = SpeculativeDecoding(self.name, self.drafter, scored, self.length)
             read = job.prefilled if beam == 0 else replace(job.prefilled, prefill_s=0.0)
             quiet = replace(job, prefilled=read, stopper=job.stopper.fresh(), emit=lambda ids: None)
-            result = how.decode(quiet)
+            result = strategy.decode(quiet)
             made.append((float(first[result.ids[0]].log()) + scored.of(result.ids), result))
         best = max(made, key=lambda pair: pair[0])[1]
         job.emit(job.stopper.admit(best.ids))
@@ -75,15 +75,15 @@ class SampledBeams(Drafting):
 
 
 class Scored(Lossless):
-    """Lossless review that keeps log p'(t) of every round."""
+    """Lossless, and keeps log p'(t) of every round."""
 
     def __init__(self) -> None:
         self._rounds: list[float] = []
         self._written = 1  # the prompt's own pass gave the first
 
     def of(self, ids: list[int]) -> float:
-        """The score of an answer. Where it ended inside the last round's draft, that round's t is
-        not in it."""
+        """The score of an answer; where it ended inside the last round's draft, without that
+        round's t."""
         return sum(self._rounds[:-1] if self._written > len(ids) else self._rounds)
 
     def verify(
@@ -95,6 +95,6 @@ class Scored(Lossless):
             target = probabilities(target_logits, sampling)  # [K + 1, V]
             draft = draft_distribution(proposal, target)  # [K, V]
             accepted = torch.tensor(verdict.accepted, device=target.device)
-            law = residual(target[:-1], draft, target, accepted)
-            self._rounds.append(float((law[verdict.next_token] / law.sum()).log()))
+            left = residual(target[:-1], draft, target, accepted)
+            self._rounds.append(float((left[verdict.next_token] / left.sum()).log()))
         return verdict

@@ -23,8 +23,8 @@ from ..verify import Lossless
 
 @dataclass(frozen=True)
 class SequenceCascade(Drafting):
-    """The draft model's answer stands where its probability is at least 1 - alpha: the mean of its
-    tokens' (geometric), or unnormalised, as the paper states it, their product.
+    """The draft model's answer is accepted where its probability is at least 1 - alpha: the mean of
+    its tokens' (geometric), or unnormalised, as the paper states it, their product.
 
     Nothing is emitted before that is known. In the result drafted counts the draft model's tokens;
     accepted is all of them or none.
@@ -43,11 +43,11 @@ class SequenceCascade(Drafting):
         tally.prefill_s += tally.clock.lap()
         answer = self._write(start, sampling, job.stopper.fresh(), job.chance)
         logs = self._log_probabilities(start, answer, sampling)
-        stands = self._certainty(logs) >= 1 - self.alpha
+        accepted = self._certainty(logs) >= 1 - self.alpha
         tally.draft_s += tally.clock.lap()
         calls = self.drafter.calls + 1  # with the pass that scored the answer
         spent = calls * self.drafter.parameters
-        if stands:
+        if accepted:
             job.emit(job.stopper.admit(answer))
             tally.rounds = min(1, len(answer) - 1)  # as if the prompt's pass had given the first
             tally.drafted, tally.accepted = len(answer), [1] * len(answer)

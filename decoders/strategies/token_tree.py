@@ -15,8 +15,9 @@ PROMPT = -1  # the node that stands for the prompt
 
 
 class TokenTree:
-    """after_prompt: [N] logits that follow the prompt, which `backend` has just read. vocab: the
-    part of the target's ids that the backend knows."""
+    """after_prompt: [N] logits that follow the prompt, which `backend` has just read.
+    vocab: the part of the target's ids that the backend knows.
+    """
 
     def __init__(
         self, backend: TreeBackend, after_prompt: Tensor, vocab: DraftVocab | None = None

@@ -1,4 +1,4 @@
-"""Verifiers: what of a draft is kept, and what follows it."""
+"""Verifiers: which drafted tokens are accepted, and the token that follows them."""
 
 from .bild import BiLD
 from .deferral import SpeculativeCascade

@@ -25,11 +25,12 @@ from .step import at, leading, target_distribution, verdict
 class BiLD:
     """The rule that keeps a drafted x while -log p(x) < rollback, p the target's at temperature 1.
 
-    rollback: nats. At 0 nothing stands but what the target would have written, so that its law is
-        kept.
-    keep_argmax: greedy, whether the target's likeliest token stands however surprising it is: to
-        replace it by itself only costs a round. False is Algorithm 1 as printed. Sampled it says
-        nothing: the target's token is drawn from its filtered distribution (section 7.4).
+    rollback: nats. At 0 only what the target would have written is accepted, so that the
+        distribution is the target's.
+    keep_argmax: at temperature 0, whether the target's likeliest token is accepted however
+        surprising it is: to replace it by itself only costs a round. False is Algorithm 1 as
+        printed. Without meaning when sampling: the target's token is then drawn from its filtered
+        distribution (section 7.4).
     """
 
     rollback: float
@@ -45,13 +46,13 @@ class BiLD:
     ) -> Verdict:
         scores = target_logits if target_logits.dtype == torch.float64 else target_logits.float()
         log_probs = scores[:-1].log_softmax(-1).gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
-        stands = -log_probs < self.rollback  # [K]
+        accept = -log_probs < self.rollback  # [K]
         if sampling.greedy:
             target_ids = target_logits.argmax(-1)  # [K + 1]
             if self.keep_argmax:
-                stands = stands | (target_ids[:-1] == proposal.ids)
-            accepted = leading(stands)
+                accept = accept | (target_ids[:-1] == proposal.ids)
+            accepted = leading(accept)
             return verdict(proposal, accepted, at(target_ids, accepted))
-        accepted = leading(stands)
+        accepted = leading(accept)
         own = target_distribution(at(target_logits, accepted).unsqueeze(0), sampling)[0]
         return verdict(proposal, accepted, chance.draw(own))

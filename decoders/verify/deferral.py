@@ -1,13 +1,13 @@
 """Deferral rules (D5-D8; Narasimhan et al., "Faster Cascades via Speculative Decoding", Table 1):
 at each drafted position pi is the draft's distribution or, where the rule defers, the target's.
 
-Every rule is a pure function of four [K, V] distributions: target and draft as they are sampled
-from, scaled and filtered, which pi is made of; target_raw and draft_raw, the models' own confidence
-at temperature 1, which the decision is made by (Remark 3). A model's expected loss is estimated by
-itself: 1 - its greatest probability, or with `log_loss` its entropy in nats (section 3.2).
+Every rule is a pure function of four [K, V] distributions. pi is made of target and draft as they
+are sampled from, scaled and filtered. The decision is made by target_raw and draft_raw, the models'
+own confidence at temperature 1 (Remark 3). A model estimates its expected loss itself: 1 - its
+greatest probability, or with `log_loss` its entropy in nats (section 3.2).
 
-At temperature 0 target and draft are one-hot, so that a position stands unless the rule defers and
-the two models' likeliest tokens differ.
+At temperature 0 target and draft are one-hot, so that a drafted token is accepted unless the rule
+defers and the two models' likeliest tokens differ.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Review with lenience, by a draft model of a draft that the target reviews in its turn (D14; Chen
-et al., "Cascade Speculative Drafting", section 3.1).
+"""Lenient verification inside a cascade, where a draft model verifies what the target then verifies
+again (D14; Chen et al., "Cascade Speculative Drafting", section 3.1).
 
-Sampled: token x, drawn from q, stands with min(1, l p(x) / q(x)); at the first that falls, the next
-token is drawn from norm(max(0, p - q)); when all stand, from p. Greedy: it stands while it is the
-reviewer's argmax or l p(x) >= q(x), p and q being the models' raw probabilities.
+Sampled: token x, drawn from q, is accepted with min(1, l p(x) / q(x)); at the first rejection the
+next token is drawn from norm(max(0, p - q)); when all are accepted, from p. Greedy: x is accepted
+while it is the verifying model's argmax or l p(x) >= q(x), p and q the models' raw probabilities.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from .step import accept_and_resample, acceptance, at, draft_distribution, leadi
 
 
 class Lenient:
-    """lenience: l >= 1. 1 is strict: the reviewer's own law, and greedily its own argmax alone.
+    """lenience: l >= 1. 1 is strict: the verifying model's distribution, and greedily its argmax.
 
-    Its verdicts hold the law of what stands, so that the target's review can be lossless.
+    Its verdicts hold the distribution of what was accepted, which the target's own verification
+    needs to be lossless.
     """
 
     def __init__(self, lenience: float = 1.0) -> None:
@@ -36,18 +37,18 @@ class Lenient:
     ) -> Verdict:
         if sampling.greedy:
             best = target_logits.argmax(-1)  # [K + 1]
-            stands = best[:-1] == proposal.ids
+            accept = best[:-1] == proposal.ids
             if self.needs_raw:
-                stands |= self._likely_enough(proposal, target_logits[:-1])
-            accepted = leading(stands)
+                accept |= self._likely_enough(proposal, target_logits[:-1])
+            accepted = leading(accept)
             return verdict(proposal, accepted, at(best, accepted))
         target = probabilities(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]
         pi = lossy(target[:-1], draft, alpha=1 - 1 / self.lenience)
         made = accept_and_resample(proposal, pi, draft, target, chance)
-        law = torch.cat([reached_law(pi, draft, target[:-1]), target[-1:]])
-        # the last token has its place's law, whether it replaced a draft or follows them all
-        return replace(made, law=law[: made.accepted + 1])
+        distribution = torch.cat([reached_distribution(pi, draft, target[:-1]), target[-1:]])
+        # the last token has its position's, whether it replaces a draft or follows them all
+        return replace(made, distribution=distribution[: made.accepted + 1])
 
     def _likely_enough(self, proposal: Proposal, logits: Tensor) -> Tensor:
         """[K] bool: l p(x) >= q(x)."""
@@ -56,11 +57,11 @@ class Lenient:
         return self.lenience * acceptance(sure, draft, proposal.ids) >= 1
 
 
-def reached_law(pi: Tensor, draft: Tensor, target: Tensor) -> Tensor:
-    """[K, V], the law that accepting and resampling (`step.py`) gives each position it reaches:
-    min(pi, q), and what that leaves over spread as max(0, pi - q). pi need not sum to 1."""
-    stands = torch.minimum(pi, draft)
+def reached_distribution(pi: Tensor, draft: Tensor, target: Tensor) -> Tensor:
+    """[K, V], the distribution that accepting and resampling (`step.py`) gives each position that
+    is reached: min(pi, q), and the rest spread as max(0, pi - q). pi need not sum to 1."""
+    kept = torch.minimum(pi, draft)
     left = (pi - draft).clamp(min=0)
     total = left.sum(-1, keepdim=True)
     spread = torch.where(total > 0, left / total, target)
-    return stands + (1 - stands.sum(-1, keepdim=True)).clamp(min=0) * spread
+    return kept + (1 - kept.sum(-1, keepdim=True)).clamp(min=0) * spread

@@ -1,9 +1,10 @@
-"""Lossless verification: the output's law is the target's (D2; Leviathan et al., Chen et al.).
+"""Lossless verification: the answers are distributed as the target's (D2; Leviathan et al.,
+Chen et al.).
 
-Greedy: a drafted token stands while it is the target's argmax. Sampled: token x stands with
-min(1, p(x) / q(x)); at the first that falls, the next token is drawn from norm(max(0, p - q)); when
-all stand, from p. A draft that was no draw, q(x) = 1, stands while it is what the target draws,
-which is the same law; and the answer is the target's own with that seed.
+Greedy: a drafted token is accepted while it is the target's argmax. Sampled: token x is accepted
+with min(1, p(x) / q(x)); at the first rejection the next token is drawn from norm(max(0, p - q));
+when all are accepted, from p. A deterministic draft, q(x) = 1, is accepted while it is what the
+target draws: the distribution is the same, and the answer is the target's own with that seed.
 """
 
 from __future__ import annotations

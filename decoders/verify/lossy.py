@@ -4,7 +4,7 @@ after Tran-Thien, "An optimal lossy variant of speculative decoding").
 pi = max(min(q, p / (1 - alpha)), p / beta): the draft's q, held between two multiples of the
 target's p. With beta = 1 pi sums to more than 1, and the residual makes up for it. `lossy_star`
 chooses the beta that makes pi sum to 1; `lossy_budget` also chooses alpha, the greatest whose pi
-stays within a KL divergence from p: of all laws within it, pi keeps the most drafts.
+stays within a KL divergence from p. No other pi within it accepts more drafts.
 
 At temperature 0 both distributions are one-hot, and every pi here is the target's.
 """
@@ -93,7 +93,9 @@ class _Breakpoints:
 
     Sorted by log(q / p), the tokens raised to the floor are the first ones and those held at the
     cap the last, so that running sums answer for any mass; between two tokens' ratios floor and cap
-    have a closed form. All float64. least: [K, 1] what must move, the draft's mass where p is 0.
+    have a closed form. All float64.
+
+    least: [K, 1] what must move, the draft's mass where p is 0.
     most: the total variation distance, where pi = p.
     """
 

@@ -1,10 +1,10 @@
 """Accept and resample, towards any distribution (D3; Narasimhan et al., "Faster Cascades via
 Speculative Decoding", Algorithm 4).
 
-A drafted x, drawn from q, stands with min(1, pi(x) / q(x)). At the first that falls the next token
-is drawn from norm(max(0, pi - q)); when all stand, from the target. Where pi sums to 1, that is the
-law of each drafted position; else it is min(pi, q) and what is left over, spread as max(0, pi - q).
-Nothing is read from the device but one small vector.
+A drafted x, drawn from q, is accepted with min(1, pi(x) / q(x)). At the first rejection the next
+token is drawn from norm(max(0, pi - q)); when all are accepted, from the target. Where pi sums to
+1, each drafted position has the distribution pi; else min(pi, q) and what is left over, spread as
+max(0, pi - q). One small vector is all that is read from the device.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ from ..sampling import probabilities
 def accept_and_resample(
     proposal: Proposal, pi: Tensor, draft: Tensor, target: Tensor, chance: Chance
 ) -> Verdict:
-    """pi, draft: [K, V], what is wanted and what the ids were drawn from. target: [K + 1, V]."""
+    """pi, draft: [K, V], what is wanted and what the ids were drawn from.
+
+    target: [K + 1, V].
+    """
     accepted = leading(chance.accept(acceptance(pi, draft, proposal.ids)))
     return verdict(proposal, accepted, chance.draw(residual(pi, draft, target, accepted)))
 
@@ -36,9 +39,9 @@ def at(rows: Tensor, index: Tensor) -> Tensor:
     return rows.index_select(0, index.view(1))[0]
 
 
-def leading(stands: Tensor) -> Tensor:
-    """[K] bool -> [] int64, how many stand before the first that falls."""
-    return stands.long().cumprod(0).sum()
+def leading(accept: Tensor) -> Tensor:
+    """[K] bool -> [] int64, how many are accepted before the first rejection."""
+    return accept.long().cumprod(0).sum()
 
 
 def target_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
@@ -50,7 +53,7 @@ def target_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draft_distribution(proposal: Proposal, like: Tensor) -> Tensor:
-    """[K, V] the law each drafted id was drawn from: a one-hot for a deterministic draft."""
+    """[K, V] what each drafted id was drawn from: a one-hot for a deterministic draft."""
     return one_hot(proposal.ids, like) if proposal.probs is None else proposal.probs.to(like.dtype)
 
 
@@ -67,7 +70,7 @@ def acceptance(pi: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
 
 def residual(pi: Tensor, draft: Tensor, target: Tensor, accepted: Tensor) -> Tensor:
     """[V], unnormalised: max(0, pi - q) at the first rejected position; the target's own
-    distribution where all stood, or where pi exceeds q nowhere, so that nothing is left over."""
+    distribution where all were accepted, or where pi exceeds q nowhere."""
     last, k = at(target, accepted), len(draft)
     if k == 0:
         return last

@@ -1,9 +1,9 @@
 """Lossless verification of a tree: several drafted tokens may follow one (D17).
 
-Greedy: the branch that the target's argmax walks stands. Sampled: a node's children are tried one
-after another. Child x, drawn from q, stands with min(1, p(x) / q(x)); when it falls, p becomes
-norm(max(0, p - q)) for the next child, whose q knows the children before it; when all have fallen,
-the next token is drawn from what is left of p (recursive rejection sampling: Miao et al.,
+Greedy: the branch of the target's argmax is accepted. Sampled: a node's children are tried one
+after another. Child x, drawn from q, is accepted with min(1, p(x) / q(x)); when it is rejected, p
+becomes norm(max(0, p - q)) for the next child, whose q knows the children before it; when all are
+rejected, the next token is drawn from what is left of p (recursive rejection sampling: Miao et al.,
 SpecInfer, multi-step speculative sampling; Yang et al., Multi-Candidate Speculative Decoding). A
 chain is the tree in which no node has a second child.
 """
@@ -26,9 +26,10 @@ class Layout:
     """What a tree's shape alone says, on the device. Row 0 of the target's logits is the newest
     token's, row i + 1 is node i's.
 
-    row: [K] the row that judges each node. line: [K, K] bool, whether node j is node i or one of
-    its ancestors. elder: [K, K] bool, whether j is a sibling of i that is tried before it. ranks:
-    the nodes that are some parent's first child, those that are a second one, and so on.
+    row: [K] the row that judges each node.
+    line: [K, K] bool, whether node j is node i or one of its ancestors.
+    elder: [K, K] bool, whether j is a sibling of i that is tried before it.
+    ranks: the nodes that are some parent's first child, those that are a second one, and so on.
     """
 
     row: Tensor
@@ -54,8 +55,10 @@ def layout(parents: tuple[int, ...], device: torch.device) -> Layout:
 def verify_tree(
     proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
 ) -> Verdict:
-    """As Verifier.verify, for a proposal with parents. target_logits: [K + 1, V], row i + 1 for
-    what follows node i."""
+    """As Verifier.verify, for a proposal with parents.
+
+    target_logits: [K + 1, V], row i + 1 for what follows node i.
+    """
     assert proposal.parents is not None
     ids, tree = proposal.ids, layout(proposal.parents, proposal.ids.device)
     if sampling.greedy:
@@ -74,8 +77,8 @@ def verify_tree(
 
 
 def try_children(target_probs: Tensor, proposal: Proposal, tree: Layout) -> tuple[Tensor, Tensor]:
-    """[K] the probability with which each node stands once its elder siblings have fallen, above 1
-    meaning 1; and [K + 1, V] what is left of each row when all its children have."""
+    """[K] the chance that each node is accepted once its elder siblings are rejected, above 1
+    meaning 1; and [K + 1, V] what is left of each row when all its children are rejected."""
     left = target_probs.clone()
     odds = target_probs.new_empty(len(proposal.ids))
     for nodes in tree.ranks:
@@ -88,13 +91,13 @@ def try_children(target_probs: Tensor, proposal: Proposal, tree: Layout) -> tupl
         odds[nodes] = (p.gather(1, ids) / q.gather(1, ids)).squeeze(1)
         rest = (p - q).clamp(min=0)
         mass = rest.sum(-1, keepdim=True)
-        left[rows] = torch.where(mass > 0, rest / mass, p)  # p == q: no child falls
+        left[rows] = torch.where(mass > 0, rest / mass, p)  # p == q: no child is rejected
     return odds, left
 
 
-def path(stands: Tensor, tree: Layout) -> Tensor:
-    """[K] bool: the nodes on the path, given which would stand when tried."""
-    first = stands & ~(tree.elder & stands).any(1)
+def path(accept: Tensor, tree: Layout) -> Tensor:
+    """[K] bool: the nodes on the path, given which would be accepted when tried."""
+    first = accept & ~(tree.elder & accept).any(1)
     return (first | ~tree.line).all(1)
 
 

@@ -31,9 +31,9 @@ class WheelFile:
 class ModelCard:
     """One line of `draftpick models`.
 
-    kind: target, drafter, exit, recurrent, bigram or embedder. size_bytes: what lies on disk, or
-    what will be fetched. acceptance: task -> share of held-out greedy tokens of the target that it
-    predicts.
+    kind: target, drafter, exit, recurrent, bigram or embedder.
+    size_bytes: what lies on disk, or what will be fetched.
+    acceptance: task -> share of held-out greedy tokens of the target that it predicts.
     """
 
     name: str

@@ -63,8 +63,10 @@ def from_gguf(gguf: Path) -> Path:
 
 
 def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
-    """`folder`, made first where it is not there whole. make: (scratch, folder to fill) -> what it
-    was made of."""
+    """`folder`, made first where it is not there whole.
+
+    make: (scratch, folder to fill) -> what it was made of.
+    """
     if (folder / "complete.json").is_file():
         return folder
     try:

@@ -27,14 +27,14 @@ def scaling_of(gguf: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     reader = GGUFReader(gguf)
     fields = {name.partition(".")[2]: field for name, field in reader.fields.items()}
 
-    def told(name: str) -> Any:
+    def stored(name: str) -> Any:
         return fields[name].contents() if name in fields else None
 
-    kind = told("rope.scaling.type") or "none"
+    kind = stored("rope.scaling.type") or "none"
     if kind in ("linear", "yarn"):
-        original = told("rope.scaling.original_context_length")
+        original = stored("rope.scaling.original_context_length")
         known = {} if original is None else {"original_max_position_embeddings": original}
-        return {"rope_type": kind, "factor": told("rope.scaling.factor"), **known}
+        return {"rope_type": kind, "factor": stored("rope.scaling.factor"), **known}
     if kind != "none":
         raise DraftpickError(f"positions scaled by {kind!r} are not supported")
     tensors = {tensor.name: tensor.data for tensor in reader.tensors}

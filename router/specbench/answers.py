@@ -36,8 +36,9 @@ def write_answers(folder: Path, target: str, rows: Sequence[Row]) -> list[Path]:
 def accept_lengths(result: DecodeResult) -> list[int]:
     """Tokens that each round gave, the target's own included, the longest first.
 
-    Rebuilt from how often each position stood, so the rounds' order is not kept. A last round
-    that ends inside its draft gives no token of the target's own: one length is lowered for it.
+    Rebuilt from how often each position was accepted, so the rounds' order is not kept. A last
+    round that ends inside its draft gives no token of the target's own: one length is lowered for
+    it.
     """
     at_least = [result.rounds, *result.accepted_per_position, 0]  # rounds with n or more accepted
     lengths = [

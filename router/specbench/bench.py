@@ -43,7 +43,9 @@ def specbench(
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
     Returns the summary. Killed and started again with the same settings it goes on, with more
-    questions too; other settings raise DraftpickError. ask: False sums up what `out` holds of them.
+    questions too; other settings raise DraftpickError.
+
+    ask: False sums up what `out` holds of them.
     """
     settings, rows = ask_all(
         router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,

@@ -28,21 +28,27 @@ class Pair:
 class Cell:
     """A method on a task (or overall). Sums run over the questions that both sides answered.
 
-    questions, tokens: how many; tokens count the end-of-sequence token. tokens_per_s: over all wall
-    seconds, the prefill and the choice of the arm included. speedup_vs_ar: ratio of tokens_per_s
-    to the baseline's on the same questions; ci95 its bootstrap interval over questions. Long
-    answers weigh more in it. speedup_mean_over_tasks: the plain mean of the tasks' own, as
-    averages in papers' tables usually are; speedup_mean_over_questions: of the questions' own.
+    questions, tokens: how many; tokens count the end-of-sequence token.
+    tokens_per_s: over all wall seconds, the prefill and the choice of the arm included.
+    speedup_vs_ar: ratio of tokens_per_s to the baseline's on the same questions; ci95 its bootstrap
+        interval over questions. Long answers weigh more in it.
+    speedup_mean_over_tasks: the plain mean of the tasks' own, as averages in papers' tables usually
+        are.
+    speedup_mean_over_questions: the plain mean of the questions' own.
     decode_*: the same without the prefill (and without the token that it gives).
     speedup_official: Spec-Bench's own formula, which counts the baseline's tokens after
-    re-tokenising stripped text. mean_accepted: tokens a round, the target's own included.
-    acceptance_rate: accepted over drafted. target_calls_per_token: prefills included.
-    *_share: of all seconds that the engine accounts for; policy_share: embedding and policy.
+        re-tokenising stripped text.
+    mean_accepted: tokens a round, the target's own included.
+    acceptance_rate: accepted over drafted.
+    target_calls_per_token: prefills included.
+    *_share: of all seconds that the engine accounts for.
+    policy_share: embedding and policy.
     quality: 0 to 1 by quality_measure, for `overall` the mean over tasks.
-    looping_share: answers that end in a repeated n-gram. speedup_without_loops: over questions
-    where neither side loops. differs_from_ar: answers whose ids differ from the baseline's on
-    the same prompt, of `compared` (None when sampling): for a lossless arm these are near-ties
-    that low precision rounds the other way.
+    looping_share: answers that end in a repeated n-gram.
+    speedup_without_loops: over questions where neither side loops.
+    differs_from_ar: answers whose ids differ from the baseline's on the same prompt, of `compared`
+        (None when sampling): for a lossless arm these are near-ties that low precision rounds the
+        other way.
     """
 
     questions: int

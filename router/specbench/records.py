@@ -74,7 +74,11 @@ class Answer:
 
 @dataclass(frozen=True)
 class Row:
-    """One question. order: the methods as they ran. tstamp: Unix seconds at its end."""
+    """One question.
+
+    order: the methods as they ran.
+    tstamp: Unix seconds at its end.
+    """
 
     question_id: str
     task: str

@@ -89,9 +89,11 @@ def run(
 ) -> list[Row]:
     """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
 
-    For each question the methods run in an order drawn from the seed and the question's id, so
-    heat and noise of the machine fall on all alike. A method that fails gets an error in its
-    answer, and the run goes on. advance: called after each question.
+    For each question the methods run in an order drawn from the seed and the question's id, so heat
+    and noise of the machine fall on all alike. A method that fails gets an error in its answer, and
+    the run goes on.
+
+    advance: called after each question.
     """
     done = {row.question_id for row in journal.rows}
     waiting = _in_turn([question for question in questions if question.id not in done])

@@ -43,7 +43,7 @@ def summarise(
 ) -> dict[str, Any]:
     """The object that summary.json holds. about: settings, hardware and versions, passed through.
 
-    Under `arms.<name>`, `routed` and `oracle` stands a cell for `overall` and for each task; a
+    Under `arms.<name>`, `routed` and `oracle` is a cell for `overall` and for each task; a
     cell's fields are those of `metrics.Cell`. `routed` and what follows from it are None where no
     policy ran.
     """

@@ -24,9 +24,10 @@ MOST_DRAFTERS = 3  # every split of the draft among them is looked at
 
 @dataclass(frozen=True)
 class DrafterFigures:
-    """acceptance: share of its tokens that stand, each for itself. cost: one drafted token, in
-    target passes of one token. verify: at k, the target pass over k + 1 tokens in the same unit;
-    None takes 1 for all."""
+    """acceptance: share of its tokens that are accepted, each for itself.
+    cost: one drafted token, in target passes of one token.
+    verify: at k, the target pass over k + 1 tokens in the same unit; None takes 1 for all.
+    """
 
     name: str
     acceptance: float
@@ -67,7 +68,7 @@ def from_numbers(acceptances: Sequence[float], costs: Sequence[float]) -> list[D
 
 
 def parameter_costs(parameters: Sequence[float]) -> list[float]:
-    """Each drafter's parameters over the target's, which stands first (the costs of SWI)."""
+    """Each drafter's parameters over the target's, the target first (the costs of SWI)."""
     target, *drafters = parameters
     if target <= 0 or not drafters:
         raise DraftpickError(
@@ -105,7 +106,8 @@ def from_costs(arm: str, acceptance: float, costs: Costs, longest: int) -> Draft
 def measured_acceptance(
     engine: Engine, arm: str, queries: Sequence[Query], max_new_tokens: int
 ) -> float:
-    """The share of single drafted tokens that stand, over answers to the queries' first turns."""
+    """The share of single drafted tokens that are accepted, over answers to the queries' first
+    turns."""
     from decoders.records import Request
 
     request = Request(max_new_tokens)
@@ -132,7 +134,7 @@ def acceptance_of(results: Iterable[DecodeResult]) -> float:
 
 
 def load_single(options: EngineOptions, arm: str) -> Engine:
-    """An engine with that arm alone, drafting one token a round so that each stands for itself."""
+    """An engine with that arm alone, drafting one token a round so that each is judged alone."""
     from decoders.arms import DraftingRecipe, LengthRecipe
     from decoders.engine import Engine
 

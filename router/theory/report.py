@@ -24,10 +24,10 @@ def report(
         found["horizontal"] = {"lengths": list(lengths), "speedup": gain}
     if inner_acceptance is not None:
         first, second = drafters[:2]
-        (reviews, k), gain = best_vertical(
+        (verifications, k), gain = best_vertical(
             first.acceptance, inner_acceptance, first.cost, second.cost, longest
         )
-        found["vertical"] = {"reviews": reviews, "k": k, "speedup": gain}
+        found["vertical"] = {"reviews": verifications, "k": k, "speedup": gain}
     return found
 
 
@@ -81,7 +81,7 @@ def _cascade_table(found: dict[str, Any]) -> Table:
     table.add_row("horizontal cascade", f"{tokens} tokens", f"{across['speedup']:.2f}x")
     if "vertical" in found:
         up = found["vertical"]
-        lengths = f"{up['reviews']} reviews of {up['k']}"
+        lengths = f"{up['reviews']} verifications of {up['k']}"
         if not up["k"]:
             lengths = f"{up['reviews']} tokens; no inner draft pays"
         table.add_row("vertical cascade", lengths, f"{up['speedup']:.2f}x")

@@ -34,7 +34,7 @@ agreement with the target's own greedy answer.
   arms:                        # optional: single points beside the curves
     copying: {kind: max_gram, drafter: bigram}
 
-Stopped at any moment and started again with the same options, it goes on. DIR holds tradeoff.md,
+Re-run the same command to resume a run that was stopped. DIR holds tradeoff.md,
 tradeoff.json and tradeoff.png, and arms.yaml: every point as an arm, for --config of the other
 commands. The run is kept in MLflow.
 
@@ -55,7 +55,9 @@ def mount(app: typer.Typer) -> None:
 def tradeoff(
     *,
     sweep: Annotated[Path, typer.Argument(metavar="YAML", help="The sweep file.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where to write; gone on with.")],
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder to write into; re-run to resume.")
+    ],
     questions: Questions = None,
     limit: Limit = None,
     tasks: Tasks = None,
@@ -75,7 +77,7 @@ def tradeoff(
     from .run import tradeoff as run
     from .sweep import load_sweep
 
-    # Mistakes that need no model are told before one is loaded.
+    # Mistakes that need no model are reported before one is loaded.
     request = replace(request, seed=seed)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     swept = load_sweep(sweep)

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Measured:
-    """settings: all that two parts of the run share. rows: a question each, with every arm's
-    answer. points: every arm, overall and by task."""
+    """settings: all that two parts of the run share.
+    rows: a question each, with every arm's answer.
+    points: every arm, overall and by task.
+    """
 
     settings: dict[str, Any]
     rows: list[Row]
@@ -43,8 +45,12 @@ def measure(
     """Every arm of the engine on every question, paired, interleaved, journaled in `folder`.
 
     Killed and started again with the same settings it goes on, with more questions too; other
-    settings raise DraftpickError. ask: False takes the questions that were asked before. Where
-    answers are sampled the target is asked once more for its greedy ones, into `folder`/greedy.
+    settings raise DraftpickError.
+
+    ask: False takes the questions that were asked before.
+
+    Where answers are sampled the target is asked once more for its greedy ones, into
+    `folder`/greedy.
     """
     router = Router(engine, None)
     settings, rows = ask_all(router, questions, request, folder, seed=seed, ask=ask, quiet=quiet)

@@ -21,9 +21,10 @@ class Point:
     """An arm on a task, or on all questions ("overall").
 
     latency: its wall seconds over those of the target alone on the same questions, prefill
-    included; latency_ci95 its bootstrap interval over questions. quality: by measure, 0 to 1:
-    agreement is the ROUGE-L likeness to the target's own greedy answer, the others compare with
-    references and are there where the task has such. cell: all else that was measured.
+        included; latency_ci95 its bootstrap interval over questions.
+    quality: by measure, 0 to 1: agreement is the ROUGE-L likeness to the target's own greedy
+        answer, the others compare with references and are there where the task has such.
+    cell: all else that was measured.
     """
 
     arm: str
@@ -44,8 +45,11 @@ def points_of(
     samples: int = BOOTSTRAP_SAMPLES,
 ) -> list[Point]:
     """Every arm's points: overall, then the tasks that were asked. An arm has none where each of
-    its answers failed. greedy_answers: the target's first-turn answer at temperature 0, by
-    question id; likeness is judged where there is one."""
+    its answers failed.
+
+    greedy_answers: the target's first-turn answer at temperature 0, by question id; likeness is
+        judged where there is one.
+    """
     arms = list(dict.fromkeys(arm for row in rows for arm in row.answers))
     tasks = ordered(row.task for row in rows)
     made = []

@@ -40,8 +40,11 @@ class _SweepFile(Strict):
 
 @dataclass(frozen=True)
 class Curve:
-    """A swept template. arms: the name of each value's arm, in the order of `values`. field: the
-    path of what is swept, "" for a single arm that is not."""
+    """A swept template.
+
+    arms: the name of each value's arm, in the order of `values`.
+    field: the path of what is swept, "" for a single arm that is not.
+    """
 
     name: str
     field: str
@@ -57,8 +60,10 @@ class Curve:
 
 @dataclass(frozen=True)
 class Sweep:
-    """curves: in the file's order, single arms last. arms: a recipe for every point, and the
-    autoregressive one. plugins: modules that the file names."""
+    """curves: in the file's order, single arms last.
+    arms: a recipe for every point, and the autoregressive one.
+    plugins: modules that the file names.
+    """
 
     curves: tuple[Curve, ...]
     arms: dict[str, ArmRecipe]
@@ -77,7 +82,7 @@ def load_sweep(path: Path) -> Sweep:
     for name, template in declared.sweep.items():
         points = {f"{name}@{_short(value)}": value for value in template.values}
         if len(points) < len(template.values):
-            mistakes.append(f"sweep.{name}.values: a value stands there twice")
+            mistakes.append(f"sweep.{name}.values: a value is there twice")
         for arm, value in points.items():
             if arm in bodies:
                 mistakes.append(f"arms.{arm}: that is a point of the sweep; choose another name")

@@ -17,7 +17,7 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from collect.align import course, recurrent
-from collect.align.distil import distilled, law, pieces, step_weights
+from collect.align.distil import distilled, distribution, pieces, step_weights
 from collect.align.flat import Stream, flatten, on_device, order
 from collect.align.held_out import HeldOut
 from collect.align.recurrent import SOFTER, Lesson, disturbed, new_cell, train
@@ -103,7 +103,7 @@ def a_cell(teacher: Teacher, seed: int = 0) -> RecurrentCell:
     return cell
 
 
-def laws(model: Any, text: np.ndarray) -> Tensor:
+def distributions(model: Any, text: np.ndarray) -> Tensor:
     """[T, V] of the next token after each."""
     with torch.no_grad():
         return model(torch.from_numpy(text.astype(np.int64))[None]).logits[0].softmax(-1)
@@ -125,7 +125,7 @@ def slow_loss(
         ids = torch.from_numpy(text.astype(np.int64))
         with torch.no_grad():
             final = model.model(ids[None])[0][0]  # [T, d], normed
-        p_all = laws(model, text)[:, vocab.to_target]
+        p_all = distributions(model, text)[:, vocab.to_target]
         for start in range(len(ids)):
             state = final[start]
             for step in range(1, recipe.steps + 1):
@@ -176,12 +176,12 @@ def test_the_gradient_is_that_of_the_loss() -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_nothing_is_lost_where_the_laws_are_one() -> None:
+def test_nothing_is_lost_where_the_distributions_are_one() -> None:
     logits = torch.randn(4, 6)
     weight = torch.ones(4)
-    loss, gradient = pieces(*law(logits), logits + 3, weight, 0.0)
+    loss, gradient = pieces(*distribution(logits), logits + 3, weight, 0.0)
     assert abs(float(loss)) < 1e-5 and float(gradient.abs().max()) < 1e-6
-    loss, _ = pieces(*law(logits), logits + 3, weight, 0.5)  # which has a kink there
+    loss, _ = pieces(*distribution(logits), logits + 3, weight, 0.5)  # which has a kink there
     assert abs(float(loss)) < 1e-5
 
 
@@ -306,7 +306,7 @@ def slow_overlap(
         state = cell(final[known - 1], teacher.embedding[ids[known]])
         q = torch.zeros(43)
         q[vocab.to_target] = (teacher.head[vocab.to_target] @ cell.read(state)).softmax(-1)
-        found.append(float(torch.minimum(laws(model, text)[known], q).sum()))
+        found.append(float(torch.minimum(distributions(model, text)[known], q).sum()))
     return found
 
 

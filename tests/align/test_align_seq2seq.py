@@ -161,17 +161,17 @@ def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
 
 
 def accepted(target: Path, exit_: Path) -> float:
-    """Share of drafts that stand on unseen prompts; the answers are the target's own."""
+    """Share of drafts accepted on unseen prompts; the answers are the target's own."""
     arms = exit_.parent / "arms.yaml"
     arms.write_text(f"arms:\n  mine:\n    kind: early_exit\n    drafter: {exit_}\n")
     engine = Engine.load(str(target), arms, dtype="float32", device="cpu")
-    stood = drafted = 0
+    accepted = drafted = 0
     for i in range(20):
         ids = engine.encode_chat([{"role": "user", "content": f"w{i} w{i + 9} w3"}])
         alone, mine = (engine.decode(name, ids, Request(10)) for name in engine.arm_names)
         assert alone.ids == mine.ids
-        stood, drafted = stood + mine.accepted, drafted + mine.drafted
-    return stood / drafted
+        accepted, drafted = accepted + mine.accepted, drafted + mine.drafted
+    return accepted / drafted
 
 
 def test_a_lens_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Path]) -> None:

@@ -241,7 +241,7 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
 
 def test_a_changed_query_is_refused(tmp_path: Path) -> None:
     sweep(FakeEngine(), [Query("q", "qa", ("one",))], tmp_path, OPTIONS)
-    with pytest.raises(DraftpickError, match=r"'q' stands in .* with another text"):
+    with pytest.raises(DraftpickError, match=r"'q' is in .* with another text"):
         sweep(FakeEngine(), [Query("q", "qa", ("two",))], tmp_path, OPTIONS)
 
 

@@ -11,10 +11,10 @@ from decoders.protocols import Backend, Drafter, DraftLength
 
 
 def vertical(
-    reviewer: Backend, inner: Drafter, length: DraftLength | int = 2, lenience: float = 1.0
+    verifier_model: Backend, inner: Drafter, length: DraftLength | int = 2, lenience: float = 1.0
 ) -> VerticalDrafter:
     rule = FixedLength(length) if isinstance(length, int) else length
-    return VerticalDrafter(reviewer, inner, rule, lenience)
+    return VerticalDrafter(verifier_model, inner, rule, lenience)
 
 
 def hierarchy(middle: Backend, small: Drafter, length: int = 2) -> VerticalDrafter:
@@ -22,6 +22,6 @@ def hierarchy(middle: Backend, small: Drafter, length: int = 2) -> VerticalDraft
 
 
 def part_of_vocabulary(kept: list[int], target_vocab: int, seed: int) -> MappedBackend:
-    """A reviewer over a part of the target's vocabulary."""
+    """A verifying model over a part of the target's vocabulary."""
     vocab = DraftVocab(kept, target_vocab)
     return MappedBackend(ToyBackend.random(vocab.size, seed, 1.0), vocab)

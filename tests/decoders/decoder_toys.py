@@ -200,7 +200,7 @@ def recurrent(target: StateBackend, seed: int, vocab: DraftVocab | None = None) 
 # -- running the shipped loop ---------------------------------------------------------------------
 
 
-def method(
+def speculative(
     drafter: Drafter, length: DraftLength | int = 2, verifier: Verifier | None = None
 ) -> SpeculativeDecoding:
     rule = FixedLength(length) if isinstance(length, int) else length
@@ -213,12 +213,12 @@ def greedy(k: int) -> DraftRequest:
 
 
 def autoregressive() -> SpeculativeDecoding:
-    return method(NullDrafter(CPU), 0)
+    return speculative(NullDrafter(CPU), 0)
 
 
 def run(
     target: Backend,
-    how: Strategy,
+    strategy: Strategy,
     prompt: list[int],
     request: Request,
     *,
@@ -230,7 +230,7 @@ def run(
     prefilled = target.prefill(prompt)
     stopper = Stopper(request, eos_ids, tokenizer)
     chance = chance or Generator(CPU, request.seed)
-    return how.decode(Job(target, prompt, prefilled, request, stopper, chance, emit))
+    return strategy.decode(Job(target, prompt, prefilled, request, stopper, chance, emit))
 
 
 class ListedLengths:
@@ -283,7 +283,7 @@ def hybrid(
 ) -> HybridDrafter:
     """Copies after single tokens too; a pass costs the same at every width unless told."""
     chances, passes = CopyChances(), passes or PassCosts((1.0,) * 32)
-    copying = MaxGramDrafter(CPU, shortest=1, passes=passes, stands=chances)
+    copying = MaxGramDrafter(CPU, shortest=1, passes=passes, acceptance=chances)
     return HybridDrafter(copying, chances, model, passes, draft_cost)
 
 
@@ -329,9 +329,9 @@ class Walk:
         pass
 
     def accept(self, probability: Tensor) -> Tensor:
-        """One choice a token, the later ones too: the loop may not look at them after a fall."""
-        stands = [self._choose([1 - p, p]) == 1 for p in probability.clamp(max=1).tolist()]
-        return torch.tensor(stands, dtype=torch.bool)
+        """One choice a token, the later ones too: nothing may look past a rejected one."""
+        accepted = [self._choose([1 - p, p]) == 1 for p in probability.clamp(max=1).tolist()]
+        return torch.tensor(accepted, dtype=torch.bool)
 
 
 def every_outcome(once: Callable[[Chance], Any]) -> Iterator[tuple[float, Any]]:
@@ -352,20 +352,24 @@ def every_outcome(once: Callable[[Chance], Any]) -> Iterator[tuple[float, Any]]:
             return
 
 
-Law = dict[tuple[int, ...], float]
+Distribution = dict[tuple[int, ...], float]
 
 
-def loop_law(
-    target: Backend, how: Strategy, prompt: list[int], request: Request, eos: tuple[int, ...] = ()
-) -> Law:
-    """The exact law of the answers that a shipped strategy gives, the loop's or another's."""
-    law: Law = defaultdict(float)
+def loop_distribution(
+    target: Backend,
+    strategy: Strategy,
+    prompt: list[int],
+    request: Request,
+    eos: tuple[int, ...] = (),
+) -> Distribution:
+    """The exact distribution of a shipped strategy's answers, the loop's or another's."""
+    distribution: Distribution = defaultdict(float)
     outcomes = every_outcome(
-        lambda chance: run(target, how, prompt, request, eos_ids=eos, chance=chance).ids
+        lambda chance: run(target, strategy, prompt, request, eos_ids=eos, chance=chance).ids
     )
     for weight, ids in outcomes:
-        law[tuple(ids)] += weight
-    return law
+        distribution[tuple(ids)] += weight
+    return distribution
 
 
 def transformers_filters(sampling: Sampling) -> LogitsProcessorList:
@@ -381,19 +385,19 @@ def transformers_filters(sampling: Sampling) -> LogitsProcessorList:
     return made
 
 
-def reference_law(
+def reference_distribution(
     next_logits: Callable[[list[int]], Tensor],
     prompt: list[int],
     request: Request,
     eos: tuple[int, ...] = (),
-) -> Law:
-    """The target's own law, from its next-token logits and transformers' filters alone."""
+) -> Distribution:
+    """The target's own distribution, from its next-token logits and transformers' filters alone."""
     filters = transformers_filters(request.sampling)
-    law: Law = {}
+    distribution: Distribution = {}
 
     def go_on(made: tuple[int, ...], weight: float) -> None:
         if len(made) == request.max_new_tokens or (made and made[-1] in eos):
-            law[made] = weight
+            distribution[made] = weight
             return
         context = [*prompt, *made]
         scores = filters(torch.tensor([context]), next_logits(context).unsqueeze(0))
@@ -402,9 +406,9 @@ def reference_law(
                 go_on((*made, token), weight * p)
 
     go_on((), 1.0)
-    return law
+    return distribution
 
 
-def distance(one: Law, other: Law) -> float:
+def distance(one: Distribution, other: Distribution) -> float:
     """The greatest difference in any answer's probability."""
     return max(abs(one.get(ids, 0.0) - other.get(ids, 0.0)) for ids in {*one, *other})

@@ -116,7 +116,7 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
         (
             f"arms: {{a: {{kind: horizontal, parts: [{{{SMALL}}}, {{kind: early_exit, layer: 2, "
             "branch: [3]}]}}",
-            "branch: leave it out; only the target reviews a tree",
+            "branch: leave it out; only the target verifies a tree",
         ),
         (
             "arms: {a: {kind: early_exit, layer: 2, branch: [3], verifier: {rule: chow, "

@@ -16,13 +16,13 @@ from decoder_toys import (
     grown,
     hybrid,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     recurrent,
     reduced,
     run,
+    speculative,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -71,7 +71,7 @@ def test_a_replay_equals_the_loop(
     name: str, seed: int, prompt: list[int], k: int, most: int, eos: tuple[int, ...]
 ) -> None:
     target, drafter = ToyBackend.random(4, seed), TOYS[name]()
-    result = run(target, method(drafter, k), prompt, Request(most), eos_ids=eos)
+    result = run(target, speculative(drafter, k), prompt, Request(most), eos_ids=eos)
 
     def draft(at: int, count: int) -> list[int]:
         read = prompt + result.ids[:at]
@@ -214,12 +214,12 @@ def test_sampling_in_a_batch_follows_its_seed(engine: Engine) -> None:
     assert all(not set(ids[:-1]) & set(EOS) for ids in one)
 
 
-def test_a_sampled_batch_has_the_target_s_law(engine: Engine) -> None:
+def test_a_sampled_batch_has_the_target_s_distribution(engine: Engine) -> None:
     prompt = PROMPTS[1]
     out = batch_of(engine).target([prompt] * 4000, 1, 1.5, 3).ids
     counts = np.bincount([ids[0] for ids in out], minlength=16) / 4000
-    law = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
-    np.testing.assert_allclose(counts, law, atol=0.03)
+    distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
+    np.testing.assert_allclose(counts, distribution, atol=0.03)
 
 
 def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
@@ -227,8 +227,8 @@ def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
     out = batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
     assert out == batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids
     counts = np.bincount([ids[0] for ids in out], minlength=16) / n
-    law = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
-    np.testing.assert_allclose(counts, law, atol=0.04)
+    distribution = (engine.prefill(prompt).logits / 1.5).softmax(-1).numpy()
+    np.testing.assert_allclose(counts, distribution, atol=0.04)
 
 
 def test_prompts_are_checked_before_anything_runs(engine: Engine) -> None:
@@ -296,8 +296,8 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
 def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: Engine) -> None:
     """A draft of one token every round: accepted exactly where the drafter agrees."""
-    how = engine.strategy(name)
-    single = SpeculativeDecoding(name, how.drafter, how.verifier, FixedLength(1))
+    strategy = engine.strategy(name)
+    single = SpeculativeDecoding(name, strategy.drafter, strategy.verifier, FixedLength(1))
     for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
         agree = batch_of(engine).teacher_forced(name, [prompt], [answer])[0].agree
         result = run(engine.target, single, prompt, Request(len(answer), eos_ids=()))
@@ -372,11 +372,11 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
 ) -> None:
     """What it drafted in vain before them is forgotten."""
     engine = make_engine(tiny)
-    how = SpeculativeDecoding(
+    strategy = SpeculativeDecoding(
         name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern)
     )
-    engine._strategies[name] = how
-    alone = Alone(how.drafter, engine.target)
+    engine._strategies[name] = strategy
+    alone = Alone(strategy.drafter, engine.target)
     for prompt in PROMPTS:
         result = engine.decode(name, prompt, Request(20, eos_ids=()))
         context = prompt + result.ids
@@ -387,7 +387,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
             assert engine.target.length == len(prompt) + at - 1  # as before any round
             return made
 
-        forced = replay(result.ids, draft, how.length, [])
+        forced = replay(result.ids, draft, strategy.length, [])
         assert (forced.rounds, forced.drafted, forced.accepted) == (
             result.rounds,
             result.drafted,
@@ -425,7 +425,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     every: bool, tiny: Tiny, engine: Engine
 ) -> None:
     """Alone and at each token it is the chain that the same model drafts; its rounds are those of
-    the loop, where side branches stand too."""
+    the loop, where side branches are accepted too."""
     trees, answers = make_engine(tiny), one_by_one(engine, 20)
     model = native(tiny(seed=0, num_hidden_layers=2))
     drafter = grown(model, None, TreeShape((3, 2), every), trees.target.context)

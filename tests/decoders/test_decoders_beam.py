@@ -67,7 +67,7 @@ def theirs(
 
 
 def search(
-    how: BeamSearch,
+    strategy: BeamSearch,
     target: TreeBackend,
     prompt: list[int],
     request: Request,
@@ -75,7 +75,9 @@ def search(
 ) -> Found:
     prefilled, stopper = target.prefill(prompt), Stopper(request, eos)
     chance = Generator(CPU, 0)  # a beam search draws nothing
-    return how.search(Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None))
+    return strategy.search(
+        Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
+    )
 
 
 def same(found: Found, expected: list[tuple[list[int], float]]) -> None:
@@ -110,8 +112,8 @@ def test_beams_and_scores_are_transformers(
     draft = native(tiny(seed=seed + 20, num_hidden_layers=2))
     for prompt in PROMPTS:
         expected = theirs(model, prompt, beams, 12, length_penalty=penalty)
-        for how in (plain(beams, penalty), drafted(draft, beams, 3, penalty)):
-            same(search(how, target, prompt, Request(12)), expected)
+        for strategy in (plain(beams, penalty), drafted(draft, beams, 3, penalty)):
+            same(search(strategy, target, prompt, Request(12)), expected)
 
 
 @pytest.mark.parametrize(("seed", "beams", "penalty"), CASES)
@@ -122,8 +124,11 @@ def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> No
     for eos in ((likeliest[-1],), (likeliest[2], 9), (2, 7, 11)):
         for prompt in PROMPTS[:2]:
             expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
-            for how in (plain(beams, penalty), drafted(target_twin(tiny, seed), beams, 3, penalty)):
-                found = search(how, target, prompt, Request(12), eos)
+            for strategy in (
+                plain(beams, penalty),
+                drafted(target_twin(tiny, seed), beams, 3, penalty),
+            ):
+                found = search(strategy, target, prompt, Request(12), eos)
                 same(found, expected)
                 assert found.result.ids == expected[0][0]
                 ends = found.result.ids[-1] in eos
@@ -133,15 +138,15 @@ def test_beams_that_end(seed: int, beams: int, penalty: float, tiny: Tiny) -> No
 
 
 def target_twin(tiny: Tiny, seed: int) -> TreeBackend:
-    """A draft model that is the target itself: as much stands as can."""
+    """A draft model that is the target itself: as much is accepted as can be."""
     return native(tiny(seed=seed))
 
 
 def test_one_beam_is_greedy(tiny: Tiny) -> None:
     target, model = native(tiny()), transformers_model(tiny())
-    for how in (plain(1), drafted(native(tiny(seed=5, num_hidden_layers=2)), 1)):
+    for strategy in (plain(1), drafted(native(tiny(seed=5, num_hidden_layers=2)), 1)):
         for prompt in PROMPTS:
-            assert search(how, target, prompt, Request(20)).result.ids == generate(
+            assert search(strategy, target, prompt, Request(20)).result.ids == generate(
                 model, prompt, 20
             )
 
@@ -151,16 +156,16 @@ def test_a_repetition_penalty(tiny: Tiny) -> None:
     for penalty in (1.4, 0.8):
         request = Request(10, Sampling(repetition_penalty=penalty))
         expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
-        for how in (plain(3), drafted(target_twin(tiny, 1), 3)):
-            same(search(how, target, PROMPTS[1], request), expected)
+        for strategy in (plain(3), drafted(target_twin(tiny, 1), 3)):
+            same(search(strategy, target, PROMPTS[1], request), expected)
 
 
 def test_fewer_tokens_than_candidates(tiny: Tiny) -> None:
     """The first step has three continuations for four beams; transformers fills up with doubles."""
     folder = tiny(seed=3, vocab_size=3)
     target, model = native(folder), transformers_model(folder)
-    for how in (plain(4), drafted(native(folder), 4, 2)):
-        same(search(how, target, [1, 2], Request(8)), theirs(model, [1, 2], 4, 8))
+    for strategy in (plain(4), drafted(native(folder), 4, 2)):
+        same(search(strategy, target, [1, 2], Request(8)), theirs(model, [1, 2], 4, 8))
 
 
 def test_transformers_backends(tiny: Tiny) -> None:
@@ -203,8 +208,8 @@ def test_an_encoder_decoder(
         for eos in ((), (likely[-1],), (likely[2], 9)):
             expected = theirs(model, prompt, beams, 12, eos, length_penalty=penalty)
             for draft in (None, small, twin):
-                how = drafted(draft, beams, 3, penalty) if draft else plain(beams, penalty)
-                found = search(how, target, prompt, Request(12), eos)
+                strategy = drafted(draft, beams, 3, penalty) if draft else plain(beams, penalty)
+                found = search(strategy, target, prompt, Request(12), eos)
                 same(found, expected)
                 assert found.result.prompt_ids == prompt
                 assert target.length == 1  # nothing of the search is left
@@ -220,8 +225,8 @@ def test_an_encoder_decoder_s_repetition_penalty(tiny_t5: Tiny) -> None:
     for penalty in (1.4, 0.8):
         request = Request(10, Sampling(repetition_penalty=penalty))
         expected = theirs(model, PROMPTS[1], 3, 10, repetition_penalty=penalty)
-        for how in (plain(3), drafted(seq2seq(tiny_t5(seed=1)), 3)):
-            same(search(how, target, PROMPTS[1], request), expected)
+        for strategy in (plain(3), drafted(seq2seq(tiny_t5(seed=1)), 3)):
+            same(search(strategy, target, PROMPTS[1], request), expected)
 
 
 # -- what is drafted changes nothing but the passes -----------------------------------------------
@@ -258,14 +263,16 @@ def test_any_draft_finds_the_same_beams(
     other = ToyBackend(target.table + noise * ToyBackend.random(V, seed + 1).table)
     ends, request, chunks = tuple(eos), Request(most), list[list[int]]()
     alone = search(plain(beams, penalty), target, prompt, request, ends)
-    how = drafted(other, beams, length, penalty)
-    found = search(how, target, prompt, request, ends)
+    strategy = drafted(other, beams, length, penalty)
+    found = search(strategy, target, prompt, request, ends)
     assert [beam.ids for beam in found.beams] == [beam.ids for beam in alone.beams]
     for one, two in zip(found.beams, alone.beams, strict=True):
         assert one.score == pytest.approx(two.score)
     prefilled, stopper = target.prefill(prompt), Stopper(request, ends)
     chance = Generator(CPU, 0)
-    result = how.decode(Job(target, prompt, prefilled, request, stopper, chance, chunks.append))
+    result = strategy.decode(
+        Job(target, prompt, prefilled, request, stopper, chance, chunks.append)
+    )
     assert result.ids == found.result.ids == list(found.beams[0].ids)
     # the books
     assert chunks == [result.ids] and 1 <= len(result.ids) <= most
@@ -299,10 +306,10 @@ def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
         target = ToyBackend.random(V, seed, 1.0)
         by_id = search(plain(3), target, [0], Request(10), (2,))
         request = Request(10, stop=("c",))
-        for how in (plain(3), drafted(ToyBackend(target.table), 3)):
+        for strategy in (plain(3), drafted(ToyBackend(target.table), 3)):
             prefilled, stopper = target.prefill([0]), Stopper(request, (), Letters())
             chance = Generator(CPU, 0)
-            found = how.search(
+            found = strategy.search(
                 Job(target, [0], prefilled, request, stopper, chance, lambda ids: None)
             )
             assert [beam.ids for beam in found.beams] == [beam.ids for beam in by_id.beams]
@@ -351,8 +358,8 @@ def test_a_full_context() -> None:
     table = ToyBackend.random(V, 3, 1.0).table
     wide = search(plain(3), ToyBackend(table, 200), [1] * 20, Request(12))
     for context in (46, 50, 60, 80):
-        how = drafted(ToyBackend(table, context), 3, 4)
-        found = search(how, ToyBackend(table, context), [1] * 20, Request(12))
+        strategy = drafted(ToyBackend(table, context), 3, 4)
+        found = search(strategy, ToyBackend(table, context), [1] * 20, Request(12))
         assert [beam.ids for beam in found.beams] == [beam.ids for beam in wide.beams]
     with pytest.raises(DraftpickError, match=r"3 beams of .* lower `beams`"):
         search(plain(3), ToyBackend(table, 24), [1] * 20, Request(12))
@@ -394,16 +401,16 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     target, model = native(tiny()), transformers_model(tiny())
     for name in ("beams", "ahead"):
         arm = load_arms(file)[name]
-        how: Any = arm.build(target, None)
-        assert (how.name, how.beams, arm.lossless) == (name, 3, False)
+        strategy: Any = arm.build(target, None)
+        assert (strategy.name, strategy.beams, arm.lossless) == (name, 3, False)
         expected = theirs(model, PROMPTS[1], 3, 10, length_penalty=0.5)
-        same(search(how, target, PROMPTS[1], Request(10)), expected)
-    assert how.draft.width == 4 and how.parameters == how.draft.parameters > 0
+        same(search(strategy, target, PROMPTS[1], Request(10)), expected)
+    assert strategy.draft.width == 4 and strategy.parameters == strategy.draft.parameters > 0
     engine = Engine(target, load_arms(file))
-    assert engine.arm_parameters("beams") == target.parameters > how.parameters
-    assert engine.arm_parameters("ahead") == how.parameters
+    assert engine.arm_parameters("beams") == target.parameters > strategy.parameters
+    assert engine.arm_parameters("ahead") == strategy.parameters
     result = engine.decode("ahead", PROMPTS[1], Request(10))
-    assert result.draft_work == result.draft_calls * how.parameters > 0
+    assert result.draft_work == result.draft_calls * strategy.parameters > 0
     assert recipe(kind="beam", beams=1).lossless
 
 

@@ -102,7 +102,7 @@ def t5_account(model: Any, source: list[int]) -> Account:
 
 @torch.no_grad()
 def plain(
-    target: LayeredBackend, how: Calm, prompt: list[int], request: Request
+    target: LayeredBackend, strategy: Calm, prompt: list[int], request: Request
 ) -> tuple[list[int], list[int]]:
     """(ids, layers of each decoded token) by the method's description: a layer's keys and values
     at a position come from the state that reached it there, so each layer is run anew over the
@@ -114,8 +114,8 @@ def plain(
         h = account.embed(ids[position])
         written = position - len(start) + 1
         threshold = math.inf
-        if written > 0 and how.threshold < 1:
-            threshold = 0.9 * how.threshold + 0.1 * math.exp(-how.decay * written / most)
+        if written > 0 and strategy.threshold < 1:
+            threshold = 0.9 * strategy.threshold + 0.1 * math.exp(-strategy.decay * written / most)
         depth = 0
         while depth < LAYERS:
             below = h
@@ -124,7 +124,7 @@ def plain(
             depth += 1
             probs = account.logits(h).softmax(-1).sort(descending=True).values
             cosine = F.cosine_similarity(h, below, dim=0) if depth > 1 else torch.tensor(-1.0)
-            sure = {"softmax": probs[0] - probs[1], "saturation": cosine}[how.confidence]
+            sure = {"softmax": probs[0] - probs[1], "saturation": cosine}[strategy.confidence]
             if sure >= threshold:
                 break
         for above in range(depth, LAYERS):
@@ -140,11 +140,11 @@ def plain(
     return ids[len(start) :], depths
 
 
-def check(target: LayeredBackend, how: Calm, request: Request) -> list[DecodeResult]:
+def check(target: LayeredBackend, strategy: Calm, request: Request) -> list[DecodeResult]:
     results = []
     for prompt in PROMPTS:
-        result = run(target, how, prompt, request)
-        ids, depths = plain(target, how, prompt, request)
+        result = run(target, strategy, prompt, request)
+        ids, depths = plain(target, strategy, prompt, request)
         assert result.ids == ids
         assert result.mean_layers == pytest.approx(sum(depths) / len(depths))
         results.append(result)
@@ -157,8 +157,8 @@ def check(target: LayeredBackend, how: Calm, request: Request) -> list[DecodeRes
 def test_it_equals_the_plain_account(
     target: LayeredBackend, confidence: str, threshold: float, decay: float, penalty: float
 ) -> None:
-    how = Calm("calm", threshold, confidence, decay)
-    results = check(target, how, Request(16, Sampling(repetition_penalty=penalty)))
+    strategy = Calm("calm", threshold, confidence, decay)
+    results = check(target, strategy, Request(16, Sampling(repetition_penalty=penalty)))
     mean = sum(result.mean_layers or 0 for result in results) / len(results)
     assert 1.5 < mean < LAYERS - 0.2  # some tokens leave early, some do not
 
@@ -189,18 +189,18 @@ def test_at_threshold_1_the_answer_is_the_target_s(
 
 def test_at_threshold_0_nothing_goes_far(target: LayeredBackend) -> None:
     for confidence, layers in (("softmax", 1), ("saturation", 2)):  # a cosine needs two states
-        how = Calm("calm", 0.0, confidence, decay=1e9)
-        result = run(target, how, PROMPTS[1], Request(20))
+        strategy = Calm("calm", 0.0, confidence, decay=1e9)
+        result = run(target, strategy, PROMPTS[1], Request(20))
         assert result.mean_layers == layers
         assert result.ids != run(target, autoregressive(), PROMPTS[1], Request(20)).ids
 
 
 def test_thresholds_decay() -> None:
     """Equation 5 by hand: 0.9 lambda + 0.1 exp(-tau t / N), never above 1."""
-    how = Calm("calm", 0.8, decay=4.0)
-    assert how.threshold_at(0, 10) == pytest.approx(0.82)
-    assert how.threshold_at(5, 10) == pytest.approx(0.72 + 0.1 * math.exp(-2))
-    assert how.threshold_at(10, 10) == pytest.approx(0.72 + 0.1 * math.exp(-4))
+    strategy = Calm("calm", 0.8, decay=4.0)
+    assert strategy.threshold_at(0, 10) == pytest.approx(0.82)
+    assert strategy.threshold_at(5, 10) == pytest.approx(0.72 + 0.1 * math.exp(-2))
+    assert strategy.threshold_at(10, 10) == pytest.approx(0.72 + 0.1 * math.exp(-4))
     assert Calm("calm", 0.8, decay=0.0).threshold_at(7, 10) == pytest.approx(0.82)
     assert Calm("calm", 1.0, decay=4.0).threshold_at(10, 10) == math.inf
 
@@ -217,14 +217,14 @@ def test_the_target_is_itself_again_afterwards(tiny: Tiny) -> None:
     prompt, request = PROMPTS[1], Request(16)
     alone = run(native(tiny(seed=4, num_hidden_layers=LAYERS)), autoregressive(), prompt, request)
     prefilled = target.prefill(prompt)
-    for how in (
+    for strategy in (
         SpeculativeDecoding("exit", drafter, Lossless(), FixedLength(3)),
         autoregressive(),
     ) * 2:
         run(target, Calm("calm", 0.5), prompt, request)
         target.truncate(len(prompt))
         stopper, chance = Stopper(request, ()), Generator(CPU)
-        result = how.decode(
+        result = strategy.decode(
             Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
         )
         assert result.ids == alone.ids

@@ -113,35 +113,39 @@ def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None
 
 def test_what_is_built(engine: Engine) -> None:
     def drafter(name: str) -> Any:
-        method = engine.strategy(name)
-        assert isinstance(method, SpeculativeDecoding) and method.verifier.lossless
-        return method.drafter
+        strategy = engine.strategy(name)
+        assert isinstance(strategy, SpeculativeDecoding) and strategy.verifier.lossless
+        return strategy.drafter
 
     deep = drafter("two-deep")
     assert isinstance(deep, VerticalDrafter) and isinstance(deep.inner, VerticalDrafter)
     assert isinstance(deep.inner.inner, MaxGramDrafter)
-    assert (deep.how.length.next(), deep.inner.how.length.next()) == (3, 2)
+    assert (deep.strategy.length.next(), deep.inner.strategy.length.next()) == (3, 2)
     one, part, last = (p.drafter for p in drafter("nest").parts)
     assert isinstance(one.inner, HorizontalDrafter)
     assert [p.drafter for p in one.inner.parts] == [part, last]  # the same, not its like
     assert [p.tokens for p in one.inner.parts] == [2, 2]
     assert [p.tokens for p in drafter("nest").parts] == [1, 2, 3]
     assert [p.tokens for p in part.inner.parts] == [4]
-    assert one.how.verifier.lenience == part.how.verifier.lenience == 3
+    assert one.strategy.verifier.lenience == part.strategy.verifier.lenience == 3
     tree = drafter("nest-of-a-tree")
     assert isinstance(tree, WidenedDrafter) and [p.tokens for p in tree.inner.parts] == [1, 3]
-    assert isinstance(part.reviewer, MappedBackend)
+    assert isinstance(part.verifier_model, MappedBackend)
     assert [p.min_confidence for p in drafter("horizontal").parts] == [0.3, 0.0, 0.0]
     small = drafter("hierarchy").inner
     assert isinstance(small, NeuralDrafter)
-    assert drafter("hierarchy").how.length.next() == 5  # the arm's, as it has none of its own
+    assert drafter("hierarchy").strategy.length.next() == 5  # the arm's, as it has none of its own
     assert drafter("vertical").context == min(engine.target.context, 96)
 
 
 def test_one_checkpoint_s_weights_are_in_memory_once(engine: Engine) -> None:
     """Each user has a cache of its own."""
     users = [engine.strategy(name).drafter for name in ("vertical", "two-deep", "nest")]  # type: ignore[attr-defined]
-    models = [users[0].reviewer, users[1].reviewer, users[2].parts[0].drafter.reviewer]
+    models = [
+        users[0].verifier_model,
+        users[1].verifier_model,
+        users[2].parts[0].drafter.verifier_model,
+    ]
     assert all(isinstance(model, LlamaBackend) for model in models)
     assert len({id(model.weights.embedding) for model in models}) == 1
     assert len({model._cache.all.data_ptr() for model in models}) == 3
@@ -155,14 +159,14 @@ def test_a_transformers_model_s_weights_too(
     monkeypatch.setattr(targets, "load_backend", lambda *args, **more: real(*args, "hf", **more))
     engine = Engine(native(tiny()), load_arms(file), eos_ids=(15,))
     users = [engine.strategy(name).drafter for name in ("vertical", "two-deep")]  # type: ignore[attr-defined]
-    assert all(isinstance(user.reviewer, HFBackend) for user in users)
-    assert users[0].reviewer.model is users[1].reviewer.model
+    assert all(isinstance(user.verifier_model, HFBackend) for user in users)
+    assert users[0].verifier_model.model is users[1].verifier_model.model
     expected = engine.decode("autoregressive", PROMPT, Request(20)).ids
     for name in ("vertical", "two-deep", "vertical"):
         assert engine.decode(name, PROMPT, Request(20)).ids == expected
 
 
-def test_a_mapped_reviewer(tiny: Tiny) -> None:
+def test_a_mapped_verifying_model(tiny: Tiny) -> None:
     vocab = DraftVocab([1, 4, 6], 8)
     inner = native(tiny(seed=7, vocab_size=4), torch.float64)
     model, alone = MappedBackend(inner, vocab), native(tiny(seed=7, vocab_size=4), torch.float64)
@@ -178,8 +182,8 @@ def test_a_mapped_reviewer(tiny: Tiny) -> None:
 
 def test_the_view_names_what_drafts(file: Path) -> None:
     said = {arm["name"]: arm["drafter"] for arm in arms_json(file)}
-    assert "reviewing neural" in said["vertical"]
-    assert "reviewing vertical" in said["two-deep"] and "max_gram" in said["two-deep"]
+    assert "verifying neural" in said["vertical"]
+    assert "verifying vertical" in said["two-deep"] and "max_gram" in said["two-deep"]
     assert said["horizontal"].startswith("early_exit") and "then max_gram" in said["horizontal"]
     assert said["nest"].endswith(", max_gram") and "after neural" in said["hierarchy"]
 
@@ -226,7 +230,7 @@ MISTAKES = {
     ),
     "a tree inside": (
         "kind: vertical, review: x, inner: {kind: tree, drafter: y, branch: [2]}",
-        "inner: kind: 'tree' is for the target's review alone",
+        "inner: kind: 'tree' is for the target's verification alone",
     ),
     "lenience of a nest": (
         f"{NEST}: [[1, 1], [0, 1]], lenience: 0.5",
@@ -271,7 +275,7 @@ MISTAKES = {
         f"[{{kind: early_exit, drafter: y}}, {MAX_GRAM}]}}",
         r"small: an early exit runs on the target's own layers",
     ),
-    "doubt of the reviewed": (
+    "doubt of the verified": (
         f"kind: vertical, review: x, inner: {MAX_GRAM}, length: {{min_confidence: 0.3}}",
         r"length\.min_confidence: .*set it on `inner`",
     ),

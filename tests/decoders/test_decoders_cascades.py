@@ -1,5 +1,5 @@
-"""D13 to D15: drafters made of drafters. The target's own ids and law, whatever the nest; and what
-a nest drafts, against a plain recursion without any cache."""
+"""D13 to D15: drafters made of drafters. The target's own ids and distribution, whatever the nest;
+and what a nest drafts, against a plain recursion without any cache."""
 
 from __future__ import annotations
 
@@ -17,20 +17,27 @@ from decoder_toys import (
     every_outcome,
     generate,
     greedy,
-    loop_law,
+    loop_distribution,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     reduced,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
     transformers_model,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_decoders_exact_law import LENGTHS, PROMPT, SAMPLINGS, check, small_llama, toy_logits
+from test_decoders_exact_distribution import (
+    LENGTHS,
+    PROMPT,
+    SAMPLINGS,
+    check,
+    small_llama,
+    toy_logits,
+)
 from test_decoders_loop import Watched, balanced, cycle
 from torch import Tensor
 
@@ -52,7 +59,7 @@ def toy(seed: int, vocab: int = 3) -> ToyBackend:
     return ToyBackend.random(vocab, seed, 1.0)
 
 
-# -- the law, every outcome walked ----------------------------------------------------------------
+# -- the distribution, every outcome walked -------------------------------------------------------
 
 CASCADES: dict[str, Callable[[], Drafter]] = {
     "strict": lambda: vertical(toy(11), neural(3, 7)),
@@ -82,11 +89,11 @@ CASCADES: dict[str, Callable[[], Drafter]] = {
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("name", CASCADES)
-def test_the_law_is_the_target_s(name: str, sampling: str) -> None:
-    """Four new tokens: drafts of two, reviewed within and without."""
+def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
+    """Four new tokens: drafts of two, verified within and without."""
     target, request = toy(3), Request(4, SAMPLINGS[sampling])
-    law = loop_law(target, method(CASCADES[name](), 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(target, speculative(CASCADES[name](), 2), PROMPT, request)
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 DEEPER: dict[str, Callable[[], Drafter]] = {
@@ -99,75 +106,96 @@ DEEPER: dict[str, Callable[[], Drafter]] = {
 
 
 @pytest.mark.parametrize("name", DEEPER)
-def test_several_reviews_for_one_of_the_target_s(name: str) -> None:
+def test_several_verifications_for_one_of_the_target_s(name: str) -> None:
     target, request = toy(3, 2), Request(5, Sampling(1.0))
-    law = loop_law(target, method(DEEPER[name](), 3), [0, 1, 0], request)
-    check(law, reference_law(toy_logits(target), [0, 1, 0], request))
+    distribution = loop_distribution(target, speculative(DEEPER[name](), 3), [0, 1, 0], request)
+    check(distribution, reference_distribution(toy_logits(target), [0, 1, 0], request))
 
 
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
 @pytest.mark.parametrize("name", ["lenient", "horizontal", "cs-drafting", "hierarchy"])
-def test_the_target_s_draft_length_does_not_change_the_law(name: str, length: str) -> None:
+def test_the_target_s_draft_length_does_not_change_the_distribution(name: str, length: str) -> None:
     target, request = toy(4), Request(4, SAMPLINGS["plain"])
-    law = loop_law(target, method(CASCADES[name](), LENGTHS[length]()), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(CASCADES[name](), LENGTHS[length]()), PROMPT, request
+    )
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("name", ["lenient", "cs-drafting", "hierarchy"])
-def test_the_law_of_answers_that_end_early_and_of_a_short_prompt(name: str) -> None:
+def test_the_distribution_of_answers_that_end_early_and_of_a_short_prompt(name: str) -> None:
     target, request = toy(5), Request(4, Sampling(1.0))
-    law = loop_law(target, method(CASCADES[name](), 2), [2], request, eos=(1,))
-    check(law, reference_law(toy_logits(target), [2], request, eos=(1,)))
+    distribution = loop_distribution(
+        target, speculative(CASCADES[name](), 2), [2], request, eos=(1,)
+    )
+    check(distribution, reference_distribution(toy_logits(target), [2], request, eos=(1,)))
 
 
-def test_an_early_exit_with_max_gram_after_it_keeps_the_law(tiny: Callable[..., Path]) -> None:
+def test_an_early_exit_with_max_gram_after_it_keeps_the_distribution(
+    tiny: Callable[..., Path],
+) -> None:
     target, fresh = small_llama(tiny), small_llama(tiny)
     request = Request(4, Sampling(1.0))
     parts = [Part(random_exit(target, 1, seed=2), 1), Part(max_gram(shortest=1), 1)]
-    law = loop_law(target, method(HorizontalDrafter(parts), 2), PROMPT, request)
-    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(HorizontalDrafter(parts), 2), PROMPT, request
+    )
+    check(
+        distribution,
+        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    )
 
 
-class MiddleSLaw(Lenient):
-    """Wrong on purpose: a lenient review that claims the reviewer's own law."""
-
-    def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
-    ) -> Verdict:
-        made = super().verify(proposal, target_logits, sampling, chance)
-        law = probabilities(target_logits, sampling)[: made.accepted + 1]
-        return Verdict(made.accepted, made.next_token, made.draft_ids, law)
-
-
-class DraftSLaw(Lenient):
-    """Wrong on purpose: what stood is said to have the inner draft's law."""
+class MiddleDistribution(Lenient):
+    """Wrong on purpose: lenient, but claims the verifying model's own distribution."""
 
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
         made = super().verify(proposal, target_logits, sampling, chance)
-        assert made.law is not None
-        drafted = made.law[:0] if proposal.probs is None else proposal.probs[: made.accepted]
-        law = torch.cat([drafted, made.law[made.accepted :]])
-        return Verdict(made.accepted, made.next_token, made.draft_ids, law)
+        distribution = probabilities(target_logits, sampling)[: made.accepted + 1]
+        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
 
 
-@pytest.mark.parametrize("wrong", [MiddleSLaw, DraftSLaw])
-def test_a_wrong_law_is_caught(wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch) -> None:
+class InnerDistribution(Lenient):
+    """Wrong on purpose: claims the inner draft's distribution for what was accepted."""
+
+    def verify(
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    ) -> Verdict:
+        made = super().verify(proposal, target_logits, sampling, chance)
+        assert made.distribution is not None
+        drafted = (
+            made.distribution[:0] if proposal.probs is None else proposal.probs[: made.accepted]
+        )
+        distribution = torch.cat([drafted, made.distribution[made.accepted :]])
+        return Verdict(made.accepted, made.next_token, made.draft_ids, distribution)
+
+
+@pytest.mark.parametrize("wrong", [MiddleDistribution, InnerDistribution])
+def test_a_wrong_distribution_is_caught(
+    wrong: type[Lenient], monkeypatch: pytest.MonkeyPatch
+) -> None:
     target, request = toy(3), Request(4, Sampling(1.0))
     monkeypatch.setattr("decoders.drafters.vertical.Lenient", wrong)
-    law = loop_law(target, method(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request)
-    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-4
+    distribution = loop_distribution(
+        target, speculative(vertical(toy(11), neural(3, 7), 2, 2.0), 2), PROMPT, request
+    )
+    assert (
+        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-4
+    )
 
 
-# -- the review -----------------------------------------------------------------------------------
+# -- the verification -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lenience", [1.0, 1.3, 2.0, 50.0])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_a_review_tells_the_law_of_what_stands(lenience: float, deterministic: bool) -> None:
-    """Each place's law, given that the review reached it, against the law that is told."""
-    sampling, review = Sampling(1.0), Lenient(lenience)
+def test_a_verdict_has_the_distribution_of_what_is_accepted(
+    lenience: float, deterministic: bool
+) -> None:
+    """Each position's distribution, given that it was reached, against the verdict's."""
+    sampling, verifier = Sampling(1.0), Lenient(lenience)
     generator = torch.Generator().manual_seed(5)
     logits = 2 * torch.randn(3, 3, generator=generator, dtype=torch.float64)
     q = torch.randn(2, 3, generator=generator, dtype=torch.float64).softmax(-1)
@@ -177,22 +205,28 @@ def test_a_review_tells_the_law_of_what_stands(lenience: float, deterministic: b
     def once(chance: Chance) -> Verdict:
         drawn = [torch.tensor(2), torch.tensor(1)] if deterministic else map(chance.draw, q)
         ids = torch.stack(list(drawn))
-        return review.verify(Proposal(ids, None if deterministic else q), logits, sampling, chance)
+        return verifier.verify(
+            Proposal(ids, None if deterministic else q), logits, sampling, chance
+        )
 
     for weight, verdict in every_outcome(once):
-        assert verdict.law is not None and len(verdict.law) == len(verdict.ids)
-        for place, (token, law) in enumerate(zip(verdict.ids, verdict.law, strict=True)):
+        assert verdict.distribution is not None and len(verdict.distribution) == len(verdict.ids)
+        for place, (token, distribution) in enumerate(
+            zip(verdict.ids, verdict.distribution, strict=True)
+        ):
             reached[place, token] += weight
-            torch.testing.assert_close(told.setdefault(place, law), law)
-    for place, law in told.items():
-        torch.testing.assert_close(reached[place] / reached[place].sum(), law)
+            torch.testing.assert_close(told.setdefault(place, distribution), distribution)
+    for place, distribution in told.items():
+        torch.testing.assert_close(reached[place] / reached[place].sum(), distribution)
     p = probabilities(logits, sampling)
     assert torch.allclose(told[0], p[0]) == (lenience == 1)
-    assert (told[0] <= lenience * p[0] + 1e-12).all()  # never more than l times the reviewer's own
+    assert (
+        told[0] <= lenience * p[0] + 1e-12
+    ).all()  # never more than l times the verifying model's own
 
 
 GREEDY_CASES = {
-    # lenience, the draft's raw probability of its token 0 (None: deterministic), does it stand?
+    # lenience, the draft's raw probability of its token 0 (None: deterministic), is it accepted?
     "strict": (1.0, 0.1, False),
     "likely enough": (2.0, 0.59, True),
     "just too unlikely": (1.9, 0.6, False),
@@ -202,40 +236,40 @@ GREEDY_CASES = {
 
 
 @pytest.mark.parametrize("case", GREEDY_CASES)
-def test_a_greedy_review(case: str) -> None:
-    """The reviewer gives token 0 a probability of 0.3 and likes token 1 best."""
-    lenience, q, stands = GREEDY_CASES[case]
+def test_a_greedy_verification(case: str) -> None:
+    """The verifying model gives token 0 a probability of 0.3 and likes token 1 best."""
+    lenience, q, accepted = GREEDY_CASES[case]
     logits = torch.tensor([[0.3, 0.5, 0.2], [0.1, 0.2, 0.7]], dtype=torch.float64).log()
     raw = None if q is None else torch.tensor([[q, 1 - q, 0.0]], dtype=torch.float64)
     proposal = Proposal(torch.tensor([0]), raw=raw)
     verdict = Lenient(lenience).verify(proposal, logits, GREEDY, Generator(CPU, 0))
-    assert verdict.ids == ([0, 2] if stands else [1])
+    assert verdict.ids == ([0, 2] if accepted else [1])
 
 
-def test_a_strict_cascade_drafts_what_its_reviewer_would_alone() -> None:
-    """Also without the reviews that its length would have cost."""
+def test_a_strict_cascade_drafts_what_its_verifying_model_would_alone() -> None:
+    """Also without the verifications that its length would have cost."""
     model = toy(8, 6)
     alone, context = NeuralDrafter(ToyBackend(model.table)), [1, 5, 2]
-    reviewer = Watched(model.table)
-    cascade = vertical(reviewer, NeuralDrafter(ToyBackend(model.table)), 3)
+    verifier_model = Watched(model.table)
+    cascade = vertical(verifier_model, NeuralDrafter(ToyBackend(model.table)), 3)
     for drafter in (alone, cascade):
         drafter.reset(context[:-1])
-    reviewer.widths.clear()
+    verifier_model.widths.clear()
     ids = cascade.propose(context, greedy(8)).ids.tolist()
     assert ids == alone.propose(context, greedy(8)).ids.tolist()
-    assert reviewer.widths == [4, 4]  # 3 drafted and one of its own, twice
+    assert verifier_model.widths == [4, 4]  # 3 drafted and one of its own, twice
 
 
-def test_lenience_spares_reviews() -> None:
-    def reviews(lenience: float) -> int:
-        reviewer = Watched(toy(8, 6).table)
-        drafter = vertical(reviewer, neural(6, 9), 4, lenience)
+def test_lenience_spares_verifications() -> None:
+    def verifications(lenience: float) -> int:
+        verifier_model = Watched(toy(8, 6).table)
+        drafter = vertical(verifier_model, neural(6, 9), 4, lenience)
         drafter.reset([1, 5])
-        reviewer.widths.clear()
+        verifier_model.widths.clear()
         drafter.propose([1, 5, 2], greedy(20))
-        return len(reviewer.widths)
+        return len(verifier_model.widths)
 
-    assert reviews(1e6) == 4 < reviews(1.0)  # 20 tokens in fives
+    assert verifications(1e6) == 4 < verifications(1.0)  # 20 tokens in fives
 
 
 # -- temperature 0 --------------------------------------------------------------------------------
@@ -304,11 +338,11 @@ def test_every_nest_writes_the_target_s_own_ids(
     request = Request(most, Sampling(repetition_penalty=penalty))
     alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
     chunks: list[list[int]] = []
-    how = method(make(), ListedLengths(pattern))
-    result = run(target, how, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
+    strategy = speculative(make(), ListedLengths(pattern))
+    result = run(target, strategy, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
     assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
     assert [token for chunk in chunks for token in chunk] == result.ids
-    assert result.draft_calls == how.drafter.calls
+    assert result.draft_calls == strategy.drafter.calls
     balanced(result, most)
 
 
@@ -317,11 +351,11 @@ def test_every_nest_writes_the_target_s_own_ids(
 def test_the_books_of_sampled_answers_balance(
     make: Callable[[], Drafter], seed: int, pattern: list[int]
 ) -> None:
-    target, how = toy(seed, V), method(make(), ListedLengths(pattern))
+    target, strategy = toy(seed, V), speculative(make(), ListedLengths(pattern))
     request = Request(20, Sampling(0.9, top_p=0.9), seed=seed)
-    result = run(target, how, [1, 2], request, eos_ids=(4,))
+    result = run(target, strategy, [1, 2], request, eos_ids=(4,))
     balanced(result, 20)
-    assert result.draft_calls == how.drafter.calls
+    assert result.draft_calls == strategy.drafter.calls
 
 
 # -- what a nest drafts: a plain recursion, everything read from its start ------------------------
@@ -351,7 +385,7 @@ class Plain:
         return made
 
     def step(self, i: int, prefix: list[int]) -> list[tuple[int, float]]:
-        """models[i] reviews what the smaller ones draft."""
+        """models[i] verifies what the smaller ones draft."""
         line, made = list(prefix), list[tuple[int, float]]()
         for token, q in [*self.draft(i + 1, prefix), (-1, 1.0)]:
             p = self.models[i].prefill(line).logits.softmax(-1)
@@ -361,7 +395,7 @@ class Plain:
                 return [*made, (best, float(p[best]))]
             made.append((token, float(p[token])))
             line.append(token)
-        raise AssertionError("the last, -1, never stands")
+        raise AssertionError("the last, -1, is never accepted")
 
 
 @given(
@@ -380,12 +414,12 @@ def test_cs_drafting_is_the_algorithm(
     K = [row + [data.draw(cells) for _ in range(n - len(row))] for row in K]
     tables = [toy(seed, V).table for seed in models]
     plain = Plain([ToyBackend(table) for table in tables], K, lenience)
-    reviewers = [ToyBackend(table) for table in tables]
-    drafter = cs_drafter(reviewers, max_gram(shortest=1), K, lenience, 64)
+    verifier_models = [ToyBackend(table) for table in tables]
+    drafter = cs_drafter(verifier_models, max_gram(shortest=1), K, lenience, 64)
     drafter.reset(prompt[:-1])
     assert drafter.calls == len(models)  # each read the prompt once
     target, context = toy(100, V), list(prompt)
-    for _ in range(5):  # the target lets as much stand as it would
+    for _ in range(5):  # the target accepts as much as it would
         expected = [token for token, _ in plain.draft(0, context)]
         ids = drafter.propose(context, greedy(64)).ids.tolist()
         assert ids == expected
@@ -400,16 +434,16 @@ def test_cs_drafting_is_the_algorithm(
 def test_one_model_and_max_gram() -> None:
     """K = [[2, 10], [0, 10]], the paper's for a decoder, on a target and a model that count."""
     counts = cycle(0, 1, 2, 3, 4, 5, 6, 7)
-    reviewer = Watched(counts.table)
-    drafter = cs_drafter([reviewer], max_gram(shortest=1), [[2, 10], [0, 10]], 1.0, 64)
+    verifier_model = Watched(counts.table)
+    drafter = cs_drafter([verifier_model], max_gram(shortest=1), [[2, 10], [0, 10]], 1.0, 64)
     context = [0, 1, 2, 3, 4, 5, 6, 7, 0]
     drafter.reset(context[:-1])
-    reviewer.widths.clear()
+    verifier_model.widths.clear()
     proposal = drafter.propose(context, greedy(64))
-    # one review lets 10 copies stand and adds a token; that passes the limit of 2, and Max-Gram
-    # fills up to 12 alone
+    # one verification accepts 10 copies and adds a token; that passes the limit of 2, and
+    # Max-Gram fills up to 12 alone
     assert proposal.ids.tolist() == [1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4]
-    assert reviewer.widths == [11]
+    assert verifier_model.widths == [11]
 
 
 class Listed:
@@ -453,14 +487,14 @@ def test_parts_that_find_nothing() -> None:
 # -- the hierarchy --------------------------------------------------------------------------------
 
 
-def test_the_middle_model_reviews_once_and_then_writes_on() -> None:
+def test_the_middle_model_verifies_once_and_then_writes_on() -> None:
     middle, small = Watched(toy(8, 6).table), Watched(-toy(8, 6).table)  # never agrees
     drafter = hierarchy(middle, NeuralDrafter(small), 3)
     drafter.reset([1, 5])
     middle.widths.clear()
     small.widths.clear()
     ids = drafter.propose([1, 5, 2], greedy(4)).ids.tolist()
-    assert middle.widths == [4, 1, 1, 1]  # a review of three, then a token at a time
+    assert middle.widths == [4, 1, 1, 1]  # a verification of three, then a token at a time
     assert small.widths == [1, 1, 1]  # drafts once, and reads no more until the target has spoken
     alone = NeuralDrafter(ToyBackend(middle.table))
     alone.reset([1, 5])
@@ -496,7 +530,7 @@ ON_A_CYCLE: dict[str, Callable[[ToyBackend], Drafter]] = {
 def test_an_end_inside_a_draft(name: str, k: int) -> None:
     target = cycle(0, 1, 2, 3, 4)
     drafter = ON_A_CYCLE[name](ToyBackend(target.table))
-    result = run(target, method(drafter, k), [0, 1, 2, 3, 4, 0], Request(30), eos_ids=(3,))
+    result = run(target, speculative(drafter, k), [0, 1, 2, 3, 4, 0], Request(30), eos_ids=(3,))
     assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
     balanced(result, 30)
 
@@ -505,7 +539,7 @@ def test_an_end_inside_a_draft(name: str, k: int) -> None:
 def test_everything_accepted(name: str) -> None:
     target = cycle(0, 1, 2, 3, 4)
     drafter = ON_A_CYCLE[name](ToyBackend(target.table))
-    result = run(target, method(drafter, 4), [0, 1, 2, 3, 4, 0], Request(21))
+    result = run(target, speculative(drafter, 4), [0, 1, 2, 3, 4, 0], Request(21))
     assert (result.rounds, result.drafted, result.accepted) == (4, 16, 16)
     assert result.ids == [1, 2, 3, 4, 0] * 4 + [1]
     balanced(result, 21)
@@ -517,7 +551,7 @@ def test_nothing_accepted(name: str) -> None:
     drafter = ON_A_CYCLE[name](backwards)
     if isinstance(drafter, HorizontalDrafter):
         drafter.parts = drafter.parts[:1]  # Max-Gram, let out alone, is right in time
-    result = run(target, method(drafter, 3), [0], Request(12))
+    result = run(target, speculative(drafter, 3), [0], Request(12))
     assert (result.accepted, result.rounds) == (0, 11)
     balanced(result, 12)
 
@@ -528,7 +562,7 @@ def test_never_more_than_asked_and_never_drafted_in_vain(name: str, most: int) -
     target = cycle(0, 1, 2)
     longest = most + 1  # a model that is led past the prompt and the answer says so
     drafter = ON_A_CYCLE[name](ToyBackend(target.table, context=longest))
-    result = run(target, method(drafter, 9), [0], Request(most))
+    result = run(target, speculative(drafter, 9), [0], Request(most))
     assert len(result.ids) == most
     assert result.drafted + result.rounds + 1 <= most
     balanced(result, most)
@@ -546,16 +580,17 @@ def test_a_stop_string_inside_a_draft(name: str) -> None:
     target = cycle(0, 1, 2, 3, 4)
     drafter = ON_A_CYCLE[name](ToyBackend(target.table))
     request = Request(30, stop=("cd",))
-    result = run(target, method(drafter, 8), [0, 1, 2, 3, 4, 0], request, tokenizer=Words())
+    result = run(target, speculative(drafter, 8), [0, 1, 2, 3, 4, 0], request, tokenizer=Words())
     assert (result.text, result.finish_reason) == ("bcd", "stop")
 
 
 @pytest.mark.parametrize("name", ON_A_CYCLE)
 def test_seeds_reproduce(name: str) -> None:
     target, model = ToyBackend.random(6, seed=0, sharpness=0.5), toy(1, 6)
-    how = method(ON_A_CYCLE[name](model), 4)
+    strategy = speculative(ON_A_CYCLE[name](model), 4)
     one, same, other = (
-        run(target, how, [1, 2, 1], Request(20, Sampling(1.0), seed=seed)) for seed in (5, 5, 6)
+        run(target, strategy, [1, 2, 1], Request(20, Sampling(1.0), seed=seed))
+        for seed in (5, 5, 6)
     )
     assert one.ids == same.ids != other.ids
     assert (one.drafted, one.draft_calls) == (same.drafted, same.draft_calls)
@@ -578,7 +613,7 @@ def test_every_pass_is_counted_once(pattern: list[int]) -> None:
     models[0].parameters, models[1].parameters = 1000, 10
     copier = max_gram(shortest=1)
     drafter = cs_drafter(models, copier, [[2, 2, 3], [0, 1, 2], [0, 0, 3]], 1.5, 64)
-    result = run(toy(3, V), method(drafter, ListedLengths(pattern)), [1, 2], Request(40))
+    result = run(toy(3, V), speculative(drafter, ListedLengths(pattern)), [1, 2], Request(40))
     passes = sum(model.passes for model in models)
     assert result.draft_calls == passes + copier.calls and copier.calls > 0
     assert result.draft_work == sum(model.passes * model.parameters for model in models)
@@ -586,27 +621,27 @@ def test_every_pass_is_counted_once(pattern: list[int]) -> None:
 
 
 def test_a_cascade_that_sat_out_catches_up_in_commit() -> None:
-    """A proposal never pays for the rounds before it: its first review reads two tokens at most
-    beside what is drafted for it."""
-    reviewer, small = Watched(toy(1, V).table), Watched(toy(2, V).table)
-    drafter = vertical(reviewer, NeuralDrafter(small), 2)
+    """A proposal never pays for the rounds before it: its first verification reads two tokens at
+    most beside what is drafted for it."""
+    verifier_model, small = Watched(toy(1, V).table), Watched(toy(2, V).table)
+    drafter = vertical(verifier_model, NeuralDrafter(small), 2)
     firsts: list[tuple[int, int]] = []
     real = drafter.draft
 
     def draft(*args: object) -> Proposal:
-        reviewer.widths.clear()
+        verifier_model.widths.clear()
         small.widths.clear()
         made = real(*args)  # type: ignore[arg-type]
-        firsts.append((reviewer.widths[0], small.widths[0]))
+        firsts.append((verifier_model.widths[0], small.widths[0]))
         return made
 
     drafter.draft = draft  # type: ignore[method-assign]
-    how = method(drafter, ListedLengths([3, 0, 0, 0, 4, 0, 0, 3]))
+    strategy = speculative(drafter, ListedLengths([3, 0, 0, 0, 4, 0, 0, 3]))
     target = toy(3, V)
-    result = run(target, how, [1, 4, 2], Request(40))
+    result = run(target, strategy, [1, 4, 2], Request(40))
     assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(40)).ids
     assert len(firsts) > 3
-    assert all(reviewed <= 2 + 2 and drafted <= 2 for reviewed, drafted in firsts)
+    assert all(verified <= 2 + 2 and drafted <= 2 for verified, drafted in firsts)
 
 
 def test_max_gram_forgets_what_fell() -> None:
@@ -658,10 +693,10 @@ def test_ids_equal_transformers_generate(name: str, tiny: Callable[..., Path]) -
         ),
         "hierarchy": lambda: hierarchy(one, NeuralDrafter(two), 3),
     }
-    how = method(drafters[name](), 9)
+    strategy = speculative(drafters[name](), 9)
     drafted = 0
     for prompt in ([3], [3, 1, 4, 1, 5, 9], [2] * 9, [7, 11, 7, 11, 7]):
-        result = run(target, how, prompt, Request(24))
+        result = run(target, strategy, prompt, Request(24))
         assert result.ids == generate(model, prompt, 24)
         drafted += result.drafted
     assert drafted > 0

@@ -49,7 +49,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "recurrent": {"length": {"k": 3}, **CELL},
     "recurrent-tree": {"length": {"k": 3}, "branch": [3, 2], **CELL},
     "recurrent-unsure": {"length": {"k": 5, "min_confidence": 0.4}, **CELL},
-    "recurrent-reviewed": {
+    "recurrent-verified": {
         "kind": "vertical", "review": "small", "inner": CELL, "length": {"k": 5},
     },
     "recurrent-after-copy": {
@@ -123,7 +123,7 @@ class Letters:
 def engines(
     tiny: Tiny, tiny_t5: Tiny, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], Engine]:
-    """backend -> an engine with every method that it has; its arms are built when asked for."""
+    """backend -> an engine with every strategy that it has; its arms are built when asked for."""
 
     @cache
     def engine(backend: str) -> Engine:
@@ -169,7 +169,7 @@ def ready(engines: Callable[[str], Engine], backend: str, name: str) -> Engine:
 
 
 def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> DecodeResult:
-    """An answer whose books are in order, whatever the method."""
+    """An answer whose books are in order, whatever the strategy."""
     streamed = Streamed()
     result = engine.decode(name, prompt, request, streamer=streamed)
     assert streamed.prompt == prompt and streamed.ids == result.ids and streamed.ended
@@ -181,8 +181,8 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
     if name != "sampled-beams":  # which counts those of the others too
         assert result.target_calls <= 1 + result.rounds
     assert (result.draft_work > 0) <= (result.draft_calls > 0)
-    method = engine.strategy(name)
-    if isinstance(method, SpeculativeDecoding) and result.finish_reason == "length":
+    strategy = engine.strategy(name)
+    if isinstance(strategy, SpeculativeDecoding) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
     return result
 
@@ -261,11 +261,11 @@ def test_a_method_that_sits_out_rounds(
 ) -> None:
     """And comes back: what it missed is read, and counted."""
     engine = ready(engines, backend, name)
-    how, request = engine.strategy(name), Request(LONG)
-    if not isinstance(how, SpeculativeDecoding):
+    strategy, request = engine.strategy(name), Request(LONG)
+    if not isinstance(strategy, SpeculativeDecoding):
         pytest.skip("it is not asked for drafts by rounds")
     for pattern in ([0, 0, 2], [3, 0, 0, 0, 0, 4]):
-        seldom = replace(how, length=ListedLengths(pattern))
+        seldom = replace(strategy, length=ListedLengths(pattern))
         result = run(engine.target, seldom, PROMPTS[1], request)
         assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
         if engine.arms[name].lossless:
@@ -277,14 +277,14 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
     """The seconds of an answer, its parts added up, within 2%; a busy machine may stop us in
     between, so that one of a few answers has to do."""
     engine = ready(engines, backend, name)
-    how, target, request = engine.strategy(name), engine.target, Request(40, seed=1)
+    strategy, target, request = engine.strategy(name), engine.target, Request(40, seed=1)
     engine.decode(name, PROMPTS[1], Request(2))  # what loads and traces at first
     apart = []
     for _ in range(6):
         prefilled, stopper = target.prefill(PROMPTS[1]), Stopper(request, ())
         chance = Generator(target.device, 1)
         started = time.perf_counter()
-        result = how.decode(
+        result = strategy.decode(
             Job(target, PROMPTS[1], prefilled, request, stopper, chance, lambda ids: None)
         )
         wall = time.perf_counter() - started
@@ -296,7 +296,7 @@ def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> No
     pytest.fail(f"the parts are {apart} of the whole apart from it")
 
 
-# -- drafts that all stand, and that all fall -----------------------------------------------------
+# -- drafts that are all accepted, and all rejected -----------------------------------------------
 
 CHAINS = ("neural", "neural-adaptive", "neural-scheduled", "vertical", "hierarchy")
 LOSSLESS = (

@@ -58,7 +58,7 @@ def test_the_commonest_ids_and_those_to_keep() -> None:
     assert few.to_target.tolist() == [0, 3]
 
 
-def test_a_draft_is_in_the_target_s_ids_and_its_law_over_the_whole_vocabulary() -> None:
+def test_a_draft_is_in_the_target_s_ids_and_its_distribution_over_the_whole_vocabulary() -> None:
     vocab = DraftVocab([1, 4, 6], 8)
     drafter = NeuralDrafter(ToyBackend.random(vocab.size, 0), vocab)
     drafter.reset([0, 4, 7])
@@ -69,7 +69,7 @@ def test_a_draft_is_in_the_target_s_ids_and_its_law_over_the_whole_vocabulary() 
     assert (proposal.probs.gather(1, proposal.ids.view(3, 1)) > 0).all()
 
 
-def test_the_law_at_temperature_0_is_left_to_the_verifier() -> None:
+def test_the_distribution_at_temperature_0_is_left_to_the_verifier() -> None:
     drafter = neural(4, 0)
     drafter.reset([1])
     assert drafter.propose([1, 2], greedy(2)).probs is None

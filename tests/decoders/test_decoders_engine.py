@@ -291,7 +291,7 @@ def test_leaving_late_costs_nearly_the_whole_target(tiny: Tiny) -> None:
     assert sizes == sorted(set(sizes))
     whole = native(folder).parameters
     assert 0.7 * whole < sizes[-1] < whole
-    # a draft of one token that always stands, by passes that cost what they read
+    # a draft of one token that is always accepted, by passes that cost what they read
     assert swi(2, whole, [(1, whole), (1, sizes[-1])]) < 1.2
 
 

@@ -17,7 +17,7 @@ import torch
 
 pytest.importorskip("triton")
 
-from decoder_toys import ListedLengths, autoregressive, method, random_exit, run
+from decoder_toys import ListedLengths, autoregressive, random_exit, run, speculative
 from torch import Tensor
 
 from decoders.backends import fused
@@ -235,12 +235,12 @@ def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | No
             one.truncate(one.length - len(tokens) + 1)
 
 
-@pytest.mark.parametrize("how", ["int8", "int4"])
-def test_rounded_weights_are_multiplied_by_as_they_are_kept(how: Rounding) -> None:
+@pytest.mark.parametrize("rounding", ["int8", "int4"])
+def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) -> None:
     """Each as numbers of its own, in float32: 640 inputs are one block and a quarter."""
     x = states(3, 640, torch.float32)
     dense = states(48, 640, torch.bfloat16)
-    weight = to_int8(dense, None) if how == "int8" else to_int4(dense, None)
+    weight = to_int8(dense, None) if rounding == "int8" else to_int4(dense, None)
     made = torch.empty(3, 48, device=DEVICE)
     fused.launcher(DEVICE).added(x, fused.kept(weight), None, made)
     if isinstance(weight, Int4Weight):
@@ -259,12 +259,12 @@ def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
     target = pair(tiny)[1]
     lengths = ListedLengths([2, 0, 1])
     if exits:
-        how = method(random_exit(target, 1, seed=0), lengths)
+        strategy = speculative(random_exit(target, 1, seed=0), lengths)
     else:
-        how = method(NeuralDrafter(pair(tiny)[1]), lengths)
-    drafted = run(target, how, PROMPT, Request(8))
+        strategy = speculative(NeuralDrafter(pair(tiny)[1]), lengths)
+    drafted = run(target, strategy, PROMPT, Request(8))
     assert drafted.ids == alone.ids
-    if not exits:  # the drafter is the target: every token stands
+    if not exits:  # the drafter is the target: every token is accepted
         assert drafted.accepted == drafted.drafted > 0
 
 

@@ -14,12 +14,12 @@ from decoder_toys import (
     autoregressive,
     generate,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     reduced,
     run,
+    speculative,
     transformers_model,
 )
 from hypothesis import given, settings
@@ -88,7 +88,7 @@ def test_every_drafter_writes_the_target_s_own_ids(
     target = ToyBackend.random(V, seed)
     request = Request(most, Sampling(repetition_penalty=penalty))
     alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
-    result = run(target, method(drafter(target), length), prompt, request, eos_ids=tuple(eos))
+    result = run(target, speculative(drafter(target), length), prompt, request, eos_ids=tuple(eos))
     assert result.ids == alone.ids
     assert result.finish_reason == alone.finish_reason
     assert result.target_calls <= alone.target_calls
@@ -137,19 +137,19 @@ def arm(name: str, target: Any, tiny: Tiny) -> SpeculativeDecoding:
     if name == "autoregressive":
         return autoregressive()
     if name == "max-gram":
-        return method(max_gram(shortest=1), 4)
+        return speculative(max_gram(shortest=1), 4)
     if name == "neural":
-        return method(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 3)
+        return speculative(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 3)
     if name == "hf-draft":
         folder = tiny(seed=5, num_hidden_layers=2)
-        return method(NeuralDrafter(HFBackend.load(folder, CPU, torch.float32)), 3)
+        return speculative(NeuralDrafter(HFBackend.load(folder, CPU, torch.float32)), 3)
     if name == "reduced":
         vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
         drafter = native(tiny(seed=6, num_hidden_layers=2, vocab_size=vocab.size))
-        return method(NeuralDrafter(drafter, vocab), 3)
+        return speculative(NeuralDrafter(drafter, vocab), 3)
     if name == "early-exit":
-        return method(random_exit(target, 2, seed=1, noise=0.05), FixedLength(4, 0.2))
-    return method(
+        return speculative(random_exit(target, 2, seed=1, noise=0.05), FixedLength(4, 0.2))
+    return speculative(
         random_exit(target, 1, seed=1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5)
     )
 
@@ -158,11 +158,11 @@ def arm(name: str, target: Any, tiny: Tiny) -> SpeculativeDecoding:
 @pytest.mark.parametrize("name", ARMS)
 def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny: Tiny) -> None:
     target, model = native(tiny()), transformers_model(tiny())
-    how = arm(name, target, tiny)
+    strategy = arm(name, target, tiny)
     drafted = 0
     for prompt in PROMPTS:
         theirs = generate(model, prompt, 24, repetition_penalty=penalty)
-        result = run(target, how, prompt, Request(24, Sampling(repetition_penalty=penalty)))
+        result = run(target, strategy, prompt, Request(24, Sampling(repetition_penalty=penalty)))
         assert result.ids == theirs
         drafted += result.drafted
     assert drafted > 0 or name == "autoregressive"
@@ -171,31 +171,31 @@ def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny:
 @pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram"])
 def test_hf_backend_ids_equal_transformers_generate(name: str, tiny: Tiny) -> None:
     target, model = HFBackend.load(tiny(), CPU, torch.float32), transformers_model(tiny())
-    how = arm(name, target, tiny)
+    strategy = arm(name, target, tiny)
     for prompt in PROMPTS:
-        assert run(target, how, prompt, Request(24)).ids == generate(model, prompt, 24)
+        assert run(target, strategy, prompt, Request(24)).ids == generate(model, prompt, 24)
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "qwen3", "mistral"])
 def test_other_shapes_equal_transformers_generate(kind: str, tiny: Tiny) -> None:
     folder = tiny(kind, tie_word_embeddings=False)
     target, model = native(folder), transformers_model(folder)
-    how = method(random_exit(target, 1, seed=4), 3)
+    strategy = speculative(random_exit(target, 1, seed=4), 3)
     for prompt in PROMPTS:
-        assert run(target, how, prompt, Request(20)).ids == generate(model, prompt, 20)
+        assert run(target, strategy, prompt, Request(20)).ids == generate(model, prompt, 20)
 
 
 @pytest.mark.parametrize("name", ARMS)
 def test_several_ends_as_in_transformers(name: str, tiny: Tiny) -> None:
     """Every token of a free answer, with the one that follows it, ends an answer once."""
     target, model = native(tiny()), transformers_model(tiny())
-    how, reasons = arm(name, target, tiny), set()
+    strategy, reasons = arm(name, target, tiny), set()
     for prompt in PROMPTS[1:3]:
         free = generate(model, prompt, 12)
         for token in sorted(set(free)):
             eos = [token, (token + 1) % 16]
             theirs = generate(model, prompt, 12, eos_token_id=eos)
-            result = run(target, how, prompt, Request(12), eos_ids=tuple(eos))
+            result = run(target, strategy, prompt, Request(12), eos_ids=tuple(eos))
             assert result.ids == theirs
             assert (result.finish_reason == "eos") == (theirs[-1] in eos)
             reasons.add(result.finish_reason)
@@ -206,9 +206,9 @@ def test_several_ends_as_in_transformers(name: str, tiny: Tiny) -> None:
 @pytest.mark.parametrize("name", ARMS)
 def test_as_many_tokens_as_asked(name: str, most: int, tiny: Tiny) -> None:
     target, model = native(tiny()), transformers_model(tiny())
-    how = arm(name, target, tiny)
+    strategy = arm(name, target, tiny)
     for prompt in PROMPTS:
-        result = run(target, how, prompt, Request(most))
+        result = run(target, strategy, prompt, Request(most))
         assert result.ids == generate(model, prompt, most)
         assert (len(result.ids), result.finish_reason) == (most, "length")
 
@@ -217,7 +217,7 @@ def test_a_full_context(tiny: Tiny) -> None:
     """The answer may reach the context's last position, drafts and all."""
     target: Backend = native(tiny())
     prompt = [1 + i % 7 for i in range(target.context - 10)]
-    how = method(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 6)
+    strategy = speculative(NeuralDrafter(native(tiny(seed=5, num_hidden_layers=2))), 6)
     alone = run(target, autoregressive(), prompt, Request(10))
-    assert run(target, how, prompt, Request(10)).ids == alone.ids
+    assert run(target, strategy, prompt, Request(10)).ids == alone.ids
     assert len(alone.ids) == 10

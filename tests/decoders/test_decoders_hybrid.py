@@ -1,5 +1,5 @@
-"""A hybrid takes, round by round, what promises more; its law is walked in
-test_decoders_exact_law.py, its promises as an arm in test_decoders_contract.py."""
+"""A hybrid takes, round by round, what promises more; its distribution is walked in
+test_decoders_exact_distribution.py, its promises as an arm in test_decoders_contract.py."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from decoders.arms import recipe
 from decoders.chance import Generator
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter
-from decoders.drafters.copy_chances import BANDS, CopyChances, copied_stands
+from decoders.drafters.copy_chances import BANDS, CopyChances, copied_acceptance
 from decoders.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
@@ -131,21 +131,21 @@ def test_the_model_is_told_of_every_round() -> None:
 def test_chances_start_at_those_of_all_answers_and_follow_this_one() -> None:
     chances = CopyChances(weight=4)
     for matched in range(1, 20):
-        assert chances(matched) == pytest.approx(copied_stands(matched))
-    chances.observe([2, 3, 4], stood=1, known=3)  # the third was never tried
-    assert chances(2) == pytest.approx((4 * copied_stands(2) + 1) / 5)
-    assert chances(3) == pytest.approx(4 * copied_stands(3) / 5)
-    assert chances(8) == pytest.approx(copied_stands(8))
+        assert chances(matched) == pytest.approx(copied_acceptance(matched))
+    chances.observe([2, 3, 4], accepted=1, known=3)  # the third was never tried
+    assert chances(2) == pytest.approx((4 * copied_acceptance(2) + 1) / 5)
+    assert chances(3) == pytest.approx(4 * copied_acceptance(3) / 5)
+    assert chances(8) == pytest.approx(copied_acceptance(8))
     chances.reset()
-    assert chances(2) == pytest.approx(copied_stands(2))
+    assert chances(2) == pytest.approx(copied_acceptance(2))
 
 
 def test_a_copy_is_trusted_less_the_warmer_the_answer() -> None:
     for matched in (1, 4, 12, 20):
-        shares = [copied_stands(matched, warmth / 10) for warmth in range(25)]
+        shares = [copied_acceptance(matched, warmth / 10) for warmth in range(25)]
         assert shares == sorted(shares, reverse=True)
         assert len(set(shares[:12])) == 12 and 0 <= shares[-1] < 1
-    assert copied_stands(3, 0.7) == 0.56 and copied_stands(3, 1.0) == pytest.approx(0.42)
+    assert copied_acceptance(3, 0.7) == 0.56 and copied_acceptance(3, 1.0) == pytest.approx(0.42)
     model = Scripted([0, 0, 0])
     drafter = hybrid(model)
     short_match = [1, 2, 3, 4, 5, 6, 1, 2]
@@ -160,10 +160,10 @@ def test_a_copy_is_trusted_less_the_warmer_the_answer() -> None:
 
 def test_what_the_answer_has_not_reached_is_not_learnt() -> None:
     chances = CopyChances()
-    chances.observe([12, 12, 12, 12], stood=2, known=2)
-    assert chances(12) == pytest.approx((4 * copied_stands(12) + 2) / 6)
-    chances.observe([0, 0], stood=0, known=2)  # from a table, not copied
-    assert chances(BANDS[0]) == pytest.approx(copied_stands(1))
+    chances.observe([12, 12, 12, 12], accepted=2, known=2)
+    assert chances(12) == pytest.approx((4 * copied_acceptance(12) + 2) / 6)
+    chances.observe([0, 0], accepted=0, known=2)  # from a table, not copied
+    assert chances(BANDS[0]) == pytest.approx(copied_acceptance(1))
 
 
 @pytest.mark.parametrize(

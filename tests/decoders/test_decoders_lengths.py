@@ -20,8 +20,8 @@ from decoders.records import StepStats
 def simulated(acceptance: float, cost: float, k: int, rounds: int = 40_000) -> float:
     """Tokens over time, each draft accepted by the toss of a coin; a target pass takes 1."""
     rng = np.random.default_rng(0)
-    stands = rng.random((rounds, k)) < acceptance
-    tokens = 1 + np.cumprod(stands, axis=1).sum(1)
+    accept = rng.random((rounds, k)) < acceptance
+    tokens = 1 + np.cumprod(accept, axis=1).sum(1)
     return float(tokens.sum() / (rounds * (k * cost + 1)))
 
 
@@ -139,11 +139,11 @@ def test_the_schedule_is_that_of_transformers(first: int, rounds: list[tuple[int
         ),
     )
     rule = ScheduledLength(first)
-    for drafted, stood in rounds:
-        stood = min(drafted, stood)
+    for drafted, accepted in rounds:
+        accepted = min(drafted, accepted)
         scores = [[0.0] * (drafted + 1)]
-        AssistedCandidateGenerator.update_candidate_strategy(theirs, None, scores, stood)
-        rule.observe(StepStats(drafted, stood, 0.0, 0.01))
+        AssistedCandidateGenerator.update_candidate_strategy(theirs, None, scores, accepted)
+        rule.observe(StepStats(drafted, accepted, 0.0, 0.01))
         assert rule.next() == min(theirs.num_assistant_tokens, 64)
     rule.observe(StepStats(0, 0, 0.0, 0.01))
     assert rule.next() == min(theirs.num_assistant_tokens, 64)

@@ -13,11 +13,11 @@ from decoder_toys import (
     autoregressive,
     greedy,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     run,
+    speculative,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -79,7 +79,7 @@ def balanced(result: DecodeResult, most: int) -> None:
 def test_an_end_inside_an_accepted_draft(k: int) -> None:
     """The answer is 1 2 3: the draft goes on after 3, and nothing of that may show."""
     target = cycle(0, 1, 2, 3, 4)
-    result = run(target, method(Says(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
+    result = run(target, speculative(Says(2, 3, 4, 0, 1), k), [4, 0], Request(20), eos_ids=(3,))
     assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
     assert result.drafted == k
     assert result.accepted_per_position == [1] + [1] * (k > 1) + [0] * max(k - 2, 0)
@@ -87,35 +87,35 @@ def test_an_end_inside_an_accepted_draft(k: int) -> None:
 
 
 def test_an_end_as_the_bonus_token() -> None:
-    result = run(cycle(0, 1, 2, 3), method(Says(2), 1), [0], Request(20), eos_ids=(3,))
+    result = run(cycle(0, 1, 2, 3), speculative(Says(2), 1), [0], Request(20), eos_ids=(3,))
     assert (result.ids, result.rounds, result.accepted, result.drafted) == ([1, 2, 3], 1, 1, 1)
 
 
 def test_an_end_as_the_correction_of_a_rejected_draft() -> None:
-    result = run(cycle(0, 1, 2, 3), method(Says(7, 7), 2), [0], Request(20), eos_ids=(2,))
+    result = run(cycle(0, 1, 2, 3), speculative(Says(7, 7), 2), [0], Request(20), eos_ids=(2,))
     assert (result.ids, result.accepted, result.accepted_per_position) == ([1, 2], 0, [0, 0])
 
 
 def test_a_drafted_end_that_is_rejected_ends_nothing() -> None:
-    result = run(cycle(0, 1, 2), method(Says(6, 6), 2), [0], Request(5), eos_ids=(6,))
+    result = run(cycle(0, 1, 2), speculative(Says(6, 6), 2), [0], Request(5), eos_ids=(6,))
     assert (result.ids, result.finish_reason) == ([1, 2, 0, 1, 2], "length")
 
 
 def test_an_end_as_the_first_token() -> None:
-    result = run(cycle(0, 1), method(Says(0, 1), 2), [0], Request(9), eos_ids=(1,))
+    result = run(cycle(0, 1), speculative(Says(0, 1), 2), [0], Request(9), eos_ids=(1,))
     assert (result.ids, result.rounds, result.drafted, result.target_calls) == ([1], 0, 0, 1)
     balanced(result, 9)
 
 
 def test_one_token_asked_for() -> None:
-    result = run(cycle(0, 1), method(Says(0, 1), 2), [0], Request(1))
+    result = run(cycle(0, 1), speculative(Says(0, 1), 2), [0], Request(1))
     assert (result.ids, result.finish_reason, result.rounds) == ([1], "length", 0)
 
 
 def test_either_of_two_ends() -> None:
     target = cycle(0, 1, 2, 3, 4)
     for prompt, ids in (([0], [1, 2]), ([2], [3, 4])):
-        result = run(target, method(Says(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
+        result = run(target, speculative(Says(2, 3), 2), prompt, Request(9), eos_ids=(4, 2))
         assert (result.ids, result.finish_reason) == (ids, "eos")
 
 
@@ -124,7 +124,9 @@ def test_either_of_two_ends() -> None:
 
 def test_everything_accepted() -> None:
     target = ToyBackend.random(6, seed=1)
-    result = run(target, method(NeuralDrafter(ToyBackend(target.table)), 3), [2, 5], Request(21))
+    result = run(
+        target, speculative(NeuralDrafter(ToyBackend(target.table)), 3), [2, 5], Request(21)
+    )
     assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
     assert result.accepted_per_position == [5, 5, 5]
     assert (result.mean_accepted, result.acceptance_rate) == (4.0, 1.0)
@@ -132,7 +134,7 @@ def test_everything_accepted() -> None:
 
 
 def test_nothing_accepted() -> None:
-    result = run(cycle(0, 1, 2), method(Says(7, 7, 7), 3), [0], Request(10))
+    result = run(cycle(0, 1, 2), speculative(Says(7, 7, 7), 3), [0], Request(10))
     assert (result.rounds, result.accepted, result.accepted_per_position) == (9, 0, [0, 0, 0])
     assert result.drafted == 6 * 3 + 2 + 1  # shorter at the end, as the room is
     assert (result.mean_accepted, result.acceptance_rate) == (1.0, 0.0)
@@ -140,7 +142,7 @@ def test_nothing_accepted() -> None:
 
 
 def test_a_drafter_with_nothing_to_say() -> None:
-    result = run(cycle(0, 1, 2), method(Says(), 3), [0], Request(10))
+    result = run(cycle(0, 1, 2), speculative(Says(), 3), [0], Request(10))
     alone = run(cycle(0, 1, 2), autoregressive(), [0], Request(10))
     assert result.ids == alone.ids
     assert (result.rounds, result.drafted, result.acceptance_rate) == (9, 0, 0.0)
@@ -150,8 +152,8 @@ def test_a_drafter_with_nothing_to_say() -> None:
 @pytest.mark.parametrize("k", [1, 4, 9])
 def test_never_more_than_asked_and_never_drafted_in_vain(most: int, k: int) -> None:
     target = cycle(0, 1, 2)
-    how = method(NeuralDrafter(ToyBackend(target.table)), k)
-    result = run(target, how, [0], Request(most))
+    strategy = speculative(NeuralDrafter(ToyBackend(target.table)), k)
+    result = run(target, strategy, [0], Request(most))
     assert len(result.ids) == most
     assert result.drafted + result.rounds + 1 <= most  # each draft left room for the bonus
     balanced(result, most)
@@ -186,8 +188,8 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
         return made
 
     drafter.propose = propose  # type: ignore[method-assign]
-    how = method(drafter, ListedLengths([2, 0, 0, 0, 0, 3, 0, 1]))
-    result = run(target, how, [1, 4, 2], Request(40))
+    strategy = speculative(drafter, ListedLengths([2, 0, 0, 0, 0, 3, 0, 1]))
+    result = run(target, strategy, [1, 4, 2], Request(40))
     assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(40)).ids
     assert len(proposed) > 4
     # a timed draft never pays for rounds that it sat out: two tokens at most are unread
@@ -197,11 +199,12 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
 
 def test_only_what_a_model_has_not_seen_is_fed_to_it() -> None:
     """A round feeds the target the newest token and the draft, and the drafter the newest token
-    and all drafted ones but the last; where all stood, that last one comes with the next round."""
+    and all drafted ones but the last; where all were accepted, that last one comes with the next
+    round."""
     for sharpness, agree in ((-1.0, 0), (1.0, 1)):  # a drafter that is always wrong, or right
         table = ToyBackend.random(5, seed=2).table
         target, model = Watched(table), Watched(sharpness * table)
-        result = run(target, method(NeuralDrafter(model), 3), [1, 4, 2], Request(21))
+        result = run(target, speculative(NeuralDrafter(model), 3), [1, 4, 2], Request(21))
         assert result.acceptance_rate == agree
         assert sum(target.widths) == 3 + result.drafted + result.rounds
         full = result.rounds - 1 if agree else 0
@@ -225,7 +228,7 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
         return made
 
     drafter.propose = propose  # type: ignore[method-assign]
-    result = run(target, method(drafter, ListedLengths(pattern)), [3, 1, 4], Request(30))
+    result = run(target, speculative(drafter, ListedLengths(pattern)), [3, 1, 4], Request(30))
     assert result.ids == run(fresh_target, autoregressive(), [3, 1, 4], Request(30)).ids
     assert len(seen) >= 3
     for context, ids in seen:
@@ -236,7 +239,7 @@ def test_an_early_exit_that_sat_out_drafts_as_if_it_had_not(tiny: Tiny, pattern:
 
 
 def test_what_was_drafted_and_rejected_is_forgotten() -> None:
-    """A neural drafter's guesses depend on what stands alone."""
+    """A neural drafter's guesses depend on what is accepted alone."""
     target, model = ToyBackend.random(5, seed=4), ToyBackend.random(5, seed=5)
     drafter, seen = NeuralDrafter(model), []
     real = drafter.propose
@@ -247,7 +250,7 @@ def test_what_was_drafted_and_rejected_is_forgotten() -> None:
         return made
 
     drafter.propose = propose  # type: ignore[method-assign]
-    run(target, method(drafter, 3), [0], Request(30))
+    run(target, speculative(drafter, 3), [0], Request(30))
     for context, ids in seen:
         line = list(context)
         for _ in ids:
@@ -282,7 +285,7 @@ def test_the_books_balance(
         chunks.clear()
         result = run(
             target,
-            method(drafter, ListedLengths(pattern)),
+            speculative(drafter, ListedLengths(pattern)),
             prompt,
             request,
             eos_ids=tuple(eos),
@@ -305,10 +308,10 @@ class Slow(ToyBackend):
 
 def test_clocks() -> None:
     target = Slow(ToyBackend.random(4, seed=0).table)
-    how = method(NeuralDrafter(Slow(ToyBackend.random(4, seed=1).table)), 2)
+    strategy = speculative(NeuralDrafter(Slow(ToyBackend.random(4, seed=1).table)), 2)
     prefilled = 0.003
     started = time.perf_counter()
-    result = run(target, how, [1, 2], Request(12))
+    result = run(target, strategy, [1, 2], Request(12))
     wall = time.perf_counter() - started
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
     # the toy does not report its own prefill's seconds; all else is accounted for
@@ -320,17 +323,17 @@ def test_clocks() -> None:
 
 
 def test_seeds_reproduce() -> None:
-    target, how = ToyBackend.random(6, seed=0, sharpness=0.5), method(neural(6, 1), 3)
+    target, strategy = ToyBackend.random(6, seed=0, sharpness=0.5), speculative(neural(6, 1), 3)
     one, two = (
-        [run(target, how, [1], Request(20, Sampling(1.0), seed=s)).ids for s in (5, 5, 6)]
+        [run(target, strategy, [1], Request(20, Sampling(1.0), seed=s)).ids for s in (5, 5, 6)]
         for _ in range(2)
     )
     assert one == two
     assert one[0] == one[1] != one[2]
-    fresh = [run(target, how, [1], Request(20, Sampling(1.0))).ids for _ in range(4)]
+    fresh = [run(target, strategy, [1], Request(20, Sampling(1.0))).ids for _ in range(4)]
     assert len({tuple(ids) for ids in fresh}) > 1
 
 
 def test_seeds_change_nothing_at_temperature_0() -> None:
-    target, how = ToyBackend.random(6, seed=0), method(neural(6, 1), 3)
-    assert len({tuple(run(target, how, [1], Request(20, seed=s)).ids) for s in range(5)}) == 1
+    target, strategy = ToyBackend.random(6, seed=0), speculative(neural(6, 1), 3)
+    assert len({tuple(run(target, strategy, [1], Request(20, seed=s)).ids) for s in range(5)}) == 1

@@ -158,7 +158,8 @@ def test_the_index_equals_a_plain_search(
 
 
 def test_a_draft_ends_where_it_is_unlikely_to_stand() -> None:
-    """A match of two stands with 0.57, its second token (a match of three) with 0.66, and so on."""
+    """A match of two is accepted with 0.57, its second token (a match of three) with 0.66, and so
+    on."""
     context = [1, 2, 3, 4, 5, 6, 7, 9, 1, 2]
     lengths = []
     for least in (0.0, 0.2, 0.35, 0.5, 0.6):
@@ -220,7 +221,7 @@ def test_copies_from_the_answer_and_across_their_border() -> None:
 
 
 def test_the_start_token_is_no_text() -> None:
-    """0 stands in the source and starts the answer; only the source's counts."""
+    """0 is in the source and starts the answer; only the source's counts."""
     drafter = apart([0, 5, 8, 8], shortest=1)
     drafter.commit([0, 9])
     assert drafter.guess([0, 9], 1) == []

@@ -21,7 +21,7 @@ from decoders.backends.llama_weights import Stored, load
 from decoders.backends.packed import Rounding, dense
 from decoders.errors import ContextTooLong, Damaged, DraftpickError
 from decoders.models import memory, targets
-from decoders.models.memory import GIB, Need, OutOfMemory, need_of, require, told
+from decoders.models.memory import GIB, Need, OutOfMemory, explained, need_of, require
 from decoders.records import Request
 
 Tiny = Callable[..., Path]
@@ -122,14 +122,14 @@ def take_too_much(how: str) -> None:
 def test_running_out_is_told(how: str) -> None:
     with (
         pytest.raises(OutOfMemory, match=r"^cpu ran out of memory at work; .* GiB are free now; "),
-        told(CPU, "at work"),
+        explained(CPU, "at work"),
     ):
         take_too_much(how)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("shapes differ"), FileNotFoundError(2, "none")])
 def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    with pytest.raises(type(error), match=str(error.args[-1])), told(CPU, "at work"):
+    with pytest.raises(type(error), match=str(error.args[-1])), explained(CPU, "at work"):
         raise error
 
 

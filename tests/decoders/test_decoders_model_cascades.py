@@ -1,4 +1,4 @@
-"""Sequential cascades: their exact laws, their limiting cases, and what holds for every answer."""
+"""Sequential cascades: their exact distributions, their limiting cases, and what always holds."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 import torch
 from decoder_toys import (
     CPU,
-    Law,
+    Distribution,
     autoregressive,
     distance,
-    loop_law,
+    loop_distribution,
     max_gram,
     native,
     neural,
     random_exit,
     reduced,
-    reference_law,
+    reference_distribution,
     run,
 )
 from torch import Tensor
@@ -72,10 +72,12 @@ def raw(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
     return penalty(torch.tensor([context]), logits.unsqueeze(0))[0].softmax(-1)
 
 
-def greedy_or_law(logits: Logits, request: Request, eos: tuple[int, ...] = ()) -> Law:
-    """`reference_law`, which has no temperature 0, beside the one greedy answer."""
+def greedy_or_distribution(
+    logits: Logits, request: Request, eos: tuple[int, ...] = ()
+) -> Distribution:
+    """`reference_distribution`, which has no temperature 0, beside the one greedy answer."""
     if not request.sampling.greedy:
-        return reference_law(logits, PROMPT, request, eos)
+        return reference_distribution(logits, PROMPT, request, eos)
     made: list[int] = []
     while len(made) < request.max_new_tokens and not (made and made[-1] in eos):
         context = PROMPT + made
@@ -83,13 +85,13 @@ def greedy_or_law(logits: Logits, request: Request, eos: tuple[int, ...] = ()) -
     return {tuple(made): 1.0}
 
 
-# -- laws -----------------------------------------------------------------------------------------
+# -- distributions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_token_cascade_has_chow_s_law(sampling: str, alpha: float) -> None:
-    """At every position the draft model's law where it is sure enough, else the target's."""
+def test_a_token_cascade_has_chow_s_distribution(sampling: str, alpha: float) -> None:
+    """At each position the draft model's distribution where it is sure, else the target's."""
     target, draft = large(), small()
     request = Request(MOST, SAMPLINGS[sampling])
     p, q = toy_logits(target), toy_logits(draft)
@@ -98,15 +100,15 @@ def test_a_token_cascade_has_chow_s_law(sampling: str, alpha: float) -> None:
         sure = raw(q(context), context, request.sampling).max() >= 1 - alpha
         return q(context) if sure else p(context)
 
-    how = TokenCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
-    law = loop_law(target, how, PROMPT, request, eos=(2,))
-    assert distance(law, greedy_or_law(mixed, request, eos=(2,))) < EXACT
-    assert sum(law.values()) == pytest.approx(1.0)
+    strategy = TokenCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
+    distribution = loop_distribution(target, strategy, PROMPT, request, eos=(2,))
+    assert distance(distribution, greedy_or_distribution(mixed, request, eos=(2,))) < EXACT
+    assert sum(distribution.values()) == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.2, 0.35, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_an_oracle_cascade_has_diff_s_law(sampling: str, alpha: float) -> None:
+def test_an_oracle_cascade_has_diff_s_distribution(sampling: str, alpha: float) -> None:
     target, draft = large(), small()
     request = Request(MOST, SAMPLINGS[sampling])
     p, q = toy_logits(target), toy_logits(draft)
@@ -116,20 +118,22 @@ def test_an_oracle_cascade_has_diff_s_law(sampling: str, alpha: float) -> None:
         most_p = raw(p(context), context, request.sampling).max()
         return p(context) if most_q < most_p - alpha else q(context)
 
-    how = OracleCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
-    law = loop_law(target, how, PROMPT, request, eos=(2,))
-    assert distance(law, greedy_or_law(mixed, request, eos=(2,))) < EXACT
+    strategy = OracleCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha)
+    distribution = loop_distribution(target, strategy, PROMPT, request, eos=(2,))
+    assert distance(distribution, greedy_or_distribution(mixed, request, eos=(2,))) < EXACT
 
 
 @pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("alpha", [0.0, 0.3, 0.5, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_sequence_cascade_has_chow_s_law(sampling: str, alpha: float, normalised: bool) -> None:
+def test_a_sequence_cascade_has_chow_s_distribution(
+    sampling: str, alpha: float, normalised: bool
+) -> None:
     """The draft model's answers that are likely enough, and the target's for the rest."""
     target, draft = large(), small()
     request = Request(3, SAMPLINGS[sampling])
-    kept: Law = {}
-    for answer, weight in greedy_or_law(toy_logits(draft), request, eos=(2,)).items():
+    kept: Distribution = {}
+    for answer, weight in greedy_or_distribution(toy_logits(draft), request, eos=(2,)).items():
         logs = []
         for at, token in enumerate(answer):
             context = [*PROMPT, *answer[:at]]
@@ -138,25 +142,27 @@ def test_a_sequence_cascade_has_chow_s_law(sampling: str, alpha: float, normalis
         if math.exp(sum(logs) / (len(logs) if normalised else 1)) >= 1 - alpha:
             kept[answer] = weight
     truth, left = dict(kept), 1 - sum(kept.values())
-    for answer, weight in greedy_or_law(toy_logits(target), request, eos=(2,)).items():
+    for answer, weight in greedy_or_distribution(toy_logits(target), request, eos=(2,)).items():
         truth[answer] = truth.get(answer, 0.0) + left * weight
-    how = SequenceCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha, normalised)
-    assert distance(loop_law(target, how, PROMPT, request, eos=(2,)), truth) < EXACT
+    strategy = SequenceCascade("test", NeuralDrafter(ToyBackend(draft.table)), alpha, normalised)
+    assert distance(loop_distribution(target, strategy, PROMPT, request, eos=(2,)), truth) < EXACT
 
 
-def test_the_laws_above_lie_between_the_two_models() -> None:
+def test_the_distributions_above_lie_between_the_two_models() -> None:
     """Else the middle thresholds would prove nothing that the limits do not."""
     request = Request(MOST, SAMPLINGS["plain"])
-    ends = [greedy_or_law(toy_logits(model), request, eos=(2,)) for model in (large(), small())]
+    ends = [
+        greedy_or_distribution(toy_logits(model), request, eos=(2,)) for model in (large(), small())
+    ]
     drafter = NeuralDrafter(small())
-    for how in (
+    for strategy in (
         TokenCascade("test", drafter, 0.5),
         OracleCascade("test", drafter, 0.1),
         SequenceCascade("test", drafter, 0.5),
         SequenceCascade("test", drafter, 0.95, normalised=False),
     ):
-        law = loop_law(large(), how, PROMPT, request, eos=(2,))
-        assert all(distance(law, end) > 1e-3 for end in ends)
+        distribution = loop_distribution(large(), strategy, PROMPT, request, eos=(2,))
+        assert all(distance(distribution, end) > 1e-3 for end in ends)
 
 
 def test_a_draft_model_over_a_part_of_the_vocabulary() -> None:
@@ -180,19 +186,23 @@ def test_a_draft_model_over_a_part_of_the_vocabulary() -> None:
 
         if sequence:
             if alpha == 1.0:
-                law = loop_law(target, SequenceCascade("t", drafter, alpha), PROMPT, request)
-                assert distance(law, reference_law(q, PROMPT, request)) < EXACT
+                distribution = loop_distribution(
+                    target, SequenceCascade("t", drafter, alpha), PROMPT, request
+                )
+                assert distance(distribution, reference_distribution(q, PROMPT, request)) < EXACT
         else:
-            law = loop_law(target, TokenCascade("t", drafter, alpha), PROMPT, request)
-            assert distance(law, reference_law(mixed, PROMPT, request)) < EXACT
+            distribution = loop_distribution(
+                target, TokenCascade("t", drafter, alpha), PROMPT, request
+            )
+            assert distance(distribution, reference_distribution(mixed, PROMPT, request)) < EXACT
 
 
 def test_a_wrong_rule_is_caught() -> None:
-    """Deferring below alpha instead of 1 - alpha is another law."""
+    """Deferring below alpha instead of 1 - alpha is another distribution."""
     target, draft, alpha = large(), small(), 0.4
     request = Request(MOST, SAMPLINGS["plain"])
     right, wrong = (
-        loop_law(target, TokenCascade("t", NeuralDrafter(draft), a), PROMPT, request)
+        loop_distribution(target, TokenCascade("t", NeuralDrafter(draft), a), PROMPT, request)
         for a in (alpha, 1 - alpha)
     )
     assert distance(right, wrong) > 1e-3
@@ -203,8 +213,8 @@ def test_a_wrong_rule_is_caught() -> None:
 
 def test_max_gram_writes_what_matches_and_the_target_the_rest() -> None:
     target = ToyBackend.random(5, seed=2)
-    how = TokenCascade("t", max_gram(shortest=2, longest=2), 0.5)
-    result = run(target, how, [1, 2, 3], Request(12))
+    strategy = TokenCascade("t", max_gram(shortest=2, longest=2), 0.5)
+    result = run(target, strategy, [1, 2, 3], Request(12))
     context, copied = [1, 2, 3], 0
     for token in result.ids:
         matches = [i for i in range(2, len(context)) if context[i - 2 : i] == context[-2:]]
@@ -272,8 +282,8 @@ def test_at_alpha_0_the_target_writes_all(cascade: Any) -> None:
 
 def test_an_oracle_never_prefers_a_model_to_itself() -> None:
     target = ToyBackend.random(6, 1)
-    how = OracleCascade("t", NeuralDrafter(ToyBackend(target.table)), 0.0)
-    result = run(target, how, [4, 2], Request(15))
+    strategy = OracleCascade("t", NeuralDrafter(ToyBackend(target.table)), 0.0)
+    result = run(target, strategy, [4, 2], Request(15))
     assert (result.accepted, result.target_calls, result.rounds) == (15, 15, 14)
     assert result.accepted_per_position == [15]
 
@@ -309,15 +319,15 @@ def test_a_token_cascade_asks_the_target_once_for_each_deferred_token(seed: int)
     last = max(at for at, drafted in enumerate(sure) if not drafted)
     assert sum(target.widths) == 2 + (1 + last if target.widths[1:] else 0)
     runs = [len(list(group)) for drafted, group in itertools.groupby(sure) if drafted]
-    stood = [sum(run > at for run in runs) for at in range(max(runs))]
-    assert result.accepted_per_position == stood
+    expected = [sum(run > at for run in runs) for at in range(max(runs))]
+    assert result.accepted_per_position == expected
     assert result.rounds == result.target_calls - 1 + sure[-1]
 
 
 def test_a_kept_sequence_does_not_ask_the_target() -> None:
     target, draft = Asked(ToyBackend.random(6, 1).table), ToyBackend.random(6, 2)
-    how = SequenceCascade("t", NeuralDrafter(draft), 1.0)
-    run(target, how, [4, 2], Request(9))
+    strategy = SequenceCascade("t", NeuralDrafter(draft), 1.0)
+    run(target, strategy, [4, 2], Request(9))
     assert target.widths == [2]
 
 
@@ -357,16 +367,16 @@ def balanced(result: DecodeResult, most: int) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
     """However an answer ends, it is the free one up to there."""
-    target, how = make(name, tiny)
-    free = run(target, how, prompt, Request(24))
+    target, strategy = make(name, tiny)
+    free = run(target, strategy, prompt, Request(24))
     assert (len(free.ids), free.finish_reason) == (24, "length")
     balanced(free, 24)
     for most in range(1, 8):
-        result = run(target, how, prompt, Request(most))
+        result = run(target, strategy, prompt, Request(most))
         assert (result.ids, result.finish_reason) == (free.ids[:most], "length")
         balanced(result, most)
     for token in set(free.ids):
-        result = run(target, how, prompt, Request(24), eos_ids=(token, 99))
+        result = run(target, strategy, prompt, Request(24), eos_ids=(token, 99))
         cut = free.ids[: free.ids.index(token) + 1]
         assert (result.ids, result.finish_reason) == (cut, "eos")
         balanced(result, 24)
@@ -374,7 +384,7 @@ def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
     for at in range(1, 24, 5):
         stop = letters.decode(free.ids[at - 1 : at + 1])
         request = Request(24, stop=(stop, "zz"))
-        result = run(target, how, prompt, request, tokenizer=letters)
+        result = run(target, strategy, prompt, request, tokenizer=letters)
         end = letters.decode(free.ids).index(stop) + 2
         assert (result.ids, result.finish_reason) == (free.ids[:end], "stop")
         assert result.text == letters.decode(free.ids[:end])
@@ -383,11 +393,11 @@ def test_ends(name: str, prompt: list[int], tiny: Tiny) -> None:
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.3, top_p=0.9)])
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tiny) -> None:
-    target, how = make(name, tiny)
+    target, strategy = make(name, tiny)
     for eos in ((), (2,)):
         chunks: list[list[int]] = []
         request = Request(15, sampling, seed=3)
-        result = run(target, how, [1, 5], request, eos_ids=eos, emit=chunks.append)
+        result = run(target, strategy, [1, 5], request, eos_ids=eos, emit=chunks.append)
         assert [token for chunk in chunks for token in chunk] == result.ids
         assert all(chunks)
         assert len(chunks) == (1 if name == "sequence-draft" else len(result.ids))
@@ -396,13 +406,17 @@ def test_what_is_streamed_is_the_answer(name: str, sampling: Sampling, tiny: Tin
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
-    target, how = make(name, tiny)
+    target, strategy = make(name, tiny)
     one, two, other, fresh = (
-        run(target, how, [1], Request(20, Sampling(1.5), seed=seed)).ids for seed in (5, 5, 6, None)
+        run(target, strategy, [1], Request(20, Sampling(1.5), seed=seed)).ids
+        for seed in (5, 5, 6, None)
     )
     assert one == two != other
     assert fresh != one
-    assert run(target, how, [1], Request(9)).ids == run(target, how, [1], Request(9, seed=8)).ids
+    assert (
+        run(target, strategy, [1], Request(9)).ids
+        == run(target, strategy, [1], Request(9, seed=8)).ids
+    )
 
 
 class Slow(ToyBackend):
@@ -415,17 +429,17 @@ class Slow(ToyBackend):
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_clocks(name: str, tiny: Tiny) -> None:
-    target, how = make(name, tiny)
+    target, strategy = make(name, tiny)
     if isinstance(target, ToyBackend):
         target = Slow(target.table)
         model = NeuralDrafter(Slow(ToyBackend.random(6, 2, 1.0).table))
-        object.__setattr__(how, "drafter", model)
+        object.__setattr__(strategy, "drafter", model)
     request, prompt = Request(16), [1, 2]
     prefilled = target.prefill(prompt)
     stopper, slept = Stopper(request, ()), 0.002
     started = time.perf_counter()
     chance = Generator(CPU)
-    result = how.decode(
+    result = strategy.decode(
         Job(target, prompt, prefilled, request, stopper, chance, lambda ids: time.sleep(slept))
     )
     wall = time.perf_counter() - started

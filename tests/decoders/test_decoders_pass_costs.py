@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy, method, native, random_exit, run
+from decoder_toys import CPU, greedy, native, random_exit, run, speculative
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -208,8 +208,10 @@ def test_a_short_room_is_kept() -> None:
 @given(st.integers(0, 10_000), st.sampled_from([FLAT, IN_FOURS]))
 def test_answers_do_not_depend_on_costs(seed: int, passes: PassCosts) -> None:
     target = ToyBackend.random(4, seed, sharpness=3.0)
-    plain = run(target, method(MaxGramDrafter(CPU), 0), [1, 2, 1, 2], Request(20))
-    cut = run(target, method(MaxGramDrafter(CPU, passes=passes), 16), [1, 2, 1, 2], Request(20))
+    plain = run(target, speculative(MaxGramDrafter(CPU), 0), [1, 2, 1, 2], Request(20))
+    cut = run(
+        target, speculative(MaxGramDrafter(CPU, passes=passes), 16), [1, 2, 1, 2], Request(20)
+    )
     assert cut.ids == plain.ids
 
 
@@ -234,7 +236,7 @@ def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
 
 
 def test_an_adaptive_length_keeps_to_what_is_cheap() -> None:
-    """Drafts that stand nine times in ten: all eight where width costs nothing, three where the
+    """Drafts accepted nine times in ten: all eight where width costs nothing, three where the
     fifth token of a pass doubles it."""
     lengths = []
     for passes in (FLAT, PassCosts((1.0,) * 4 + (2.5,) * 5)):
@@ -309,7 +311,7 @@ def test_arms_say_whether_they_go_by_passes(arm: dict[str, object], asks: bool) 
         "{kind: cs_drafting, models: [m, {kind: max_gram, by_cost: true}], K: [[1, 1], [0, 1]]}",
     ],
 )
-def test_what_a_smaller_model_reviews_is_not_cut_by_the_target_s_passes(
+def test_what_a_smaller_model_verifies_is_not_cut_by_the_target_s_passes(
     tmp_path: Path, arm: str
 ) -> None:
     file = tmp_path / "arms.yaml"

@@ -1,4 +1,4 @@
-"""Recorded passes: what is replayed is what an ordinary pass gives, wherever the sequence stands.
+"""Recorded passes: what is replayed is what an ordinary pass gives, however long the sequence is.
 
 On a CPU the passes are traced instead of recorded as CUDA graphs (`decoder_toys.traced`).
 """
@@ -15,10 +15,10 @@ from decoder_toys import (
     ListedLengths,
     autoregressive,
     greedy,
-    method,
     native,
     random_exit,
     run,
+    speculative,
     traced,
 )
 
@@ -113,16 +113,16 @@ def answers(
     if record:
         target.record_passes(recorder)
     if kind == "exit":
-        how = method(random_exit(target, 1, seed=0), ListedLengths([3, 0, 1]))
+        strategy = speculative(random_exit(target, 1, seed=0), ListedLengths([3, 0, 1]))
     elif kind == "alone":
-        how = autoregressive()
+        strategy = autoregressive()
     else:
         drafter = drafters[kind]()
         assert isinstance(drafter.backend, LlamaBackend)
         if record:
             drafter.backend.record_passes(recorder)
-        how = method(drafter, ListedLengths([3, 0, 0, 0, 1]))
-    return run(target, how, PROMPT, Request(24, sampling, seed=3)), recorder
+        strategy = speculative(drafter, ListedLengths([3, 0, 0, 0, 1]))
+    return run(target, strategy, PROMPT, Request(24, sampling, seed=3)), recorder
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 """The recurrent drafter (D23): steps beside the trained cell's, rounds beside those from scratch,
-laws, recordings, verifiers, and what does not fit."""
+distributions, recordings, verifiers, and what does not fit."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from decoder_toys import (
     autoregressive,
     distance,
     greedy,
-    loop_law,
-    method,
+    loop_distribution,
     native,
     neural,
     random_cell,
     recurrent,
-    reference_law,
+    reference_distribution,
     run,
     save_cell,
+    speculative,
     traced,
 )
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
 from test_decoders_backends import make
-from test_decoders_exact_law import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
+from test_decoders_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
 from torch import Tensor
 
 from decoders import Engine
@@ -170,15 +170,15 @@ class Beside:
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", BACKENDS)
 def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tiny_t5: Tiny) -> None:
-    """After rounds that stood, fell and were sat out, after trees whose side branches stood, and at
-    every length: so do the states of all that stands."""
+    """After rounds that were accepted, rejected and sat out, after trees whose side branches were
+    accepted, and at every length: so do the states of all that is accepted."""
     target, fresh = make(kind, tiny, tiny_t5), make(kind, tiny, tiny_t5)
     assert isinstance(target, StateBackend) and isinstance(fresh, StateBackend)
     near = 0.1 if target.dtype == torch.bfloat16 else 1e-4
     beside = Beside(recurrent(target, 3), fresh, near)
     drafter: Any = WidenedDrafter(beside, (5, 3), target.context) if tree else beside
-    how = method(drafter, ListedLengths([3, 0, 1, 4]))
-    made = run(target, how, LONGER, Request(40))
+    strategy = speculative(drafter, ListedLengths([3, 0, 1, 4]))
+    made = run(target, strategy, LONGER, Request(40))
     plain = run(fresh, autoregressive(), LONGER, Request(40))
     assert made.ids == plain.ids and beside.drafts > 5
     assert made.accepted < made.drafted
@@ -220,68 +220,73 @@ def test_more_than_one_unread_token(tiny: Tiny) -> None:
     assert made.ids.tolist() == drafted
 
 
-# -- laws -----------------------------------------------------------------------------------------
+# -- distributions --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("vocab", [None, [0, 2]])
-def test_the_law_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:
+def test_the_distribution_is_the_target_s(sampling: str, vocab: list[int] | None) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request = Request(MOST, SAMPLINGS[sampling])
     drafter = recurrent(target, 2, None if vocab is None else DraftVocab(vocab, 3))
-    law = loop_law(target, method(drafter, 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
-def test_the_draft_s_length_does_not_change_the_law(length: str) -> None:
+def test_the_draft_s_length_does_not_change_the_distribution(length: str) -> None:
     target = ToyBackend.random(3, seed=4, sharpness=1.0)
     request = Request(MOST, SAMPLINGS["all"])
-    law = loop_law(target, method(recurrent(target, 5), LENGTHS[length]()), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(recurrent(target, 5), LENGTHS[length]()), PROMPT, request
+    )
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
-def test_a_tree_keeps_the_law() -> None:
+def test_a_tree_keeps_the_distribution() -> None:
     target = ToyBackend.random(3, seed=4, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
     drafter = WidenedDrafter(recurrent(target, 5), (2,), target.context)
-    law = loop_law(target, method(drafter, 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
-@pytest.mark.parametrize("cascade", ["reviewed", "after another", "before another"])
-def test_a_cascade_keeps_the_law(cascade: str) -> None:
+@pytest.mark.parametrize("cascade", ["verified", "after another", "before another"])
+def test_a_cascade_keeps_the_distribution(cascade: str) -> None:
     target = ToyBackend.random(3, seed=4, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
     drafter, other = recurrent(target, 5), neural(3, seed=7)
     made: Any = {
-        "reviewed": lambda: VerticalDrafter(other.backend, drafter, FixedLength(1)),
+        "verified": lambda: VerticalDrafter(other.backend, drafter, FixedLength(1)),
         "after another": lambda: HorizontalDrafter([Part(other, 1), Part(drafter, 1)]),
         "before another": lambda: HorizontalDrafter([Part(drafter, 1), Part(other, 1)]),
     }[cascade]()
-    law = loop_law(target, method(made, 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(target, speculative(made, 2), PROMPT, request)
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
-def test_the_law_of_a_llama(sampling: str, tiny: Tiny) -> None:
+def test_the_distribution_of_a_llama(sampling: str, tiny: Tiny) -> None:
     folder = tiny("llama", seed=1, vocab_size=3, num_hidden_layers=2, initializer_range=0.15)
     target, fresh = native(folder, torch.float64), native(folder, torch.float64)
     request = Request(MOST, SAMPLINGS[sampling])
-    law = loop_law(target, method(recurrent(target, 2), 2), PROMPT, request)
-    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+    distribution = loop_distribution(target, speculative(recurrent(target, 2), 2), PROMPT, request)
+    check(
+        distribution,
+        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    )
 
 
-def test_the_law_of_a_t5(tiny_t5: Tiny) -> None:
+def test_the_distribution_of_a_t5(tiny_t5: Tiny) -> None:
     folder = tiny_t5(seed=1, **EXIT_T5)
     target, source = seq2seq(folder, torch.float64), [1, 2, 0]
     logits = from_scratch(seq2seq_model(folder, torch.float64), source)
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(recurrent(target, 2), 2), source, request)
-    check(law, reference_law(logits, [target.start_id], request))
+    distribution = loop_distribution(target, speculative(recurrent(target, 2), 2), source, request)
+    check(distribution, reference_distribution(logits, [target.start_id], request))
 
 
-def test_a_draft_that_lies_about_its_law_is_caught() -> None:
+def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     drafter = recurrent(target, 2)
     propose = drafter.propose
@@ -293,8 +298,10 @@ def test_a_draft_that_lies_about_its_law_is_caught() -> None:
 
     drafter.propose = flattered  # type: ignore[method-assign]
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(drafter, 2), PROMPT, request)
-    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
+    assert (
+        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+    )
 
 
 # -- recorded -------------------------------------------------------------------------------------
@@ -338,7 +345,9 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
             drafter = WidenedDrafter(drafter, (4, 2), target.context)
         lengths = ListedLengths([3, 0, 1])
         lengths.min_confidence = bar
-        results.append(run(target, method(drafter, lengths), LONGER, Request(24, sampling, seed=3)))
+        results.append(
+            run(target, speculative(drafter, lengths), LONGER, Request(24, sampling, seed=3))
+        )
     one, other = results
     for field in ("ids", "rounds", "drafted", "accepted_per_position", "draft_calls"):
         assert getattr(one, field) == getattr(other, field), field
@@ -346,7 +355,7 @@ def test_recorded_answers_and_counts_are_the_ordinary_ones(
 
 @pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
 def test_a_greedy_draft_is_one_recording(unread: list[int], tiny: Tiny) -> None:
-    """Wherever the sequence stands; and it outlives the next one."""
+    """However long the sequence is; and it outlives the next one."""
     target, recorder = recorded(tiny())
     plain = native(tiny(), torch.float64)
     one, other = recurrent(target, 3), recurrent(plain, 3)
@@ -394,10 +403,10 @@ def test_graphs_on_cuda_draft_what_ordinary_steps_draft(precision: str, tiny: Ti
             context = [*prompt, *unread]
             greedy, drawn = (
                 [
-                    d.propose(context, DraftRequest(3, how, Generator(cuda, 1)))
+                    d.propose(context, DraftRequest(3, sampling, Generator(cuda, 1)))
                     for d in (graphs, ordinary)
                 ]
-                for how in (PLAIN, Sampling(0.9))
+                for sampling in (PLAIN, Sampling(0.9))
             )
             assert greedy[0].ids.tolist() == greedy[1].ids.tolist()
             assert drawn[0].probs is not None and drawn[1].probs is not None
@@ -458,7 +467,7 @@ def test_the_target_is_told_before_it_reads_a_prompt(tiny: Tiny, cell: Path) -> 
     bodies: dict[str, dict[str, Any]] = {
         "alone": inner,
         "row": {"kind": "horizontal", "parts": [copy, inner]},
-        "reviewed": {"kind": "vertical", "review": str(tiny(seed=5)), "inner": inner},
+        "verified": {"kind": "vertical", "review": str(tiny(seed=5)), "inner": inner},
         "three": {"kind": "hierarchy", "middle": str(tiny(seed=5)), "small": inner},
         "token": {"kind": "token_cascade", "alpha": 0.5, "drafter": inner},
         "beams": {"kind": "sampled_beams", "beams": 2, "drafter": inner},
@@ -525,7 +534,7 @@ def test_what_does_not_fit_is_told_before_anything_is_loaded(
         Engine.load(str(tiny()), arms, only=["a"], dtype="float32", device="cpu")
 
 
-def test_siblings_need_a_lossless_review(cell: Path) -> None:
+def test_siblings_need_lossless_verification(cell: Path) -> None:
     for more, says in (
         ({"verifier": {"rule": "lossy", "alpha": 0.1}}, "verified losslessly"),
         ({"length": {"k": 1}}, "a draft ends after 1"),
@@ -551,7 +560,7 @@ def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny
             return made
 
         drafter.propose = noted  # type: ignore[method-assign]
-        live = run(target, method(drafter, 3), LONGER, Request(20))
+        live = run(target, speculative(drafter, 3), LONGER, Request(20))
         drafted = dict(seen)
         alone = Alone(drafter, target)
         alone.start(LONGER)

@@ -11,19 +11,19 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import (
-    Law,
+    Distribution,
     ListedLengths,
     autoregressive,
     distance,
     every_outcome,
-    loop_law,
+    loop_distribution,
     max_gram,
     native,
     neural,
-    reference_law,
+    reference_distribution,
     run,
 )
-from test_decoders_exact_law import check, toy_logits
+from test_decoders_exact_distribution import check, toy_logits
 from torch import Tensor
 
 from decoders import Engine
@@ -63,12 +63,12 @@ def one_beam(
     score = math.log(p[beam[0]])
     while len(beam) < most and eos not in beam:
         guesses: list[int] = []
-        laws: list[Tensor] = []
+        distributions: list[Tensor] = []
         for _ in range(min(gamma, most - len(beam) - 1)):
-            laws.append(draft([*prompt, *beam, *guesses]).softmax(-1))
-            guesses.append(int(chance.draw(laws[-1])))
+            distributions.append(draft([*prompt, *beam, *guesses]).softmax(-1))
+            guesses.append(int(chance.draw(distributions[-1])))
         n, left = 0, None
-        for x, q in zip(guesses, laws, strict=True):
+        for x, q in zip(guesses, distributions, strict=True):
             p = target([*prompt, *beam, *guesses[:n]]).softmax(-1)
             if not bool(chance.accept((p[x] / q[x]).view(1))[0]):
                 left = (p - q).clamp(min=0)
@@ -94,7 +94,9 @@ def copied(context: list[int]) -> Tensor:
 @pytest.mark.parametrize("eos", [-1, 0])
 @pytest.mark.parametrize("copies", [False, True])
 @pytest.mark.parametrize(("count", "gamma"), [(1, 1), (2, 1), (2, 2), (3, 1)])
-def test_the_law_is_that_of_the_algorithm(count: int, gamma: int, copies: bool, eos: int) -> None:
+def test_the_distribution_is_that_of_the_algorithm(
+    count: int, gamma: int, copies: bool, eos: int
+) -> None:
     target = ToyBackend.random(2, 3, 1.0)
     draft = copied if copies else toy_logits(ToyBackend.random(2, 7, 1.0))
     most = 3 if count < 3 else 2
@@ -103,25 +105,25 @@ def test_the_law_is_that_of_the_algorithm(count: int, gamma: int, copies: bool, 
         lambda chance: one_beam(toy_logits(target), draft, [0, 1], most, gamma, chance, eos)
     ):
         runs[ids, round(score, 12)] += weight
-    expected: Law = defaultdict(float)
+    expected: Distribution = defaultdict(float)
     for taken in product(runs, repeat=count):
         ids, _ = max(taken, key=lambda run: run[1])  # the first of equals
         expected[ids] += math.prod(runs[one] for one in taken)
     drafter = max_gram([1, 0], shortest=1) if copies else neural(2, 7, 1.0)
-    how = SampledBeams("test", drafter, FixedLength(gamma), count)
-    law = loop_law(target, how, [0, 1], Request(most, Sampling(1.0)), (eos,))
-    check(law, expected)
-    alone = reference_law(toy_logits(target), [0, 1], Request(most, Sampling(1.0)), (eos,))
-    assert (distance(law, alone) < 1e-6) == (count == 1)  # one beam is a plain draw
+    strategy = SampledBeams("test", drafter, FixedLength(gamma), count)
+    distribution = loop_distribution(target, strategy, [0, 1], Request(most, Sampling(1.0)), (eos,))
+    check(distribution, expected)
+    alone = reference_distribution(toy_logits(target), [0, 1], Request(most, Sampling(1.0)), (eos,))
+    assert (distance(distribution, alone) < 1e-6) == (count == 1)  # one beam is a plain draw
 
 
 def test_a_score_of_what_was_drawn_alone_is_another_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wrong on purpose: by p instead of p'."""
-    target, how = ToyBackend.random(2, 3, 1.0), beams(2)
+    target, strategy = ToyBackend.random(2, 3, 1.0), beams(2)
     request = Request(3, Sampling(1.0))
-    law = loop_law(target, how, [0, 1], request)
+    distribution = loop_distribution(target, strategy, [0, 1], request)
     monkeypatch.setattr("decoders.strategies.sampled_beams.residual", lambda pi, q, p, n: p[int(n)])
-    assert distance(law, loop_law(target, how, [0, 1], request)) > 1e-3
+    assert distance(distribution, loop_distribution(target, strategy, [0, 1], request)) > 1e-3
 
 
 def test_more_beams_score_better() -> None:
@@ -153,37 +155,37 @@ def test_greedy_beams_are_the_target_s_answer_once() -> None:
 
 def test_the_books() -> None:
     target, chunks = ToyBackend.random(6, 2, 1.0), list[list[int]]()
-    how = SampledBeams("test", neural(6, 4), ListedLengths([3, 0, 1]), 3)
+    strategy = SampledBeams("test", neural(6, 4), ListedLengths([3, 0, 1]), 3)
     request = Request(20, Sampling(0.9), seed=4)
-    result = run(target, how, [1, 2], request, emit=chunks.append)
+    result = run(target, strategy, [1, 2], request, emit=chunks.append)
     assert chunks == [result.ids] and len(result.ids) == 20
     assert result.rounds == 19 - result.accepted
     assert result.target_calls > 1 + result.rounds  # those of the two other beams too
-    assert result.draft_work == result.draft_calls * how.parameters > 0
+    assert result.draft_work == result.draft_calls * strategy.parameters > 0
     assert sum(result.accepted_per_position) == result.accepted <= result.drafted
     sure = SampledBeams("test", NeuralDrafter(ToyBackend(target.table)), FixedLength(3), 3)
     alike = run(target, sure, [1, 2], Request(21, Sampling(0.9), seed=4))
     assert (alike.acceptance_rate, alike.rounds, alike.target_calls) == (1.0, 5, 16)
-    again = run(target, how, [1, 2], request)
+    again = run(target, strategy, [1, 2], request)
     assert (again.ids, again.drafted) == (result.ids, result.drafted)
-    assert run(target, how, [1, 2], Request(20, Sampling(0.9), seed=5)).ids != result.ids
+    assert run(target, strategy, [1, 2], Request(20, Sampling(0.9), seed=5)).ids != result.ids
 
 
 def test_beams_that_end() -> None:
     target = ToyBackend.random(4, 2, 1.0)
-    how = beams(4, vocab=4, k=3)
+    strategy = beams(4, vocab=4, k=3)
     for seed in range(20):
         request = Request(30, Sampling(1.0), seed=seed)
-        result = run(target, how, [1, 2], request, eos_ids=(3,))
+        result = run(target, strategy, [1, 2], request, eos_ids=(3,))
         assert result.finish_reason == ("eos" if result.ids[-1] == 3 else "length")
         assert 3 not in result.ids[:-1] and len(result.ids) <= 30
 
 
 def test_copies_can_draft_for_beams() -> None:
     target = ToyBackend.random(5, 2, 0.3)
-    how = SampledBeams("test", max_gram(shortest=1), FixedLength(3), 2)
+    strategy = SampledBeams("test", max_gram(shortest=1), FixedLength(3), 2)
     request = Request(25, Sampling(0.7, top_p=0.9, repetition_penalty=1.2), seed=1)
-    assert len(run(target, how, [1, 2, 1, 2], request).ids) == 25
+    assert len(run(target, strategy, [1, 2, 1, 2], request).ids) == 25
 
 
 # -- the recipe -----------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ from decoder_toys import (
     autoregressive,
     distance,
     grown,
-    loop_law,
+    loop_distribution,
     max_gram,
-    method,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
 )
 from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
@@ -97,7 +97,7 @@ def test_the_source_is_encoded_once(tiny_t5: Tiny) -> None:
     for block in target.model.decoder.block:
         block.layer[1].EncDecAttention.k.register_forward_hook(count("keys"))
     result = run(
-        target, method(max_gram(shortest=1, source_apart=True), 3), SOURCES[1], Request(20)
+        target, speculative(max_gram(shortest=1, source_apart=True), 3), SOURCES[1], Request(20)
     )
     assert result.rounds > 5
     assert calls == {"encoder": 1, "keys": len(target.model.decoder.block)}
@@ -139,16 +139,18 @@ ARMS = ("autoregressive", "neural", "adaptive", "reduced", "sits-out", "max-gram
 
 def exit_arm(name: str, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
     if name == "exit":
-        return method(lens_exit(target, 1), 4)
+        return speculative(lens_exit(target, 1), 4)
     if name == "exit-reduced":
-        return method(lens_exit(target, 1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5))
+        return speculative(
+            lens_exit(target, 1, vocab=DraftVocab([*range(12)], 16)), AdaptiveLength(5)
+        )
     if name == "exit-sits-out":
-        return method(lens_exit(target, 1), ListedLengths([2, 0, 0, 3, 0]))
+        return speculative(lens_exit(target, 1), ListedLengths([2, 0, 0, 3, 0]))
     parts = [
         Part(lens_exit(target, 1), 2, 0.08),
         Part(max_gram(shortest=1, source_apart=True), 3),
     ]
-    return method(HorizontalDrafter(parts), 5)
+    return speculative(HorizontalDrafter(parts), 5)
 
 
 def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> SpeculativeDecoding:
@@ -157,29 +159,29 @@ def arm(name: str, tiny_t5: Tiny, target: HFSeq2SeqBackend) -> SpeculativeDecodi
     if name in EXITS:
         return exit_arm(name, target)
     if name == "max-gram":
-        return method(max_gram(shortest=1, source_apart=True), 4)
+        return speculative(max_gram(shortest=1, source_apart=True), 4)
     if name == "reduced":
         vocab = DraftVocab([1, 2, 3, 5, 8, 9, 13], 16)
         drafter = seq2seq(tiny_t5(seed=6, vocab_size=vocab.size))
-        return method(NeuralDrafter(drafter, vocab), 3)
+        return speculative(NeuralDrafter(drafter, vocab), 3)
     drafter = seq2seq(tiny_t5(seed=5, num_layers=1, num_decoder_layers=1))
     if name in TREES:
-        return method(grown(drafter, None, TREES[name], drafter.context), 3)
+        return speculative(grown(drafter, None, TREES[name], drafter.context), 3)
     lengths = {
         "neural": FixedLength(3),
         "adaptive": AdaptiveLength(5, 0.2),
         "sits-out": ListedLengths([2, 0, 0, 3, 0]),
     }
-    return method(NeuralDrafter(drafter), lengths[name])
+    return speculative(NeuralDrafter(drafter), lengths[name])
 
 
 def check_ids(name: str, folder: Path, tiny_t5: Tiny, penalty: float = 1.0) -> int:
     """All sources answered as transformers answers them; how many tokens were drafted."""
     target, model, drafted = seq2seq(folder), seq2seq_model(folder), 0
-    how = arm(name, tiny_t5, target)
+    strategy = arm(name, tiny_t5, target)
     for source in SOURCES:
         theirs = generate_t5(model, source, 20, repetition_penalty=penalty)
-        result = run(target, how, source, Request(20, Sampling(repetition_penalty=penalty)))
+        result = run(target, strategy, source, Request(20, Sampling(repetition_penalty=penalty)))
         assert result.ids == theirs
         assert result.prompt_ids == source
         assert result.target_calls == 1 + result.rounds
@@ -214,8 +216,8 @@ def test_the_answers_differ(tiny_t5: Tiny) -> None:
 
 
 def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
-    target, how = seq2seq(tiny_t5()), method(NeuralDrafter(seq2seq(tiny_t5())), 3)
-    result = run(target, how, SOURCES[1], Request(21))
+    target, strategy = seq2seq(tiny_t5()), speculative(NeuralDrafter(seq2seq(tiny_t5())), 3)
+    result = run(target, strategy, SOURCES[1], Request(21))
     assert (result.rounds, result.drafted, result.accepted) == (5, 15, 15)
 
 
@@ -223,12 +225,12 @@ def test_a_drafter_that_is_the_target_is_always_right(tiny_t5: Tiny) -> None:
 def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
     """Every token of a free answer, with the one that follows it, ends an answer once."""
     target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    how, reasons = arm(name, tiny_t5, target), set()
+    strategy, reasons = arm(name, tiny_t5, target), set()
     for source in SOURCES[1:3]:
         for token in sorted(set(generate_t5(model, source, 12))):
             eos = [token, (token + 1) % 16]
             theirs = generate_t5(model, source, 12, eos_token_id=eos)
-            result = run(target, how, source, Request(12), eos_ids=tuple(eos))
+            result = run(target, strategy, source, Request(12), eos_ids=tuple(eos))
             assert result.ids == theirs
             assert (result.finish_reason == "eos") == (theirs[-1] in eos)
             reasons.add(result.finish_reason)
@@ -239,10 +241,10 @@ def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
 @pytest.mark.parametrize("name", ARMS)
 def test_as_many_tokens_as_asked(name: str, most: int, tiny_t5: Tiny) -> None:
     target, model = seq2seq(tiny_t5()), seq2seq_model(tiny_t5())
-    how, chunks = arm(name, tiny_t5, target), list[list[int]]()
+    strategy, chunks = arm(name, tiny_t5, target), list[list[int]]()
     for source in SOURCES:
         chunks.clear()
-        result = run(target, how, source, Request(most), emit=chunks.append)
+        result = run(target, strategy, source, Request(most), emit=chunks.append)
         assert result.ids == generate_t5(model, source, most)
         assert (len(result.ids), result.finish_reason) == (most, "length")
         assert [token for chunk in chunks for token in chunk] == result.ids
@@ -279,14 +281,16 @@ DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
         *(("tree", "all", ()), ("tree", "all", (1,))),  # all outcomes of "plain" take half a minute
     ],
 )
-def test_the_law_is_the_target_s(
+def test_the_distribution_is_the_target_s(
     drafter: str, sampling: str, eos: tuple[int, ...], tiny_t5: Tiny
 ) -> None:
     folder, source = tiny_t5(seed=11, **SMALL), [2, 1, 2, 0, 1]
     target, model = seq2seq(folder, torch.float64), seq2seq_model(folder, torch.float64)
     request = Request(4, SAMPLINGS[sampling])
-    truth = reference_law(from_scratch(model, source), [target.start_id], request, eos)
-    law = loop_law(target, method(DRAFTERS[drafter](tiny_t5), 2), source, request, eos)
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(law, truth) < 1e-6
+    truth = reference_distribution(from_scratch(model, source), [target.start_id], request, eos)
+    distribution = loop_distribution(
+        target, speculative(DRAFTERS[drafter](tiny_t5), 2), source, request, eos
+    )
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(distribution, truth) < 1e-6
     assert max(truth.values()) < 0.9  # there is something to get wrong

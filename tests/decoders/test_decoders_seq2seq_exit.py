@@ -14,11 +14,11 @@ from decoder_toys import (
     CPU,
     ListedLengths,
     distance,
-    loop_law,
-    method,
+    loop_distribution,
     native,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
 )
 from t5_toys import (
     EXIT_T5,
@@ -142,7 +142,7 @@ def test_a_tree_over_what_ran_ahead(folder: Path, ahead: int) -> None:
 
 
 def test_a_token_may_leave_early_where_an_exit_is_open(folder: Path) -> None:
-    """CALM after a draft that was not reviewed: as on a target without an exit."""
+    """CALM after a draft that was not verified: as on a target without an exit."""
     plain, target = seq2seq(folder, torch.float64), opened(folder)
     for backend in (plain, target):
         backend.prefill(SOURCE)
@@ -206,7 +206,7 @@ def test_untrained_it_is_the_model_cut_off_after_its_layer(
     target = seq2seq(folder, torch.float64)
     drafter = lens_exit(target, layer, noise=0)
     seen, cut = watched(drafter), from_scratch(cut_model(folder, layer, torch.float64), SOURCE)
-    result = run(target, method(drafter, ListedLengths(pattern)), SOURCE, Request(30))
+    result = run(target, speculative(drafter, ListedLengths(pattern)), SOURCE, Request(30))
     assert result.ids == generate_t5(seq2seq_model(folder), SOURCE, 30)
     assert len(seen) > 3
     for context, drafted in seen:
@@ -243,7 +243,7 @@ def test_an_exit_counts_the_weights_that_it_reads(folder: Path, layer: int) -> N
     drafter = lens_exit(target, layer)
     assert drafter.parameters == sum(read) - sum(kept) + lens + head
     assert lens + head < drafter.parameters < target.parameters
-    result = run(target, method(drafter, FixedLength(3)), SOURCE, Request(12))
+    result = run(target, speculative(drafter, FixedLength(3)), SOURCE, Request(12))
     drafting = result.draft_calls - 1  # the first call reads the start token, by the lens alone
     assert result.draft_work == drafting * drafter.parameters + lens
 
@@ -259,13 +259,13 @@ def test_no_layer_runs_a_position_twice(folder: Path) -> None:
             runs[number][given[0].shape[1]] += 1
 
         block.register_forward_pre_hook(noted)
-    result = run(target, method(drafter, 3), SOURCE, Request(40))
+    result = run(target, speculative(drafter, 3), SOURCE, Request(40))
     assert 0 < result.accepted < result.drafted
     positions = [sum(t * times for t, times in widths.items()) for widths in runs]
     # the start token; then each round the newest token and all that was drafted
     assert positions == [1 + result.rounds + result.drafted] * LAYERS
     assert sum(runs[1].values()) == sum(runs[2].values()) == result.target_calls
-    # below, one token a pass: the last drafted one in the review, the others while it drafted
+    # below, one token a pass: the last drafted one in the verification, the others while it drafted
     assert set(runs[0]) == {1} and max(runs[1]) == 4
 
 
@@ -293,18 +293,18 @@ LENGTHS: dict[str, Callable[[], DraftLength]] = {
         ("plain", "fixed", [0, 2], ()),
     ],
 )
-def test_the_law_is_the_target_s(
+def test_the_distribution_is_the_target_s(
     sampling: str, length: str, kept: list[int] | None, eos: tuple[int, ...], tiny_t5: Tiny
 ) -> None:
     folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]
     target, request = seq2seq(folder, torch.float64), Request(4, SAMPLINGS[sampling])
     vocab = None if kept is None else DraftVocab(kept, 3)
-    how = method(lens_exit(target, 1, seed=2, vocab=vocab, noise=0.3), LENGTHS[length]())
-    law = loop_law(target, how, source, request, eos)
+    strategy = speculative(lens_exit(target, 1, seed=2, vocab=vocab, noise=0.3), LENGTHS[length]())
+    distribution = loop_distribution(target, strategy, source, request, eos)
     logits = from_scratch(seq2seq_model(folder, torch.float64), source)
-    truth = reference_law(logits, [target.start_id], request, eos)
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(law, truth) < 1e-9
+    truth = reference_distribution(logits, [target.start_id], request, eos)
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(distribution, truth) < 1e-9
     assert max(truth.values()) < 0.9  # there is something to get wrong
 
 

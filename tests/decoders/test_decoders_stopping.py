@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import autoregressive, generate, max_gram, method, native, run, transformers_model
+from decoder_toys import (
+    autoregressive,
+    generate,
+    max_gram,
+    native,
+    run,
+    speculative,
+    transformers_model,
+)
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -90,10 +98,10 @@ def test_stop_strings_end_answers_where_transformers_does(
     stop: tuple[str, ...], drafts: str, tokenizer: Any, tiny: Tiny
 ) -> None:
     target, model = native(tiny(seed=3)), transformers_model(tiny(seed=3))
-    how = {
+    strategy = {
         "nothing": autoregressive(),
-        "max-gram": method(max_gram(shortest=1), 4),
-        "itself": method(NeuralDrafter(native(tiny(seed=3))), 4),
+        "max-gram": speculative(max_gram(shortest=1), 4),
+        "itself": speculative(NeuralDrafter(native(tiny(seed=3))), 4),
     }[drafts]
     stopped = 0
     for first in range(14):
@@ -102,7 +110,7 @@ def test_stop_strings_end_answers_where_transformers_does(
             model, prompt, 16, stop_strings=list(stop), tokenizer=tokenizer, eos_token_id=[15]
         )
         result = run(
-            target, how, prompt, Request(16, stop=stop), eos_ids=(15,), tokenizer=tokenizer
+            target, strategy, prompt, Request(16, stop=stop), eos_ids=(15,), tokenizer=tokenizer
         )
         assert result.ids == theirs
         assert result.text == tokenizer.decode(theirs, skip_special_tokens=True)

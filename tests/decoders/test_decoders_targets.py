@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, generate, max_gram, method, run, transformers_model
+from decoder_toys import CPU, FITS_INT4, generate, max_gram, run, speculative, transformers_model
 
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
@@ -117,8 +117,8 @@ def test_a_sliding_window_goes_to_transformers(tiny: Tiny) -> None:
         targets.load_backend(folder, CPU, torch.float32, "native")
     target = targets.load_backend(folder, CPU, torch.float32)
     model, prompt = transformers_model(folder), [1 + i % 5 for i in range(20)]
-    how = method(max_gram([*range(1, 16), 0], shortest=1), 3)
-    result = run(target, how, prompt, Request(20))
+    strategy = speculative(max_gram([*range(1, 16), 0], shortest=1), 3)
+    result = run(target, strategy, prompt, Request(20))
     assert result.ids == generate(model, prompt, 20)
     assert result.accepted < result.drafted  # something was rolled back
 
@@ -190,7 +190,9 @@ def test_a_model_of_pickles_answers_as_its_safetensors(
     assert isinstance(target, HFBackend)
     said = capsys.readouterr().err
     assert "using the transformers backend for pickles: its weights are pickled" in said
-    result = run(target, method(max_gram([*range(1, 16), 0], shortest=1), 3), [3, 1], Request(12))
+    result = run(
+        target, speculative(max_gram([*range(1, 16), 0], shortest=1), 3), [3, 1], Request(12)
+    )
     assert result.ids == generate(transformers_model(tiny()), [3, 1], 12)
     assert not targets.runs_layers(folder, "auto") and targets.runs_layers(tiny(), "auto")
     with pytest.raises(DraftpickError, match="native backend cannot run pickles: its weights are"):

@@ -33,9 +33,9 @@ COST = st.floats(0, 1)
 
 
 def right(rng: np.random.Generator, rates: list[float], rounds: int = ROUNDS) -> np.ndarray:
-    """[rounds] drafted tokens that stand before the first that falls; a coin for each."""
-    stands = rng.random((rounds, len(rates))) < np.array(rates)
-    return np.cumprod(stands, axis=1).sum(1)
+    """[rounds] drafted tokens accepted before the first rejection; a coin for each."""
+    accept = rng.random((rounds, len(rates))) < np.array(rates)
+    return np.cumprod(accept, axis=1).sum(1)
 
 
 # -- formula against simulation -------------------------------------------------------------------
@@ -57,27 +57,29 @@ def test_horizontal_is_the_mean_of_many_rounds(rates: list[float], costs: list[f
 
 
 @pytest.mark.parametrize(
-    ("acceptance", "inner", "reviews", "k"),
+    ("acceptance", "inner", "verifications", "k"),
     [(0.8, 0.6, 3, 2), (0.5, 0.9, 2, 5), (0.9, 0.0, 4, 3), (0.7, 1.0, 1, 4), (0.7, 0.5, 2, 0)],
 )
 def test_vertical_is_the_mean_of_many_rounds(
-    acceptance: float, inner: float, reviews: int, k: int
+    acceptance: float, inner: float, verifications: int, k: int
 ) -> None:
-    """The two-level process itself: each review gives the drafter's own token behind those it
+    """The two-level process itself: each verification gives the drafter's own token behind those it
     accepts; the target then accepts from the left and adds one."""
     rng = np.random.default_rng(1)
-    drafted = sum(1 + right(rng, [inner] * k) for _ in range(reviews))  # [rounds]
-    longest = reviews * (k + 1)
-    stands = rng.random((ROUNDS, longest)) < acceptance
-    stands &= np.arange(longest) < np.asarray(drafted)[:, None]
-    tokens = 1 + np.cumprod(stands, axis=1).sum(1)
-    spent = 1 + reviews * 0.1 + reviews * k * 0.01
-    found = vertical(acceptance, inner, 0.1, 0.01, reviews, k)
+    drafted = sum(1 + right(rng, [inner] * k) for _ in range(verifications))  # [rounds]
+    longest = verifications * (k + 1)
+    accept = rng.random((ROUNDS, longest)) < acceptance
+    accept &= np.arange(longest) < np.asarray(drafted)[:, None]
+    tokens = 1 + np.cumprod(accept, axis=1).sum(1)
+    spent = 1 + verifications * 0.1 + verifications * k * 0.01
+    found = vertical(acceptance, inner, 0.1, 0.01, verifications, k)
     assert found == pytest.approx(tokens.mean() / spent, rel=0.01)
 
 
 @pytest.mark.parametrize(("acceptance", "k"), [(0.7, 4), (0.2, 1), (0.0, 3), (1.0, 2)])
-def test_the_generating_function_holds_the_law_of_a_round(acceptance: float, k: int) -> None:
+def test_the_generating_function_holds_the_distribution_of_a_round(
+    acceptance: float, k: int
+) -> None:
     tokens = 1 + right(np.random.default_rng(2), [acceptance] * k)
     for x in (0.0, 0.3, 0.9, 1.0):
         assert acceptance_pgf(acceptance, k, x) == pytest.approx(np.mean(x**tokens), abs=0.005)
@@ -135,9 +137,9 @@ def test_the_best_cascades_are_the_best_of_all() -> None:
     assert best_horizontal([0.5], [0.1], 8)[0] == (best_length(0.5, 0.1, 8),)
     assert best_horizontal([0.0, 0.0], [0.0, 0.0], 4)[0] == (0, 0), "the shorter on a tie"
 
-    (reviews, k), gain = best_vertical(0.8, 0.7, 0.2, 0.001, 8)
-    assert reviews * (k + 1) <= 8 and k > 0
-    assert gain == pytest.approx(vertical(0.8, 0.7, 0.2, 0.001, reviews, k))
+    (verifications, k), gain = best_vertical(0.8, 0.7, 0.2, 0.001, 8)
+    assert verifications * (k + 1) <= 8 and k > 0
+    assert gain == pytest.approx(vertical(0.8, 0.7, 0.2, 0.001, verifications, k))
     assert gain > speculative(0.8, 0.2, best_length(0.8, 0.2, 8))
 
 

@@ -1,4 +1,4 @@
-"""D17: a tree of drafts changes how fast an answer comes, never the answer or its law."""
+"""D17: a tree of drafts changes how fast an answer comes, never the answer or its distribution."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from decoder_toys import (
     generate,
     greedy,
     grown,
-    loop_law,
-    method,
+    loop_distribution,
     native,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
     transformers_model,
 )
 from hypothesis import given, settings
@@ -103,8 +103,8 @@ def test_the_target_s_own_ids(
     drafter = grown(backend, vocab, shape, target.context)
     request, chunks = Request(most, Sampling(repetition_penalty=penalty)), list[list[int]]()
     alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
-    how = method(drafter, length)
-    result = run(target, how, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
+    strategy = speculative(drafter, length)
+    result = run(target, strategy, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
     assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
     assert result.target_calls == 1 + result.rounds <= alone.target_calls
     # the books
@@ -136,23 +136,25 @@ def tiny_tree(tiny: Tiny, kind: str, shape: str) -> Drafter:
 def test_ids_equal_transformers_generate(kind: str, shape: str, tiny: Tiny) -> None:
     model = transformers_model(tiny())
     target: Any = HFBackend.load(tiny(), CPU, torch.float32) if kind == "hf" else native(tiny())
-    how, stood = method(tiny_tree(tiny, kind, shape), 4), 0
+    strategy, accepted = speculative(tiny_tree(tiny, kind, shape), 4), 0
     for prompt in PROMPTS:
         for penalty in (1.0, 1.3):
             theirs = generate(model, prompt, 24, repetition_penalty=penalty)
-            result = run(target, how, prompt, Request(24, Sampling(repetition_penalty=penalty)))
+            result = run(
+                target, strategy, prompt, Request(24, Sampling(repetition_penalty=penalty))
+            )
             assert result.ids == theirs
-            stood += result.accepted
-    assert stood > 0
+            accepted += result.accepted
+    assert accepted > 0
 
 
 def test_a_target_with_an_exit_open(tiny: Tiny) -> None:
     """Another arm's exit, which keeps states of every position, is fed by the tree too."""
     target, model = native(tiny()), transformers_model(tiny())
     target.open_exit(1)
-    how = method(tiny_tree(tiny, "native", "every"), 3)
+    strategy = speculative(tiny_tree(tiny, "native", "every"), 3)
     for prompt in PROMPTS:
-        assert run(target, how, prompt, Request(24)).ids == generate(model, prompt, 24)
+        assert run(target, strategy, prompt, Request(24)).ids == generate(model, prompt, 24)
 
 
 def test_branches_save_rounds() -> None:
@@ -162,9 +164,13 @@ def test_branches_save_rounds() -> None:
         target = ToyBackend.random(6, seed)
         near = ToyBackend(target.table + 1.5 * ToyBackend.random(6, seed + 50).table)
         for branch in rounds:
-            rounds[branch] += run(target, method(tree(near, *branch), 3), [2], Request(60)).rounds
-        how = method(tree(near, 6, 6, 6, every=True), 3)
-        assert run(target, how, [2], Request(61)).rounds == 15  # all tokens are in it: 4 a round
+            rounds[branch] += run(
+                target, speculative(tree(near, *branch), 3), [2], Request(60)
+            ).rounds
+        strategy = speculative(tree(near, 6, 6, 6, every=True), 3)
+        assert (
+            run(target, strategy, [2], Request(61)).rounds == 15
+        )  # all tokens are in it: 4 a round
     chain, two, six = rounds.values()
     assert chain > two > six
 
@@ -172,10 +178,12 @@ def test_branches_save_rounds() -> None:
 def test_a_tree_without_branches_is_the_chain() -> None:
     target = ToyBackend.random(6, seed=1)
     for seed in range(5):
-        chain = run(target, method(NeuralDrafter(ToyBackend.random(6, seed)), 3), [2], Request(30))
+        chain = run(
+            target, speculative(NeuralDrafter(ToyBackend.random(6, seed)), 3), [2], Request(30)
+        )
         for every in (False, True):
-            how = method(tree(ToyBackend.random(6, seed), 1, every=every), 3)
-            result = run(target, how, [2], Request(30))
+            strategy = speculative(tree(ToyBackend.random(6, seed), 1, every=every), 3)
+            result = run(target, strategy, [2], Request(30))
             assert (result.ids, result.rounds) == (chain.ids, chain.rounds)
             assert (result.drafted, result.accepted) == (chain.drafted, chain.accepted)
 
@@ -187,7 +195,7 @@ def test_a_full_context(tiny: Tiny) -> None:
     for shape in SHAPES:
         drafter = tiny_tree(tiny, "native", shape)
         alone = run(target, autoregressive(), prompt, Request(12))
-        result = run(target, method(drafter, 5), prompt, Request(12))
+        result = run(target, speculative(drafter, 5), prompt, Request(12))
         assert result.ids == alone.ids and len(alone.ids) == 12
         assert result.drafted > result.rounds  # and it did draft
 
@@ -207,20 +215,25 @@ def toy_logits(target: ToyBackend) -> Callable[[list[int]], Tensor]:
     return lambda context: target.table[context[-2:][0], context[-1]]
 
 
-def law_error(how: Any, prompt: list[int], request: Request, eos: tuple[int, ...] = ()) -> float:
+def distribution_error(
+    strategy: Any, prompt: list[int], request: Request, eos: tuple[int, ...] = ()
+) -> float:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
-    law = loop_law(target, how, prompt, request, eos)
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    return distance(law, reference_law(toy_logits(target), prompt, request, eos))
+    distribution = loop_distribution(target, strategy, prompt, request, eos)
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+    return distance(distribution, reference_distribution(toy_logits(target), prompt, request, eos))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize(("branch", "every"), [((2,), False), ((3,), False), ((2,), True)])
-def test_children_drawn_without_replacement_keep_the_law(
+def test_children_drawn_without_replacement_keep_the_distribution(
     branch: tuple[int, ...], every: bool, sampling: str
 ) -> None:
     request = Request(3 if every else 4, SAMPLINGS[sampling])
-    assert law_error(method(toy_tree(3, 7, *branch, every=every), 2), PROMPT, request) < EXACT
+    assert (
+        distribution_error(speculative(toy_tree(3, 7, *branch, every=every), 2), PROMPT, request)
+        < EXACT
+    )
 
 
 @pytest.mark.parametrize(
@@ -233,36 +246,43 @@ def test_children_drawn_without_replacement_keep_the_law(
         ("all", TreeShape((2, 1), every=True)),
     ],
 )
-def test_two_depths_keep_the_law(sampling: str, shape: TreeShape) -> None:
+def test_two_depths_keep_the_distribution(sampling: str, shape: TreeShape) -> None:
     drafter = grown(ToyBackend.random(3, 7, 1.0), None, shape, 512)
-    assert law_error(method(drafter, 2), PROMPT, Request(4, SAMPLINGS[sampling])) < EXACT
+    assert (
+        distribution_error(speculative(drafter, 2), PROMPT, Request(4, SAMPLINGS[sampling])) < EXACT
+    )
 
 
-def test_a_chain_after_the_children_keeps_the_law() -> None:
-    assert law_error(method(toy_tree(3, 7, 2), 2), [2], Request(4, Sampling(1.0, top_k=2))) < EXACT
-
-
-@pytest.mark.parametrize("every", [False, True])
-def test_answers_that_end_early_keep_the_law(every: bool) -> None:
-    how = method(toy_tree(3, 8, 2, 1, every=every), ListedLengths([1, 0, 2]))
-    assert law_error(how, PROMPT, Request(3, Sampling(1.0)), eos=(1,)) < EXACT
-
-
-def test_a_draft_cut_short_keeps_the_law() -> None:
-    how = method(toy_tree(3, 8, 2, 2, every=True), FixedLength(2, min_confidence=0.45))
-    assert law_error(how, PROMPT, Request(4, Sampling(1.2, top_k=2))) < EXACT
+def test_a_chain_after_the_children_keeps_the_distribution() -> None:
+    assert (
+        distribution_error(
+            speculative(toy_tree(3, 7, 2), 2), [2], Request(4, Sampling(1.0, top_k=2))
+        )
+        < EXACT
+    )
 
 
 @pytest.mark.parametrize("every", [False, True])
-def test_a_reduced_vocabulary_keeps_the_law(every: bool) -> None:
+def test_answers_that_end_early_keep_the_distribution(every: bool) -> None:
+    strategy = speculative(toy_tree(3, 8, 2, 1, every=every), ListedLengths([1, 0, 2]))
+    assert distribution_error(strategy, PROMPT, Request(3, Sampling(1.0)), eos=(1,)) < EXACT
+
+
+def test_a_draft_cut_short_keeps_the_distribution() -> None:
+    strategy = speculative(toy_tree(3, 8, 2, 2, every=True), FixedLength(2, min_confidence=0.45))
+    assert distribution_error(strategy, PROMPT, Request(4, Sampling(1.2, top_k=2))) < EXACT
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_a_reduced_vocabulary_keeps_the_distribution(every: bool) -> None:
     vocab = DraftVocab([0, 2], 3)
     model = ToyBackend.random(vocab.size, 8, 1.0)
     drafter = grown(model, vocab, TreeShape((2,), every), 512)
-    assert law_error(method(drafter, 2), PROMPT, Request(3, SAMPLINGS["all"])) < EXACT
+    assert distribution_error(speculative(drafter, 2), PROMPT, Request(3, SAMPLINGS["all"])) < EXACT
 
 
 class Fixed:
-    """Drafts the same tree every round: no chance in it, so that its laws are one-hot."""
+    """Drafts the same tree every round: no chance in it, so that its distributions are one-hot."""
 
     parameters = calls = 0
     context = 512
@@ -282,16 +302,16 @@ class Fixed:
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-def test_a_tree_that_is_not_drawn_keeps_the_law(sampling: str) -> None:
-    how = method(Fixed([0, 2, 1, 0, 2], [-1, -1, 0, 0, 1]), 2)
-    assert law_error(how, PROMPT, Request(4, SAMPLINGS[sampling])) < EXACT
+def test_a_tree_that_is_not_drawn_keeps_the_distribution(sampling: str) -> None:
+    strategy = speculative(Fixed([0, 2, 1, 0, 2], [-1, -1, 0, 0, 1]), 2)
+    assert distribution_error(strategy, PROMPT, Request(4, SAMPLINGS[sampling])) < EXACT
 
 
 # -- the check itself can fail --------------------------------------------------------------------
 
 
 class NoResidual(Lossless):
-    """Wrong on purpose: a second child is tried against the target's own law again."""
+    """Wrong on purpose: a second child is tried against the target's own distribution again."""
 
     def verify(
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
@@ -315,7 +335,7 @@ class NoResidual(Lossless):
 
 
 class Forgetful(TreeDrafter):
-    """Wrong on purpose: says that every child was drawn from the whole law."""
+    """Wrong on purpose: says that every child was drawn from the whole distribution."""
 
     def propose(self, *args: Any, **kwargs: Any) -> Proposal:
         made = super().propose(*args, **kwargs)
@@ -324,21 +344,22 @@ class Forgetful(TreeDrafter):
 
 
 def test_a_wrong_rule_is_caught() -> None:
-    wrong = method(toy_tree(3, 7, 2), 2, NoResidual())
-    assert law_error(wrong, PROMPT, Request(3, Sampling(1.0))) > 1e-3
+    wrong = speculative(toy_tree(3, 7, 2), 2, NoResidual())
+    assert distribution_error(wrong, PROMPT, Request(3, Sampling(1.0))) > 1e-3
 
 
-def test_a_draft_that_lies_about_its_law_is_caught() -> None:
+def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
     liar = Forgetful(ToyBackend.random(3, 7, 1.0), None, (2,), 512)
-    assert law_error(method(liar, 1), PROMPT, Request(3, Sampling(1.0))) > 1e-3
+    assert distribution_error(speculative(liar, 1), PROMPT, Request(3, Sampling(1.0))) > 1e-3
 
 
 def test_seeds_reproduce() -> None:
     target = ToyBackend.random(6, seed=0, sharpness=0.5)
     for every in (False, True):
-        how = method(toy_tree(6, 1, 3, 2, every=every), 3)
+        strategy = speculative(toy_tree(6, 1, 3, 2, every=every), 3)
         one, again, other = (
-            run(target, how, [1], Request(20, Sampling(1.0), seed=seed)).ids for seed in (5, 5, 6)
+            run(target, strategy, [1], Request(20, Sampling(1.0), seed=seed)).ids
+            for seed in (5, 5, 6)
         )
         assert one == again != other
 
@@ -419,11 +440,11 @@ def test_a_pass_a_depth(every: bool, drafts: list[int], nodes: int) -> None:
 
 @pytest.mark.parametrize("every", [False, True])
 def test_what_stands_is_not_read_again(every: bool) -> None:
-    """A round leaves the drafter two tokens to read at most, also where a side branch stood."""
+    """A round leaves the drafter two tokens to read, also where a side branch was accepted."""
     target = ToyBackend.random(6, seed=3)
     model = Counted(target.table + 1.5 * ToyBackend.random(6, seed=53).table)
-    how, first = method(tree(model, 3, 3, 3, every=every), 4), []
-    propose = how.drafter.propose
+    strategy, first = speculative(tree(model, 3, 3, 3, every=every), 4), []
+    propose = strategy.drafter.propose
 
     def watched(*args: Any, **kwargs: Any) -> Proposal:
         model.widths.clear()
@@ -431,8 +452,8 @@ def test_what_stands_is_not_read_again(every: bool) -> None:
         first.append(model.widths[0])
         return made
 
-    how.drafter.propose = watched  # type: ignore[method-assign]
-    result = run(target, how, [2], Request(60))
+    strategy.drafter.propose = watched  # type: ignore[method-assign]
+    result = run(target, strategy, [2], Request(60))
     assert result.ids == run(target, autoregressive(), [2], Request(60)).ids
     assert result.rounds < 40 and set(first) == {1, 2}
 
@@ -441,9 +462,9 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
     target = ToyBackend.random(5, seed=2)
     for every in (False, True):
         model = ToyBackend.random(5, 3, 1.0)
-        how = method(tree(model, 2, 2, every=every), ListedLengths([3, 0, 0, 0, 2, 0]))
+        strategy = speculative(tree(model, 2, 2, every=every), ListedLengths([3, 0, 0, 0, 2, 0]))
         fresh, seen = toy_tree(5, 3, 2, 2, every=every), []
-        propose = how.drafter.propose
+        propose = strategy.drafter.propose
 
         def watched(context: list[int], asked: DraftRequest, propose: Any = propose) -> Proposal:
             assert len(context) - model.length <= 2  # noqa: B023
@@ -451,8 +472,8 @@ def test_a_drafter_that_sat_out_catches_up_in_commit() -> None:
             seen.append((list(context), asked.k, made))  # noqa: B023
             return made
 
-        how.drafter.propose = watched  # type: ignore[method-assign]
-        result = run(target, how, [1, 4, 2], Request(30))
+        strategy.drafter.propose = watched  # type: ignore[method-assign]
+        result = run(target, strategy, [1, 4, 2], Request(30))
         assert result.ids == run(target, autoregressive(), [1, 4, 2], Request(30)).ids
         assert len(seen) > 5
         for context, k, made in seen:
@@ -472,9 +493,9 @@ def test_a_recipe_becomes_an_arm(tiny: Tiny, tmp_path: Path) -> None:
     )
     arm = load_arms(file)["oak"]
     target, model = native(tiny()), transformers_model(tiny())
-    how: Any = arm.build(target, None)
-    assert arm.lossless and isinstance(how.drafter, WidenedDrafter)
-    assert run(target, how, PROMPTS[1], Request(20)).ids == generate(model, PROMPTS[1], 20)
+    strategy: Any = arm.build(target, None)
+    assert arm.lossless and isinstance(strategy.drafter, WidenedDrafter)
+    assert run(target, strategy, PROMPTS[1], Request(20)).ids == generate(model, PROMPTS[1], 20)
 
 
 @pytest.mark.parametrize(

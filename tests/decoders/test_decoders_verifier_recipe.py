@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from decoder_toys import method, neural, run
+from decoder_toys import neural, run, speculative
 
 from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
@@ -159,8 +159,8 @@ def test_thresholds_reach_the_loop() -> None:
         rates = []
         for value in values:
             arm: Any = recipe(kind="neural", drafter="x", verifier={"rule": rule, field: value})
-            how = method(neural(6, seed=9), 3, arm.verifier.build())
-            rates.append(run(target, how, [1], request).acceptance_rate)
+            strategy = speculative(neural(6, seed=9), 3, arm.verifier.build())
+            rates.append(run(target, strategy, [1], request).acceptance_rate)
         assert rates[0] < rates[1] < rates[2] == 1, (rule, rates)
 
 

@@ -16,12 +16,12 @@ from decoder_toys import (
     autoregressive,
     generate,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     reduced,
     run,
+    speculative,
     transformers_model,
 )
 from hypothesis import given, settings
@@ -88,22 +88,22 @@ def test_books_streams_and_seeds(
     request = Request(most, Sampling(temperature, repetition_penalty=penalty), seed=seed)
     for drafter in (neural(4, seed + 1), reduced([0, 2], 4, seed), max_gram(shortest=1)):
         chunks.clear()
-        how, ends = method(drafter, ListedLengths(pattern), verifier(said)), tuple(eos)
-        result = run(target, how, prompt, request, eos_ids=ends, emit=chunks.append)
+        strategy, ends = speculative(drafter, ListedLengths(pattern), verifier(said)), tuple(eos)
+        result = run(target, strategy, prompt, request, eos_ids=ends, emit=chunks.append)
         balanced(result, most)
         assert [token for chunk in chunks for token in chunk] == result.ids
         assert all(chunks) and len(chunks) == result.rounds + 1
         assert not eos & set(result.ids[:-1])
         assert result.finish_reason == ("eos" if result.ids[-1] in eos else "length")
-        assert run(target, how, prompt, request, eos_ids=ends).ids == result.ids
+        assert run(target, strategy, prompt, request, eos_ids=ends).ids == result.ids
 
 
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_a_draft_that_the_target_would_write_stands_whole(said: Any, temperature: float) -> None:
     target = ToyBackend.random(6, seed=1, sharpness=90.0)  # never in doubt
-    how = method(NeuralDrafter(ToyBackend(target.table)), 3, verifier(said))
-    result = run(target, how, [2], Request(21, Sampling(temperature), seed=0))
+    strategy = speculative(NeuralDrafter(ToyBackend(target.table)), 3, verifier(said))
+    result = run(target, strategy, [2], Request(21, Sampling(temperature), seed=0))
     assert (result.rounds, result.accepted_per_position) == (5, [5, 5, 5])
 
 
@@ -118,8 +118,11 @@ def test_a_draft_that_the_target_would_never_write_falls_whole(
     unsure = torch.zeros_like(table)
     for last in range(4):
         unsure[:, last, (last + 2) % 4] = 1.0
-    target, how = ToyBackend(table), method(NeuralDrafter(ToyBackend(unsure)), 1, verifier(said))
-    result = run(target, how, [0], Request(30, Sampling(temperature, top_k=1), seed=0))
+    target, strategy = (
+        ToyBackend(table),
+        speculative(NeuralDrafter(ToyBackend(unsure)), 1, verifier(said)),
+    )
+    result = run(target, strategy, [0], Request(30, Sampling(temperature, top_k=1), seed=0))
     assert result.ids == [(1 + i) % 4 for i in range(30)]
     assert (result.accepted, result.drafted) == (0, 28)
 
@@ -128,8 +131,8 @@ def test_a_draft_that_the_target_would_never_write_falls_whole(
 def test_no_draft_is_one_narrow_pass(said: Any) -> None:
     for sampling in (Sampling(), Sampling(1.0)):
         target = Watched(ToyBackend.random(5, seed=2).table)
-        how = method(NullDrafter(CPU), 3, verifier(said))
-        result = run(target, how, [1, 4], Request(9, sampling, seed=3))
+        strategy = speculative(NullDrafter(CPU), 3, verifier(said))
+        result = run(target, strategy, [1, 4], Request(9, sampling, seed=3))
         alone = run(target, autoregressive(), [1, 4], Request(9, sampling, seed=3))
         assert (result.ids, result.target_calls) == (alone.ids, 9)
         assert target.widths[:9] == [2] + [1] * 8
@@ -138,7 +141,9 @@ def test_no_draft_is_one_narrow_pass(said: Any) -> None:
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
 def test_an_end_inside_a_draft(said: Any) -> None:
     target = cycle(0, 1, 2, 3, 4)
-    result = run(target, method(Says(2, 3, 4), 3, verifier(said)), [0], Request(9), eos_ids=(3,))
+    result = run(
+        target, speculative(Says(2, 3, 4), 3, verifier(said)), [0], Request(9), eos_ids=(3,)
+    )
     assert (result.ids, result.finish_reason, result.rounds) == ([1, 2, 3], "eos", 1)
     assert result.accepted == 2
 
@@ -150,12 +155,12 @@ def test_on_real_models(said: Any, tiny: Tiny) -> None:
     for sampling in (Sampling(), Sampling(0.8, top_p=0.9)):
         request, answers = Request(20, sampling, seed=1), []
         for load in (native, lambda path: HFBackend.load(path, CPU, torch.float32)):
-            how = method(NeuralDrafter(load(small)), 3, verifier(said))
-            answers.append(run(load(folder), how, [3, 1, 4], request).ids)
+            strategy = speculative(NeuralDrafter(load(small)), 3, verifier(said))
+            answers.append(run(load(folder), strategy, [3, 1, 4], request).ids)
         assert answers[0] == answers[1]
         target = native(folder)
-        how = method(random_exit(target, 2, seed=1, noise=0.05), 3, verifier(said))
-        first, again = (run(target, how, [3, 1, 4], request) for _ in range(2))
+        strategy = speculative(random_exit(target, 2, seed=1, noise=0.05), 3, verifier(said))
+        first, again = (run(target, strategy, [3, 1, 4], request) for _ in range(2))
         assert first.ids == again.ids and first.accepted > 0
 
 
@@ -197,7 +202,7 @@ def proposals(
 
     drafter.propose = recorded  # type: ignore[method-assign]
     target = ToyBackend.random(5, seed=2)
-    run(target, method(drafter, FixedLength(3, bar), verifier(said)), [1, 4], request)
+    run(target, speculative(drafter, FixedLength(3, bar), verifier(said)), [1, 4], request)
     return made
 
 
@@ -248,9 +253,9 @@ def test_a_drafter_that_keeps_its_confidence_to_itself_is_told() -> None:
     drafter.propose = lambda context, asked: propose(  # type: ignore[method-assign]
         context, replace(asked, needs_raw=False)
     )
-    how = method(drafter, 2, verifier(VERIFIERS[5]))
+    strategy = speculative(drafter, 2, verifier(VERIFIERS[5]))
     with pytest.raises(ValueError, match="must give `raw`"):
-        run(ToyBackend.random(5, seed=2), how, [1], Request(9, Sampling(1.0)))
+        run(ToyBackend.random(5, seed=2), strategy, [1], Request(9, Sampling(1.0)))
 
 
 # -- BiLD -----------------------------------------------------------------------------------------
@@ -316,8 +321,8 @@ def test_bild_is_algorithm_1_as_printed_or_but_for_the_argmax(
         return lambda ids: table[ids[-2] if len(ids) > 1 else ids[-1], ids[-1]]
 
     target, drafter = ToyBackend.random(5, seed, 1.0), neural(5, seed + 1)
-    how = method(drafter, FixedLength(k, fallback), BiLD(rollback, keep_argmax))
-    result = run(target, how, prompt, Request(most))
+    strategy = speculative(drafter, FixedLength(k, fallback), BiLD(rollback, keep_argmax))
+    result = run(target, strategy, prompt, Request(most))
     slow = big_little(
         logits(target.table),
         logits(drafter.backend.table),  # type: ignore[attr-defined]
@@ -339,7 +344,7 @@ def test_as_printed_bild_rolls_back_what_the_target_would_have_written() -> None
     results = {
         keep: run(
             target,
-            method(NeuralDrafter(ToyBackend(target.table)), 4, BiLD(1.0, keep)),
+            speculative(NeuralDrafter(ToyBackend(target.table)), 4, BiLD(1.0, keep)),
             [1],
             Request(21),
         )
@@ -363,10 +368,10 @@ def test_bild_from_an_early_exit_is_the_paper_s_algorithm(tiny: Tiny, keep_argma
         assert made.raw is not None
         return made.raw[0].log()
 
-    how = method(
+    strategy = speculative(
         random_exit(target, 2, seed=3, noise=0.15), FixedLength(10, 0.3), BiLD(3.0, keep_argmax)
     )
-    result = run(target, how, [3, 1, 4], Request(30))
+    result = run(target, strategy, [3, 1, 4], Request(30))
     large, how_far = lambda ids: fresh.prefill(ids).logits, (10, 0.3, 3.0)
     slow = big_little(large, draft, [3, 1, 4], 30, *how_far, keep_argmax)
     assert result.ids == slow
@@ -380,8 +385,10 @@ def test_bild_from_a_t5_s_early_exit_is_the_paper_s_algorithm(tiny_t5: Tiny) -> 
     target, passes = seq2seq(folder, torch.float64), (0.3, 1.5)
     large = from_scratch(seq2seq_model(folder, torch.float64), source)
     small = from_scratch(cut_model(folder, 1, torch.float64), source)
-    how = method(lens_exit(target, 1, noise=0), FixedLength(10, passes[0]), BiLD(passes[1]))
-    result = run(target, how, source, Request(30))
+    strategy = speculative(
+        lens_exit(target, 1, noise=0), FixedLength(10, passes[0]), BiLD(passes[1])
+    )
+    result = run(target, strategy, source, Request(30))
     assert result.ids == big_little(
         large, small, [target.start_id], 30, 10, *passes, keep_argmax=True
     )
@@ -403,8 +410,8 @@ def test_bild_with_no_rollback_allowed_is_the_target_greedy(
     target, request = ToyBackend.random(5, seed), Request(20, Sampling(repetition_penalty=penalty))
     ends = tuple(eos)
     alone = run(target, autoregressive(), prompt, request, eos_ids=ends)
-    bild = method(neural(5, seed + 1), FixedLength(4, bar), BiLD(0))
-    strict = method(neural(5, seed + 1), FixedLength(4, bar), Lossless())
+    bild = speculative(neural(5, seed + 1), FixedLength(4, bar), BiLD(0))
+    strict = speculative(neural(5, seed + 1), FixedLength(4, bar), Lossless())
     result = run(target, bild, prompt, request, eos_ids=ends)
     assert result.ids == alone.ids
     # agreement costs nothing: as many passes as the lossless rule takes
@@ -421,7 +428,7 @@ def test_bild_with_no_rollback_allowed_is_transformers_greedy(tiny: Tiny) -> Non
             max_gram(shortest=1),
         ]
         for drafter in drafters:
-            result = run(target, method(drafter, 10, BiLD(0)), prompt, Request(24))
+            result = run(target, speculative(drafter, 10, BiLD(0)), prompt, Request(24))
             assert result.ids == generate(model, prompt, 24)
 
 
@@ -433,7 +440,10 @@ def test_a_round_that_falls_back_at_once_costs_one_pass_of_each(bar: float) -> N
         target.widths.clear()
         for sampling in (Sampling(), Sampling(1.0)):
             result = run(
-                target, method(NeuralDrafter(unsure), length, BiLD(2)), [1], Request(8, sampling)
+                target,
+                speculative(NeuralDrafter(unsure), length, BiLD(2)),
+                [1],
+                Request(8, sampling),
             )
             assert (result.drafted, result.rounds, result.target_calls) == (0, 7, 8)
             # the last round has no room to draft, and does not ask
@@ -444,7 +454,9 @@ def test_a_round_that_falls_back_at_once_costs_one_pass_of_each(bar: float) -> N
 def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
     target = Watched(ToyBackend.random(5, seed=2, sharpness=6.0).table)
     drafter = NeuralDrafter(ToyBackend.random(5, seed=3, sharpness=6.0))
-    result = run(target, method(drafter, FixedLength(10, 0.5), BiLD(4.0)), [1, 4], Request(120))
+    result = run(
+        target, speculative(drafter, FixedLength(10, 0.5), BiLD(4.0)), [1, 4], Request(120)
+    )
     assert max(target.widths) == 11
     assert sum(target.widths) == 2 + result.drafted + result.rounds
     assert 0 < result.accepted < result.drafted
@@ -454,23 +466,23 @@ def test_bild_drafts_ten_at_most_and_reads_nothing_twice() -> None:
 @pytest.mark.parametrize(("rollback", "ids"), [(9.1, [1, 7, 7, 0]), (8.9, [1, 2, 3, 0])])
 def test_a_draft_stands_below_the_threshold(rollback: float, ids: list[int]) -> None:
     """Off the cycle the target has -log p = 9.0 for each token; after 7, 2.1 for all."""
-    result = run(cycle(0, 1, 2, 3), method(Says(7, 7), 2, BiLD(rollback)), [0], Request(4))
+    result = run(cycle(0, 1, 2, 3), speculative(Says(7, 7), 2, BiLD(rollback)), [0], Request(4))
     assert result.ids == ids
 
 
 def test_what_the_target_would_write_itself_is_never_replaced() -> None:
     """After 7 the target is at a loss: -log p = 2.1 for each, the 0 that it would take too."""
     target = cycle(0, 1, 2, 3)
-    result = run(target, method(Says(0, 1), 2, BiLD(1.0)), [2, 7], Request(5))
+    result = run(target, speculative(Says(0, 1), 2, BiLD(1.0)), [2, 7], Request(5))
     assert (result.ids, result.accepted) == ([0, 1, 2, 3, 0], 0)
     target.table[:, 0, :] = 0.0  # at a loss after 0 as well
-    result = run(target, method(Says(0, 0), 2, BiLD(1.0)), [2, 7], Request(4))
+    result = run(target, speculative(Says(0, 0), 2, BiLD(1.0)), [2, 7], Request(4))
     assert (result.ids, result.accepted, result.rounds) == ([0, 0, 0, 0], 2, 1)
 
 
 def test_a_drafted_end_is_verified_like_any_token() -> None:
     target = cycle(0, 1, 2, 3)
-    kept = run(target, method(Says(7), 1, BiLD(10)), [0], Request(9), eos_ids=(7,))
+    kept = run(target, speculative(Says(7), 1, BiLD(10)), [0], Request(9), eos_ids=(7,))
     assert (kept.ids, kept.finish_reason) == ([1, 7], "eos")
-    replaced = run(target, method(Says(7), 1, BiLD(8)), [0], Request(9), eos_ids=(7,))
+    replaced = run(target, speculative(Says(7), 1, BiLD(8)), [0], Request(9), eos_ids=(7,))
     assert (replaced.ids, replaced.finish_reason) == ([1, 2, 3, 0, 1, 2, 3, 0, 1], "length")

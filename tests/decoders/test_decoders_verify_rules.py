@@ -125,9 +125,9 @@ def test_ratios_beyond_what_a_float_can_be() -> None:
     p = normal(torch.tensor([[1e308, 1e-9, 1e-9, 0, 1, 1, 1, 1]], dtype=F64))
     q = normal(torch.tensor([[0, 1, 3, 1, 1, 1, 1, 1]], dtype=F64))
     assert 0 < p[0, 1] < 1e-310
-    laws = [lossy_budget(p, q, kl_budget=b) for b in BUDGETS]
-    assert all(float(kl(pi, p)) <= b + 1e-10 for pi, b in zip(laws, BUDGETS, strict=True))
-    for pi in (*laws, lossy_star(p, q, alpha=0.5)):
+    distributions = [lossy_budget(p, q, kl_budget=b) for b in BUDGETS]
+    assert all(float(kl(pi, p)) <= b + 1e-10 for pi, b in zip(distributions, BUDGETS, strict=True))
+    for pi in (*distributions, lossy_star(p, q, alpha=0.5)):
         assert float(pi.sum()) == pytest.approx(1.0, abs=1e-10)
 
 
@@ -147,9 +147,9 @@ def test_any_eight_weights(one: list[float], other: list[float], budget: float, 
 
 
 def by_bisection(p: Tensor, q: Tensor, budget: float) -> Tensor:
-    """The same law found slowly: a cap by bisection, and for each cap a floor by bisection. [V]"""
+    """[V] the same found slowly: a cap by bisection, and for each cap a floor by bisection."""
 
-    def law(log_cap: float) -> Tensor:
+    def distribution(log_cap: float) -> Tensor:
         held = torch.minimum(q, p * torch.tensor(log_cap, dtype=F64).exp())
         low, high = 0.0, 1.0
         for _ in range(60):
@@ -161,14 +161,14 @@ def by_bisection(p: Tensor, q: Tensor, budget: float) -> Tensor:
     low, high = 0.0, 60.0
     for _ in range(60):
         middle = (low + high) / 2
-        fits = float(kl(law(middle), p)) <= budget
+        fits = float(kl(distribution(middle), p)) <= budget
         low, high = (middle, high) if fits else (low, middle)
-    return law(low)
+    return distribution(low)
 
 
 @pytest.mark.parametrize("budget", [1e-5, 0.05, 1.5])
 @pytest.mark.parametrize("sharpness", [1.0, 5.0])
-def test_the_budget_s_law_found_slowly(sharpness: float, budget: float) -> None:
+def test_the_budget_s_distribution_found_slowly(sharpness: float, budget: float) -> None:
     p, q = softmaxes(12, sharpness, sharpness, 3, F64)
     fast = lossy_budget(p, q, kl_budget=budget)
     for row in range(2):
@@ -177,8 +177,8 @@ def test_the_budget_s_law_found_slowly(sharpness: float, budget: float) -> None:
 
 
 @pytest.mark.parametrize("budget", [0.01, 0.2])
-def test_no_law_within_the_budget_keeps_more_drafts(budget: float) -> None:
-    """Against laws tried at random, moved towards the target until they fit."""
+def test_no_distribution_within_the_budget_keeps_more_drafts(budget: float) -> None:
+    """Against distributions tried at random, moved towards the target until they fit."""
     p, q = softmaxes(6, 1.5, 2.0, 4, F64)
     best = torch.minimum(lossy_budget(p, q, kl_budget=budget), q).sum(-1)
     generator = torch.Generator().manual_seed(0)
@@ -267,7 +267,7 @@ def test_sampled_opt_is_not_diff() -> None:
 def test_the_residual_by_hand() -> None:
     target = torch.cat([P, rows([0.1, 0.2, 0.7])])  # [K + 1, V], K = 1
     torch.testing.assert_close(residual(P, Q, target, torch.tensor(0)), rows([0.45, 0, 0])[0])
-    assert residual(P, Q, target, torch.tensor(1)).equal(target[1])  # all stood
+    assert residual(P, Q, target, torch.tensor(1)).equal(target[1])  # all accepted
     assert residual(Q / 2, Q, target, torch.tensor(0)).equal(target[0])  # nothing left over
     none = Q[:0]
     assert residual(none, none, target[1:], torch.tensor(0)).equal(target[1])

@@ -1,5 +1,6 @@
-"""D17 over D15: a cascade's leading drafts with siblings. The target's own ids and law, a tree that
-costs the drafter nothing more, and a drafter that does not remember what a sibling overtook."""
+"""D17 over D15: a cascade's leading drafts with siblings. The target's own ids and distribution, a
+tree that costs the drafter nothing more, and a drafter that does not remember what a sibling
+overtook."""
 
 from __future__ import annotations
 
@@ -17,20 +18,20 @@ from decoder_toys import (
     distance,
     generate,
     greedy,
-    loop_law,
+    loop_distribution,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
     transformers_model,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_decoders_cascades import V, cascades, toy
-from test_decoders_exact_law import PROMPT, SAMPLINGS, check, small_llama, toy_logits
+from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Generator
@@ -74,13 +75,13 @@ def test_every_nest_writes_the_target_s_own_ids(
     target = ToyBackend.random(V, seed)
     request, chunks = Request(most, Sampling(repetition_penalty=penalty)), list[list[int]]()
     alone = run(target, autoregressive(), prompt, request, eos_ids=tuple(eos))
-    how = method(widened(make(), *branch), ListedLengths(pattern))
-    result = run(target, how, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
+    strategy = speculative(widened(make(), *branch), ListedLengths(pattern))
+    result = run(target, strategy, prompt, request, eos_ids=tuple(eos), emit=chunks.append)
     assert (result.ids, result.finish_reason) == (alone.ids, alone.finish_reason)
     assert result.target_calls == 1 + result.rounds <= alone.target_calls
     assert [token for chunk in chunks for token in chunk] == result.ids
-    assert result.draft_calls == how.drafter.calls
-    assert result.draft_work == work(how.drafter.inner)
+    assert result.draft_calls == strategy.drafter.calls
+    assert result.draft_work == work(strategy.drafter.inner)
     assert sum(result.accepted_per_position) == result.accepted <= result.drafted
     cut = 1 + result.accepted + result.rounds - len(result.ids)
     assert cut in ((0, 1) if result.finish_reason == "eos" else (0,))
@@ -105,7 +106,7 @@ def test_siblings_save_rounds_and_cost_no_draft() -> None:
         near = ToyBackend(target.table + 1.5 * ToyBackend.random(V, seed + 50).table)
         for width in rounds:
             nest = cs_drafter([near], max_gram(shortest=1), [[1, 3], [0, 1]], 1.0, 64)
-            result = run(target, method(widened(nest, width), 8), [2], Request(60))
+            result = run(target, speculative(widened(nest, width), 8), [2], Request(60))
             rounds[width] += result.rounds
             calls[width] += result.draft_calls
     assert rounds[1] > rounds[2] > rounds[4]
@@ -138,27 +139,27 @@ def test_where_the_tree_does_not_fit_there_is_a_chain() -> None:
 
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
-    model, target, stood = transformers_model(tiny()), native(tiny()), 0
+    model, target, accepted = transformers_model(tiny()), native(tiny()), 0
     nest = cs_drafter(
         [native(tiny(seed=5, num_hidden_layers=2))], max_gram(shortest=1), [[2, 3], [0, 3]], 2.0, 64
     )
     for prompt in ([3], [3, 1, 4, 1, 5, 9], [7, 11, 7, 11, 7]):
         request = Request(24, Sampling(repetition_penalty=penalty))
-        result = run(target, method(widened(nest, 4, 2), 64), prompt, request)
+        result = run(target, speculative(widened(nest, 4, 2), 64), prompt, request)
         assert result.ids == generate(model, prompt, 24, repetition_penalty=penalty)
-        stood += result.accepted
-    assert stood > 0
+        accepted += result.accepted
+    assert accepted > 0
 
 
 @given(st.integers(0, 99), branches, st.lists(st.integers(0, 5), min_size=1, max_size=4))
 @settings(max_examples=60, deadline=None)
 def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: list[int]) -> None:
-    """Each draft is what a drafter would say that has just read what stands."""
+    """Each draft is what a drafter would say that has just read what is accepted."""
 
     def nest() -> Drafter:
-        reviewers = [toy(1, V), toy(2, V)]
+        verifier_models = [toy(1, V), toy(2, V)]
         return cs_drafter(
-            reviewers, max_gram(shortest=1), [[1, 1, 2], [0, 1, 1], [0, 0, 2]], 2.0, 9
+            verifier_models, max_gram(shortest=1), [[1, 1, 2], [0, 1, 1], [0, 0, 2]], 2.0, 9
         )
 
     asked: list[tuple[list[int], int, list[int]]] = []
@@ -170,7 +171,10 @@ def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: lis
             return made
 
     run(
-        toy(seed, V), method(Told(nest(), branch, 512), ListedLengths(pattern)), [1, 2], Request(25)
+        toy(seed, V),
+        speculative(Told(nest(), branch, 512), ListedLengths(pattern)),
+        [1, 2],
+        Request(25),
     )
     for context, k, ids in asked:
         fresh = widened(nest(), *branch)
@@ -196,30 +200,39 @@ NESTS: dict[str, Callable[[], Drafter]] = {
 @pytest.mark.parametrize("branch", [(2,), (3, 2)])
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("name", NESTS)
-def test_the_law_is_the_target_s(name: str, sampling: str, branch: tuple[int, ...]) -> None:
+def test_the_distribution_is_the_target_s(
+    name: str, sampling: str, branch: tuple[int, ...]
+) -> None:
     target, request = toy(3), Request(4, SAMPLINGS[sampling])
-    law = loop_law(target, method(widened(NESTS[name](), *branch), 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(widened(NESTS[name](), *branch), 2), PROMPT, request
+    )
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("pattern", [[2], [0, 0, 2]])
-def test_an_exit_with_siblings_keeps_the_law(
+def test_an_exit_with_siblings_keeps_the_distribution(
     tiny: Callable[..., Path], sampling: str, pattern: list[int]
 ) -> None:
-    """Its adapter reads what stood, whichever sibling it was."""
+    """Its adapter reads what was accepted, whichever sibling it was."""
     target, fresh = small_llama(tiny), small_llama(tiny)
     request = Request(4, SAMPLINGS[sampling])
     exit_ = widened(random_exit(target, 1, seed=2), 2, 2)
-    law = loop_law(target, method(exit_, ListedLengths(pattern)), PROMPT, request)
-    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(exit_, ListedLengths(pattern)), PROMPT, request
+    )
+    check(
+        distribution,
+        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    )
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
     tiny: Callable[..., Path], seed: int
 ) -> None:
-    """After every round, whatever stood, its next draft is that of a fresh one."""
+    """After every round, whatever was accepted, its next draft is that of a fresh one."""
     target, fresh = (native(tiny(), torch.float64) for _ in range(2))
     exits = [widened(random_exit(model, 1, seed, noise=0.1), 3, 3) for model in (target, fresh)]
     drafted, propose = list[tuple[list[int], list[int]]](), exits[0].inner.propose
@@ -230,8 +243,8 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
         return made
 
     exits[0].inner.propose = watched  # type: ignore[method-assign]
-    how = method(exits[0], ListedLengths([3, 0, 2]))
-    result = run(target, how, [3, 1, 4], Request(24))
+    strategy = speculative(exits[0], ListedLengths([3, 0, 2]))
+    result = run(target, strategy, [3, 1, 4], Request(24))
     assert result.accepted > 0 and len(drafted) > 4
     for context, ids in drafted:
         fresh.prefill(context[:-1])
@@ -243,19 +256,21 @@ def test_an_exit_with_siblings_drafts_as_one_that_has_read_all(
 
 
 @pytest.mark.parametrize("name", ["neural", "vertical"])
-def test_a_draft_after_a_sibling_keeps_the_law(name: str) -> None:
-    """Five tokens: a round in which a sibling stands, and another draft."""
+def test_a_draft_after_a_sibling_keeps_the_distribution(name: str) -> None:
+    """Five tokens: a round in which a sibling is accepted, and another draft."""
     nests = {
         "neural": lambda: neural(2, 7),
         "vertical": lambda: vertical(toy(11, 2), neural(2, 7), 1, 2.0),
     }
     target, request = toy(3, 2), Request(5, Sampling(1.0))
-    law = loop_law(target, method(widened(nests[name](), 2), 1), [0, 1, 0], request)
-    check(law, reference_law(toy_logits(target), [0, 1, 0], request))
+    distribution = loop_distribution(
+        target, speculative(widened(nests[name](), 2), 1), [0, 1, 0], request
+    )
+    check(distribution, reference_distribution(toy_logits(target), [0, 1, 0], request))
 
 
 class Careless(WidenedDrafter):
-    """Wrong on purpose: says that a sibling was drawn from the whole law."""
+    """Wrong on purpose: says that a sibling was drawn from the whole distribution."""
 
     def propose(self, *args: Any, **kwargs: Any) -> Proposal:
         made = super().propose(*args, **kwargs)
@@ -266,10 +281,14 @@ class Careless(WidenedDrafter):
         return Proposal(made.ids, whole, parents=made.parents)
 
 
-def test_a_wrong_law_is_caught() -> None:
+def test_a_wrong_distribution_is_caught() -> None:
     target, request = toy(3), Request(3, Sampling(1.0))
-    law = loop_law(target, method(Careless(neural(3, 7), (2,), 512), 2), PROMPT, request)
-    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+    distribution = loop_distribution(
+        target, speculative(Careless(neural(3, 7), (2,), 512), 2), PROMPT, request
+    )
+    assert (
+        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+    )
 
 
 def test_seeds_reproduce() -> None:
@@ -277,7 +296,10 @@ def test_seeds_reproduce() -> None:
     nest = cs_drafter([toy(1, 6)], max_gram(), [[2, 4], [0, 4]], 2.0, 64)
     one, same, other = (
         run(
-            target, method(widened(nest, 3, 2), 9), [1, 2, 1], Request(20, Sampling(1.0), seed=seed)
+            target,
+            speculative(widened(nest, 3, 2), 9),
+            [1, 2, 1],
+            Request(20, Sampling(1.0), seed=seed),
         )
         for seed in (5, 5, 6)
     )

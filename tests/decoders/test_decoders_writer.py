@@ -117,17 +117,19 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> N
     assert together != written(model, 8, again)
 
 
-def test_a_sampled_token_has_the_target_s_law(model: LlamaBackend) -> None:
+def test_a_sampled_token_has_the_target_s_distribution(model: LlamaBackend) -> None:
     """Of the first token and of the second, given the first: chi-square over 20000 draws."""
     n, heat, prompt = 20000, 1.3, [3, 1, 4, 1, 5]
     wanted = [Ask(prompt, 2, heat, key_of(5, i)) for i in range(n)]
     made = np.array(written_without_ends(model, wanted))
-    law = (model.prefill(prompt).logits / heat).softmax(-1).double().numpy()
-    assert chi_square(np.bincount(made[:, 0], minlength=16), law) < 45  # 15 degrees: p 1e-4
-    first = int(law.argmax())
-    law = (model.extend(torch.tensor([first]))[0] / heat).softmax(-1).double().numpy()
+    distribution = (model.prefill(prompt).logits / heat).softmax(-1).double().numpy()
+    assert (
+        chi_square(np.bincount(made[:, 0], minlength=16), distribution) < 45
+    )  # 15 degrees: p 1e-4
+    first = int(distribution.argmax())
+    distribution = (model.extend(torch.tensor([first]))[0] / heat).softmax(-1).double().numpy()
     second = np.bincount(made[made[:, 0] == first, 1], minlength=16)
-    assert second.sum() > 2000 and chi_square(second, law) < 45
+    assert second.sum() > 2000 and chi_square(second, distribution) < 45
 
 
 def written_without_ends(model: LlamaBackend, wanted: list[Ask]) -> list[list[int]]:
@@ -135,8 +137,8 @@ def written_without_ends(model: LlamaBackend, wanted: list[Ask]) -> list[list[in
     return [answer.ids for answer in made.answers(wanted)]
 
 
-def chi_square(counts: np.ndarray, law: np.ndarray) -> float:
-    expected = law * counts.sum()
+def chi_square(counts: np.ndarray, distribution: np.ndarray) -> float:
+    expected = distribution * counts.sum()
     return float(((counts - expected) ** 2 / expected).sum())
 
 

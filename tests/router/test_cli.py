@@ -117,9 +117,9 @@ def test_every_prompt_has_a_draw_of_its_own(
     path.write_text("\n".join(lines))
     first = drawn(path, capsys, "--seed", "3")
     assert first == drawn(path, capsys, "--seed", "3") != drawn(path, capsys, "--seed", "4")
-    arms, law = ["autoregressive", "small", "wide"], np.array([0.1, 0.7, 0.2])
+    arms, distribution = ["autoregressive", "small", "wide"], np.array([0.1, 0.7, 0.2])
     seen = np.array([arms.index(arm) for arm in first])
-    assert chisquare(np.bincount(seen, minlength=3), n * law).pvalue > 0.01
+    assert chisquare(np.bincount(seen, minlength=3), n * distribution).pvalue > 0.01
     pairs = np.histogram2d(seen[:-1], seen[1:], bins=3)[0]  # neighbours: a draw and the next
     assert chi2_contingency(pairs).pvalue > 0.01
     halves = np.histogram2d(seen[: n // 2], seen[n // 2 :], bins=3)[0]

@@ -160,7 +160,7 @@ def test_only_answers_to_the_same_prompt_are_compared() -> None:
 
 
 def test_accept_lengths_add_up() -> None:
-    # three rounds: 2, 1 and 0 drafted tokens stood, each with the target's own behind
+    # three rounds: 2, 1 and 0 drafted tokens accepted, each with the target's own behind
     whole = replace(RESULT, ids=list(range(7)), rounds=3, accepted=3, accepted_per_position=[2, 1])
     assert accept_lengths(whole) == [3, 2, 1]
     # the same, but the answer ended inside a draft: no token of the target's own in that round

@@ -90,7 +90,7 @@ TEMPLATE = "arm: {kind: max_gram}, field: length.k, values: [2, 4]"
         (f"sweep: {{a: {{{TEMPLATE}, by: 3}}}}", ["sweep.a.by: "]),
         ("sweep: {a: {arm: {}, field: k, values: []}}", ["sweep.a.values: ", "at least 1 item"]),
         ("sweep: {a: {arm: {}, field: 'k..x', values: [1]}}", ["sweep.a.field: "]),
-        ("sweep: {a: {arm: {}, field: k, values: [1, 2, 1]}}", ["values: a value stands there"]),
+        ("sweep: {a: {arm: {}, field: k, values: [1, 2, 1]}}", ["values: a value is there"]),
         (
             f"sweep: {{a: {{{TEMPLATE}}}}}\narms: {{a@2: {{kind: max_gram}}}}",
             ["1 mistake(s): arms.a@2: that is a point of the sweep"],

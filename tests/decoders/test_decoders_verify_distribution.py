@@ -1,9 +1,9 @@
-"""D3 to D8 and D12 to the last digit: the law at each drafted position is the rule's own.
+"""D3 to D8 and D12 to the last digit: the distribution at each drafted position is the rule's own.
 
 With two drafted tokens a round and four new ones, the first token is the prompt's and the fourth is
 never drafted, whatever was accepted: both follow the target. The second and third are drafted in
-every course that the loop can take, so that an answer's law is the product of four known ones. The
-rules are written here again, on lists of floats and in the papers' words.
+every course that the loop can take, so that an answer's distribution is the product of four known
+ones. The rules are written here again, on lists of floats and in the papers' words.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import (
-    Law,
+    Distribution,
     distance,
-    loop_law,
+    loop_distribution,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     reduced,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
     transformers_filters,
 )
 from t5_toys import EXIT_T5, cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
@@ -94,18 +94,18 @@ def within(s: Seen, budget: float) -> Floats:
 
 
 def algorithm_4(s: Seen, pi: Floats) -> Floats:
-    """The law of accepting min(1, pi / q) and drawing the rest from norm(max(0, pi - q))."""
-    stands = [min(a, b) for a, b in zip(pi, s.q, strict=True)]
+    """What accepting min(1, pi / q) and drawing the rest from norm(max(0, pi - q)) gives."""
+    kept = [min(a, b) for a, b in zip(pi, s.q, strict=True)]
     over = [max(0.0, a - b) for a, b in zip(pi, s.q, strict=True)]
-    rest = 1 - sum(stands)
+    rest = 1 - sum(kept)
     if sum(over) == 0:
-        return [a + rest * b for a, b in zip(stands, s.p, strict=True)]
-    return [a + rest * b / sum(over) for a, b in zip(stands, over, strict=True)]
+        return [a + rest * b for a, b in zip(kept, s.p, strict=True)]
+    return [a + rest * b / sum(over) for a, b in zip(kept, over, strict=True)]
 
 
 def rollback(s: Seen, threshold: float) -> Floats:
-    stands = [b if -log(a) < threshold else 0.0 for a, b in zip(s.p_raw, s.q, strict=True)]
-    return [a + (1 - sum(stands)) * b for a, b in zip(stands, s.p, strict=True)]
+    kept = [b if -log(a) < threshold else 0.0 for a, b in zip(s.p_raw, s.q, strict=True)]
+    return [a + (1 - sum(kept)) * b for a, b in zip(kept, s.p, strict=True)]
 
 
 def greedy_rollback(s: Seen, threshold: float) -> Floats:
@@ -122,7 +122,7 @@ RULES: dict[str, tuple[dict[str, object], Callable[[Seen], Floats]]] = {
         {"rule": "lossy", "alpha": 0.5, "beta": 1.25},
         lambda s: algorithm_4(s, clipped(s, 2, 0.8)),
     ),
-    "lossy-no-residual": (  # all of q lies above p / beta: what is rejected has the target's law
+    "lossy-no-residual": (  # all of q lies above p / beta: what is rejected is the target's
         {"rule": "lossy", "alpha": 0.1, "beta": 1e6},
         lambda s: algorithm_4(s, clipped(s, 1 / 0.9, 1e-6)),
     ),
@@ -173,14 +173,14 @@ def verifier_of(name: str) -> Verifier:
     return DraftingRecipe(kind="test", verifier=RULES[name][0]).verifier.build()
 
 
-# -- and the law they give an answer --------------------------------------------------------------
+# -- and the distribution they give an answer -----------------------------------------------------
 
 
 def table_logits(table: Tensor) -> Next:
     return lambda context: table[context[-2] if len(context) > 1 else context[-1], context[-1]]
 
 
-def distribution(logits: Next, context: list[int], sampling: Sampling) -> tuple[Floats, Floats]:
+def filtered(logits: Next, context: list[int], sampling: Sampling) -> tuple[Floats, Floats]:
     """(as sampled from, raw) after `context`; both after the repetition penalty."""
     penalty = transformers_filters(replace(sampling, temperature=1.0, top_k=0, top_p=1.0))
     ids, scores = torch.tensor([context]), logits(context).unsqueeze(0)
@@ -190,26 +190,26 @@ def distribution(logits: Next, context: list[int], sampling: Sampling) -> tuple[
     return transformers_filters(sampling)(ids, scores)[0].softmax(-1).tolist(), raw.tolist()
 
 
-def answer_law(
+def answer_distribution(
     target: Next,
     draft: Next,
     position: Callable[[Seen], Floats],
     sampling: Sampling,
     prompt: list[int] = PROMPT,
     bar: float = 0.0,
-) -> Law:
+) -> Distribution:
     """Second and third token as `position` says, where the draft clears the bar; else the
     target's."""
-    law: Law = {}
+    distribution: Distribution = {}
 
     def go_on(made: tuple[int, ...], weight: float) -> None:
         if len(made) == MOST:
-            law[made] = weight
+            distribution[made] = weight
             return
         context = [*prompt, *made]
-        p, p_raw = distribution(target, context, sampling)
+        p, p_raw = filtered(target, context, sampling)
         if len(made) in (1, 2):
-            q, q_raw = distribution(draft, context, sampling)
+            q, q_raw = filtered(draft, context, sampling)
             if max(q_raw) >= bar:
                 p = position(Seen(p, q, p_raw, q_raw))
         for token, share in enumerate(p):
@@ -217,33 +217,35 @@ def answer_law(
                 go_on((*made, token), weight * share)
 
     go_on((), 1.0)
-    return law
+    return distribution
 
 
-def check(law: Law, truth: Law) -> None:
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
+def check(distribution: Distribution, truth: Distribution) -> None:
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
     assert sum(truth.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(law, truth) < EXACT
+    assert distance(distribution, truth) < EXACT
 
 
 TARGET = ToyBackend.random(3, seed=14, sharpness=1.0)
 DRAFT = ToyBackend.random(3, seed=75, sharpness=1.0)
 
 
-def law_of(
+def distribution_of(
     verifier: Verifier,
     sampling: Sampling,
     drafter: Drafter | None = None,
     prompt: list[int] = PROMPT,
     bar: float = 0.0,
-) -> Law:
-    how = method(drafter or neural(3, seed=75), FixedLength(2, bar), verifier)
-    return loop_law(ToyBackend(TARGET.table), how, prompt, Request(MOST, sampling))
+) -> Distribution:
+    strategy = speculative(drafter or neural(3, seed=75), FixedLength(2, bar), verifier)
+    return loop_distribution(ToyBackend(TARGET.table), strategy, prompt, Request(MOST, sampling))
 
 
-def truth_of(name: str, sampling: Sampling, prompt: list[int] = PROMPT, bar: float = 0.0) -> Law:
+def truth_of(
+    name: str, sampling: Sampling, prompt: list[int] = PROMPT, bar: float = 0.0
+) -> Distribution:
     target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
-    return answer_law(target, draft, RULES[name][1], sampling, prompt, bar)
+    return answer_distribution(target, draft, RULES[name][1], sampling, prompt, bar)
 
 
 @pytest.mark.parametrize(
@@ -252,25 +254,25 @@ def truth_of(name: str, sampling: Sampling, prompt: list[int] = PROMPT, bar: flo
 )
 def test_each_drafted_position_follows_the_rule(name: str, sampling: str) -> None:
     chosen = SAMPLINGS[sampling]
-    law = law_of(verifier_of(name), chosen)
-    check(law, truth_of(name, chosen))
+    distribution = distribution_of(verifier_of(name), chosen)
+    check(distribution, truth_of(name, chosen))
     # and neither model's own: the thresholds above decide now one way, now the other
     target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
     for alone in (lambda s: s.p, lambda s: s.q):
-        assert distance(law, answer_law(target, draft, alone, chosen)) > 1e-3
+        assert distance(distribution, answer_distribution(target, draft, alone, chosen)) > 1e-3
 
 
 @pytest.mark.parametrize("sampling", ["top_k", "nucleus", "penalty"])
 @pytest.mark.parametrize("name", ["lossy", "lossy-star", "diff", "opt-log", "bild-star", "bild"])
 def test_with_filters_and_penalty(name: str, sampling: str) -> None:
-    law = law_of(verifier_of(name), SAMPLINGS[sampling])
-    check(law, truth_of(name, SAMPLINGS[sampling]))
+    distribution = distribution_of(verifier_of(name), SAMPLINGS[sampling])
+    check(distribution, truth_of(name, SAMPLINGS[sampling]))
 
 
 @pytest.mark.parametrize("penalty", [1.0, 1.7])
 @pytest.mark.parametrize("name", RULES)
 def test_greedy_as_the_rule_says(name: str, penalty: float) -> None:
-    """Thirty targets and as many drafters; the rules' own law is then a single answer."""
+    """Thirty targets and as many drafters; the rules' own distribution is then a single answer."""
     sampling, changed = Sampling(repetition_penalty=penalty), 0
     position = RULES[name][1]
     if name.startswith("lossy"):
@@ -280,12 +282,12 @@ def test_greedy_as_the_rule_says(name: str, penalty: float) -> None:
     for seed in range(30):
         target = ToyBackend.random(3, seed, sharpness=1.0)
         draft = ToyBackend.random(3, 100 + seed, sharpness=1.0)
-        how = method(neural(3, seed=100 + seed), 2, verifier_of(name))
-        result = run(target, how, PROMPT, Request(MOST, sampling))
+        strategy = speculative(neural(3, seed=100 + seed), 2, verifier_of(name))
+        result = run(target, strategy, PROMPT, Request(MOST, sampling))
         own, other = table_logits(target.table), table_logits(draft.table)
-        [(ids, weight)] = answer_law(own, other, position, sampling).items()
+        [(ids, weight)] = answer_distribution(own, other, position, sampling).items()
         assert (tuple(result.ids), weight) == (ids, 1.0)
-        [greedy] = answer_law(own, other, lambda s: s.p, sampling)
+        [greedy] = answer_distribution(own, other, lambda s: s.p, sampling)
         changed += ids != greedy
     assert changed == 0 if name.startswith("lossy") else changed > 3
 
@@ -301,9 +303,13 @@ def test_a_reduced_vocabulary(name: str) -> None:
         logits = table[previous, last]
         return torch.stack([logits[0], torch.tensor(-torch.inf), logits[1]])
 
-    law = law_of(verifier_of(name), SAMPLINGS["plain"], reduced([0, 2], 3, seed=8))
-    truth = answer_law(table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["plain"])
-    check(law, truth)
+    distribution = distribution_of(
+        verifier_of(name), SAMPLINGS["plain"], reduced([0, 2], 3, seed=8)
+    )
+    truth = answer_distribution(
+        table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["plain"]
+    )
+    check(distribution, truth)
 
 
 @pytest.mark.parametrize("name", DETERMINISTIC)
@@ -314,32 +320,37 @@ def test_a_deterministic_draft_is_a_one_hot(name: str) -> None:
         return torch.full((3,), -torch.inf).index_fill(0, torch.tensor(follows[context[-1]]), 0.0)
 
     drafter = max_gram(follows, shortest=9)
-    law = law_of(verifier_of(name), SAMPLINGS["cold"], drafter)
-    truth = answer_law(table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["cold"])
-    check(law, truth)
+    distribution = distribution_of(verifier_of(name), SAMPLINGS["cold"], drafter)
+    truth = answer_distribution(
+        table_logits(TARGET.table), draft, RULES[name][1], SAMPLINGS["cold"]
+    )
+    check(distribution, truth)
 
 
 @pytest.mark.parametrize("name", ["lossy-star", "diff", "bild"])
 def test_a_prompt_of_one_token(name: str) -> None:
-    check(law_of(verifier_of(name), Sampling(1.0), prompt=[2]), truth_of(name, Sampling(1.0), [2]))
+    check(
+        distribution_of(verifier_of(name), Sampling(1.0), prompt=[2]),
+        truth_of(name, Sampling(1.0), [2]),
+    )
 
 
 @pytest.mark.parametrize("sampling", ["plain", "nucleus"])
 @pytest.mark.parametrize("name", ["bild", "opt"])
 def test_where_the_drafter_falls_back_the_target_writes(name: str, sampling: str) -> None:
     chosen, bar = SAMPLINGS[sampling], 0.55
-    law = law_of(verifier_of(name), chosen, bar=bar)
+    distribution = distribution_of(verifier_of(name), chosen, bar=bar)
     truth = truth_of(name, chosen, bar=bar)
-    check(law, truth)
-    assert distance(law, truth_of(name, chosen)) > 1e-3
+    check(distribution, truth)
+    assert distance(distribution, truth_of(name, chosen)) > 1e-3
 
 
 @pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
 def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
-    """The drafter's own law is read off what it proposes after each context."""
+    """The drafter's own distribution is read off what it proposes after each context."""
     folder = tiny("llama", seed=1, vocab_size=3, num_hidden_layers=2, initializer_range=0.15)
     target, fresh = native(folder, torch.float64), native(folder, torch.float64)
-    how = method(random_exit(target, 1, seed=2), 2, verifier_of(name))
+    strategy = speculative(random_exit(target, 1, seed=2), 2, verifier_of(name))
     probe_target = native(folder, torch.float64)
     probe = random_exit(probe_target, 1, seed=2)
 
@@ -353,24 +364,33 @@ def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
         return proposal.probs[0].log()
 
     sampling = Sampling(0.9)
-    law = loop_law(target, how, PROMPT, Request(MOST, sampling))
-    own = answer_law(lambda ids: fresh.prefill(ids).logits, draft, RULES[name][1], sampling)
-    check(law, own)
+    distribution = loop_distribution(target, strategy, PROMPT, Request(MOST, sampling))
+    own = answer_distribution(
+        lambda ids: fresh.prefill(ids).logits, draft, RULES[name][1], sampling
+    )
+    check(distribution, own)
 
 
 @pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
 def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name: str) -> None:
-    """The drafter's own law is that of the model cut off after the exit's layer."""
+    """The drafter's own distribution is that of the model cut off after the exit's layer."""
     folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]
     target, sampling = seq2seq(folder, torch.float64), Sampling(0.9)
-    how = method(lens_exit(target, 1, noise=0), 2, verifier_of(name))
-    law = loop_law(target, how, source, Request(MOST, sampling))
+    strategy = speculative(lens_exit(target, 1, noise=0), 2, verifier_of(name))
+    distribution = loop_distribution(target, strategy, source, Request(MOST, sampling))
     p = from_scratch(seq2seq_model(folder, torch.float64), source)
     q = from_scratch(cut_model(folder, 1, torch.float64), source)
-    truth = answer_law(p, q, RULES[name][1], sampling, [target.start_id])
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(law, truth) < 1e-7  # transformers takes a norm's mean square in float32
-    assert distance(law, reference_law(p, [target.start_id], Request(MOST, sampling))) > 1e-3
+    truth = answer_distribution(p, q, RULES[name][1], sampling, [target.start_id])
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+    assert (
+        distance(distribution, truth) < 1e-7
+    )  # transformers takes a norm's mean square in float32
+    assert (
+        distance(
+            distribution, reference_distribution(p, [target.start_id], Request(MOST, sampling))
+        )
+        > 1e-3
+    )
 
 
 # -- lossless at the end of their ranges ----------------------------------------------------------
@@ -392,8 +412,8 @@ def test_rules_that_say_lossless_are(verifier: object) -> None:
     assert recipe.lossless and recipe.verifier.build().lossless
     target, draft = table_logits(TARGET.table), table_logits(DRAFT.table)
     for sampling in (SAMPLINGS["cold"], SAMPLINGS["nucleus"]):
-        law = law_of(recipe.verifier.build(), sampling)
-        check(law, answer_law(target, draft, lambda s: s.p, sampling))
+        distribution = distribution_of(recipe.verifier.build(), sampling)
+        check(distribution, answer_distribution(target, draft, lambda s: s.p, sampling))
 
 
 # -- the check itself can fail --------------------------------------------------------------------
@@ -450,9 +470,9 @@ MUTANTS: dict[str, tuple[str, Verifier]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_a_wrong_rule_is_caught(mutant: str) -> None:
     name, wrong = MUTANTS[mutant]
-    law = law_of(wrong, SAMPLINGS["cold"])
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)  # a law, but another
-    assert distance(law, truth_of(name, SAMPLINGS["cold"])) > 1e-4
+    distribution = distribution_of(wrong, SAMPLINGS["cold"])
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)  # a distribution, but another
+    assert distance(distribution, truth_of(name, SAMPLINGS["cold"])) > 1e-4
 
 
 def test_raw_without_the_penalty_is_caught() -> None:
@@ -467,26 +487,28 @@ def test_raw_without_the_penalty_is_caught() -> None:
         return replace(honest, raw=torch.stack(rows) if rows else None)
 
     drafter.propose = forgetful  # type: ignore[method-assign]
-    law = law_of(verifier_of("diff-log"), SAMPLINGS["penalty"], drafter)
-    assert distance(law, truth_of("diff-log", SAMPLINGS["penalty"])) > 1e-3
+    distribution = distribution_of(verifier_of("diff-log"), SAMPLINGS["penalty"], drafter)
+    assert distance(distribution, truth_of("diff-log", SAMPLINGS["penalty"])) > 1e-3
 
 
 # -- and with real randomness ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
-def test_samples_fit_the_law(name: str) -> None:
+def test_samples_fit_the_distribution(name: str) -> None:
     """The shipped generator, 2000 answers; the seed is fixed, so this passes always or never."""
     from scipy.stats import chisquare
 
     sampling, n = Sampling(0.9), 2000
-    chance, how = (
+    chance, strategy = (
         Generator(torch.device("cpu"), 5),
-        method(neural(3, seed=75), 2, verifier_of(name)),
+        speculative(neural(3, seed=75), 2, verifier_of(name)),
     )
     request = Request(MOST, sampling)
     target = ToyBackend(TARGET.table)
-    counts = Counter(tuple(run(target, how, PROMPT, request, chance=chance).ids) for _ in range(n))
+    counts = Counter(
+        tuple(run(target, strategy, PROMPT, request, chance=chance).ids) for _ in range(n)
+    )
     truth = truth_of(name, sampling)
     likely = [ids for ids, p in truth.items() if p * n >= 5]
     observed = [float(counts[ids]) for ids in likely]
@@ -495,7 +517,7 @@ def test_samples_fit_the_law(name: str) -> None:
     assert n - sum(observed) > 0, "answers too rare to be counted alone"
     observed, expected = [*observed, n - sum(observed)], [*expected, n - sum(expected)]
     assert chisquare(observed, expected).pvalue > 1e-3
-    target_alone = answer_law(
+    target_alone = answer_distribution(
         table_logits(TARGET.table), table_logits(DRAFT.table), lambda s: s.p, sampling
     )
     expected = [target_alone[ids] * n for ids in likely]

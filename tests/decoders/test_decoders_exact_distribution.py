@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import (
-    Law,
+    Distribution,
     ListedLengths,
     distance,
     hybrid,
-    loop_law,
+    loop_distribution,
     max_gram,
-    method,
     native,
     neural,
     random_exit,
     reduced,
-    reference_law,
+    reference_distribution,
     run,
+    speculative,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -73,42 +73,46 @@ def toy_logits(target: ToyBackend) -> Callable[[list[int]], Tensor]:
     return logits
 
 
-def check(law: Law, truth: Law) -> None:
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)
-    assert distance(law, truth) < EXACT
+def check(distribution: Distribution, truth: Distribution) -> None:
+    assert sum(distribution.values()) == pytest.approx(1.0, abs=1e-9)
+    assert distance(distribution, truth) < EXACT
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_law_is_the_target_s(drafter: str, sampling: str) -> None:
+def test_the_distribution_is_the_target_s(drafter: str, sampling: str) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request = Request(MOST, SAMPLINGS[sampling])
-    law = loop_law(target, method(DRAFTERS[drafter](), 2), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(target, speculative(DRAFTERS[drafter](), 2), PROMPT, request)
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
 @pytest.mark.parametrize("drafter", DRAFTERS)
-def test_the_draft_s_length_does_not_change_the_law(drafter: str, length: str) -> None:
+def test_the_draft_s_length_does_not_change_the_distribution(drafter: str, length: str) -> None:
     target = ToyBackend.random(3, seed=4, sharpness=1.0)
     request = Request(MOST, SAMPLINGS["all"])
-    law = loop_law(target, method(DRAFTERS[drafter](), LENGTHS[length]()), PROMPT, request)
-    check(law, reference_law(toy_logits(target), PROMPT, request))
+    distribution = loop_distribution(
+        target, speculative(DRAFTERS[drafter](), LENGTHS[length]()), PROMPT, request
+    )
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
 
 
 @pytest.mark.parametrize("drafter", ["neural", "reduced", "max-gram"])
-def test_the_law_of_answers_that_end_early(drafter: str) -> None:
+def test_the_distribution_of_answers_that_end_early(drafter: str) -> None:
     target = ToyBackend.random(3, seed=5, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(DRAFTERS[drafter](), 2), PROMPT, request, eos=(1,))
-    check(law, reference_law(toy_logits(target), PROMPT, request, eos=(1,)))
+    distribution = loop_distribution(
+        target, speculative(DRAFTERS[drafter](), 2), PROMPT, request, eos=(1,)
+    )
+    check(distribution, reference_distribution(toy_logits(target), PROMPT, request, eos=(1,)))
 
 
 def test_a_prompt_of_one_token() -> None:
     target = ToyBackend.random(3, seed=6, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(DRAFTERS["neural"](), 2), [2], request)
-    check(law, reference_law(toy_logits(target), [2], request))
+    distribution = loop_distribution(target, speculative(DRAFTERS["neural"](), 2), [2], request)
+    check(distribution, reference_distribution(toy_logits(target), [2], request))
 
 
 def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
@@ -118,23 +122,33 @@ def small_llama(tiny: Callable[..., Path], vocab: int = 3) -> LlamaBackend:
 
 @pytest.mark.parametrize("sampling", ["plain", "all"])
 @pytest.mark.parametrize("length", ["fixed", "confident", "sits-out"])
-def test_an_early_exit_keeps_the_law(tiny: Callable[..., Path], sampling: str, length: str) -> None:
+def test_an_early_exit_keeps_the_distribution(
+    tiny: Callable[..., Path], sampling: str, length: str
+) -> None:
     target = small_llama(tiny)
     fresh = small_llama(tiny)  # never opened for an exit, reads each context from its start
     request = Request(MOST, SAMPLINGS[sampling])
-    how = method(random_exit(target, 1, seed=2), LENGTHS[length]())
-    law = loop_law(target, how, PROMPT, request)
-    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+    strategy = speculative(random_exit(target, 1, seed=2), LENGTHS[length]())
+    distribution = loop_distribution(target, strategy, PROMPT, request)
+    check(
+        distribution,
+        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    )
 
 
-def test_an_early_exit_over_a_reduced_vocabulary_keeps_the_law(tiny: Callable[..., Path]) -> None:
+def test_an_early_exit_over_a_reduced_vocabulary_keeps_the_distribution(
+    tiny: Callable[..., Path],
+) -> None:
     from decoders.draft_vocab import DraftVocab
 
     target, fresh = small_llama(tiny, 4), small_llama(tiny, 4)
     request = Request(MOST, Sampling(1.0, top_k=3))
-    how = method(random_exit(target, 1, seed=2, vocab=DraftVocab([0, 3], 4)), 2)
-    law = loop_law(target, how, PROMPT, request)
-    check(law, reference_law(lambda context: fresh.prefill(context).logits, PROMPT, request))
+    strategy = speculative(random_exit(target, 1, seed=2, vocab=DraftVocab([0, 3], 4)), 2)
+    distribution = loop_distribution(target, strategy, PROMPT, request)
+    check(
+        distribution,
+        reference_distribution(lambda context: fresh.prefill(context).logits, PROMPT, request),
+    )
 
 
 # -- the check itself can fail --------------------------------------------------------------------
@@ -147,8 +161,8 @@ class Shortcut(Lossless):
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
-        stands = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
-        accepted = int(leading(stands))
+        accept = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
+        accepted = int(leading(accept))
         return Verdict(accepted, int(chance.draw(p[accepted])), proposal.ids.tolist())
 
 
@@ -169,12 +183,18 @@ class Credulous(Lossless):
 def test_a_wrong_rule_is_caught(drafter: str, wrong: type[Lossless]) -> None:
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(DRAFTERS[drafter](), 2, wrong()), PROMPT, request)
-    assert sum(law.values()) == pytest.approx(1.0, abs=1e-9)  # a law, but not the target's
-    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+    distribution = loop_distribution(
+        target, speculative(DRAFTERS[drafter](), 2, wrong()), PROMPT, request
+    )
+    assert sum(distribution.values()) == pytest.approx(
+        1.0, abs=1e-9
+    )  # a distribution, but not the target's
+    assert (
+        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+    )
 
 
-def test_a_draft_that_lies_about_its_law_is_caught() -> None:
+def test_a_draft_that_lies_about_its_distribution_is_caught() -> None:
     target, drafter = ToyBackend.random(3, seed=3, sharpness=1.0), neural(3, seed=7)
     propose = drafter.propose
 
@@ -185,22 +205,26 @@ def test_a_draft_that_lies_about_its_law_is_caught() -> None:
 
     drafter.propose = flattered  # type: ignore[method-assign]
     request = Request(MOST, Sampling(1.0))
-    law = loop_law(target, method(drafter, 2), PROMPT, request)
-    assert distance(law, reference_law(toy_logits(target), PROMPT, request)) > 1e-3
+    distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
+    assert (
+        distance(distribution, reference_distribution(toy_logits(target), PROMPT, request)) > 1e-3
+    )
 
 
 # -- and with real randomness ---------------------------------------------------------------------
 
 
-def test_samples_fit_the_law() -> None:
+def test_samples_fit_the_distribution() -> None:
     """The shipped generator, 3000 answers; the seed is fixed, so this passes always or never."""
     from scipy.stats import chisquare
 
     target = ToyBackend.random(3, seed=3, sharpness=1.0)
     request, chance, n = Request(3, Sampling(0.9)), Generator(torch.device("cpu"), 11), 3000
-    how = method(DRAFTERS["neural"](), 2)
-    counts = Counter(tuple(run(target, how, PROMPT, request, chance=chance).ids) for _ in range(n))
-    truth = reference_law(toy_logits(target), PROMPT, request)
+    strategy = speculative(DRAFTERS["neural"](), 2)
+    counts = Counter(
+        tuple(run(target, strategy, PROMPT, request, chance=chance).ids) for _ in range(n)
+    )
+    truth = reference_distribution(toy_logits(target), PROMPT, request)
     likely = [ids for ids, p in truth.items() if p * n >= 5]
     rest = 1 - sum(truth[ids] for ids in likely)
     observed = [counts[ids] for ids in likely]
@@ -245,12 +269,12 @@ def test_what_is_followed_is_what_would_be_drawn_alone() -> None:
 def test_a_copied_draft_leaves_the_target_s_own_text(seed: int, k: int, sampling: Sampling) -> None:
     """However long it is: with one seed the answer is that of the target alone."""
     target, request = ToyBackend.random(5, seed % 7, 3.0), Request(24, sampling, seed=seed)
-    alone = run(target, method(NullDrafter(torch.device("cpu")), 0), PROMPT, request)
-    copied = run(target, method(max_gram([1, 2, 3, 4, 0]), k), PROMPT, request)
+    alone = run(target, speculative(NullDrafter(torch.device("cpu")), 0), PROMPT, request)
+    copied = run(target, speculative(max_gram([1, 2, 3, 4, 0]), k), PROMPT, request)
     assert copied.ids == alone.ids and copied.drafted > 0
 
 
 def test_acceptance_is_certain_above_one_and_never_at_zero() -> None:
-    stands = Generator(torch.device("cpu"), 0).accept(torch.tensor([0.0, 1.0, 7.0]).repeat(1000))
-    assert stands.view(1000, 3).all(0).tolist() == [False, True, True]
-    assert not stands.view(1000, 3)[:, 0].any()
+    accept = Generator(torch.device("cpu"), 0).accept(torch.tensor([0.0, 1.0, 7.0]).repeat(1000))
+    assert accept.view(1000, 3).all(0).tolist() == [False, True, True]
+    assert not accept.view(1000, 3)[:, 0].any()
