@@ -188,10 +188,11 @@ def _loaded(path: Path) -> Program | None:
     """None where there is no program, or one that cannot be loaded."""
     if not path.exists():
         return None
-    try:
-        program: Program = torch._inductor.aoti_load_package(str(path)).loader.boxed_run
+    try:  # as torch._inductor.aoti_load_package, whose import alone takes seconds
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     except RuntimeError:
         return None
+    program: Program = loader.boxed_run
     return program
 
 
