@@ -23,7 +23,13 @@ Config = Annotated[
     Path | None,
     typer.Option(metavar="YAML", help="File that declares the arms. Default: those that ship."),
 ]
-Dtype = Annotated[str, typer.Option(help="bfloat16, float32 (exact), int8 or int4 (weights).")]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto (int4 on a CPU where the model's own weights have 4 bits, else bfloat16), "
+        "bfloat16, float32 (exact), int8 or int4 (weights)."
+    ),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,

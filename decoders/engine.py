@@ -24,6 +24,7 @@ from .loop import SpeculativeDecoding
 from .models import memory, targets
 from .models.drafts import Reading
 from .models.loaders import loader_of
+from .models.precision import precision_of
 from .options import Arms, EngineOptions
 from .protocols import (
     Backend,
@@ -100,12 +101,15 @@ class Engine:
         """
         recipes = options.recipes(only)
         loader_of(options.backend)  # an unknown one should show before anything is fetched
-        where, kind = targets.device_of(options.device), targets.dtype_of(options.dtype)
+        where = targets.device_of(options.device)
+        targets.check_dtype(options.dtype)
         if only and request is not None:
             for recipe in recipes.values():
                 recipe.check(request)
         target, backend, context = options.target, options.backend, options.context
-        folder, rounding = targets.resolve(target), targets.ROUNDINGS.get(options.dtype)
+        folder = targets.resolve(target)
+        dtype = precision_of(options.dtype, folder, where, backend)
+        kind, rounding = targets.dtype_of(dtype), targets.ROUNDINGS.get(dtype)
         if context is not None:
             targets.check_context(folder, context)
         tokenizer, own = targets.load_tokenizer(folder), targets.fingerprint(folder)

@@ -22,7 +22,9 @@ class EngineOptions:
 
     target: a known name (`draftpick models`), a hub id, a transformers folder or a .gguf file.
     arms: a YAML file, recipes by name, or None for those that ship.
-    dtype: bfloat16, float16, float32 (exact), or int8 or int4 (of the weights).
+    dtype: auto, bfloat16, float16, float32 (exact), or int8 or int4 (of the weights). auto is int4
+        on a CPU where the model's own weights have four bits, as the default target's, else
+        bfloat16.
     device: auto (CUDA where there is one), cpu or cuda.
     backend: one of BACKENDS, such as native, hf, or auto, which takes what fits and is fastest.
     context: the most tokens of a prompt with its answer; None for all that the model holds (of a
@@ -34,7 +36,7 @@ class EngineOptions:
 
     target: str = TARGET
     arms: Arms = None
-    dtype: str = "bfloat16"
+    dtype: str = "auto"
     device: str = "auto"
     backend: str = "auto"
     context: int | None = None

@@ -164,15 +164,17 @@ def specbench(
     request = replace(request, seed=seed)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
+    router = _router(options, policy, routed, named, request, embedder)
+    precision = router.engine.target_fingerprint.rpartition("/")[2]
     summary = run_specbench(
-        _router(options, policy, routed, named, request, embedder),
+        router,
         asked,
         request,
         out,
         arms=named,
         policy_label=policy_label(policy or DEFAULT_POLICY) if routed else None,
         seed=seed,
-        hardware=measured_on(options.dtype, options.device),
+        hardware=measured_on(precision, options.device),
         ask=ask,
     )
     if as_json:

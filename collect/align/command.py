@@ -137,7 +137,9 @@ def align(
     )
     check(config)  # before the target writes for hours
     if not outputs:
-        options = EngineOptions(target, device=device, context=context, chat_template=chat_template)
+        options = EngineOptions(
+            target, dtype="bfloat16", device=device, context=context, chat_template=chat_template
+        )
         made = write_outputs(files, out, options, max_new_tokens, chosen)
         config = replace(config, outputs=(made,))
     rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew

@@ -42,6 +42,7 @@ from .llama_weights import load
 from .packed import Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .sync import synchronize
+from .threads import threads
 from .tree import Tree, moves, require_chain
 
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
@@ -60,6 +61,7 @@ class LlamaBackend:
         self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
         self._rope = rope_table(shape, self.device, self.dtype)
         self._cache = self.new_cache(shape.layers)
+        self._threads = threads() if self.device.type == "cpu" else None
         self._length = 0
         self.prompts_read = 0  # how often `prefill` was called
         self._tree: Tree | None = None
@@ -307,6 +309,8 @@ class LlamaBackend:
         parents: as for `extend`.
         """
         place: Place | None
+        if self._threads is not None:
+            self._threads.adapt()
         start, end = self._length, self._length + len(ids)
         if end > self.context:
             raise ContextTooLong(start, len(ids), self.context)

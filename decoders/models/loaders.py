@@ -41,6 +41,8 @@ class LoadRequest:
     context: int | None = None
 
 
+LARGE = 50_000_000  # parameters above which compiling a model's layers is worth half a minute
+
 Loader = Callable[[LoadRequest], "Backend"]
 
 
@@ -75,10 +77,17 @@ def not_native(folder: Path) -> str | None:
 
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
-    as CUDA graphs, of fused kernels where the model fits them."""
+    as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
+    rounded weights are compiled, if it is large enough to pay and there is a C++ compiler."""
     reason = not_native(asked.folder)
     if reason is None:
-        return _native(asked, "auto" if asked.device.type == "cuda" else None)
+        backend = _native(asked, "auto" if asked.device.type == "cuda" else None)
+        if backend.device.type == "cpu" and asked.rounding and backend.parameters >= LARGE:
+            try:
+                _compile(backend, " (--backend native does without)")
+            except DraftpickError as error:
+                print(f"running ordinary passes: {error}", file=sys.stderr)
+        return backend
     print(f"using the transformers backend for {asked.folder.name}: {reason}", file=sys.stderr)
     return hf(asked)
 
@@ -118,17 +127,13 @@ def graphs(asked: LoadRequest) -> Backend:
 
 def compiled(asked: LoadRequest) -> Backend:
     """Native, its layers compiled: for rounded weights on a CPU."""
-    from ..backends.compiled import load_programs
-    from ..zoo.catalogue import cache_dir
-
     if asked.device.type != "cpu" or asked.rounding is None:
         raise DraftpickError(
             "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
             "--device cpu), or use native"
         )
     backend = _native(asked, None)
-    say = partial(print, file=sys.stderr)
-    backend.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
+    _compile(backend)
     return backend
 
 
@@ -141,6 +146,16 @@ BACKENDS: dict[str, Loader] = {
     "compiled": compiled,
 }
 watched("backend", BACKENDS)
+
+
+def _compile(backend: LlamaBackend, way_out: str = "") -> None:
+    from ..backends.compiled import load_programs
+    from ..zoo.catalogue import cache_dir
+
+    def say(words: str) -> None:
+        print(words + way_out, file=sys.stderr, flush=True)
+
+    backend.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
 
 
 def _recorded(asked: LoadRequest, kernels: str) -> Backend:

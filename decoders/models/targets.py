@@ -75,9 +75,15 @@ def device_of(name: str) -> torch.device:
     return device
 
 
+def check_dtype(name: str) -> None:
+    """Raises DraftpickError with the names that exist."""
+    if name not in ("auto", *DTYPES):
+        raise DraftpickError(f"unknown dtype {name!r}; use one of auto, {', '.join(DTYPES)}")
+
+
 def dtype_of(name: str) -> torch.dtype:
-    if name not in DTYPES:
-        raise DraftpickError(f"unknown dtype {name!r}; use one of {', '.join(DTYPES)}")
+    """Of any name but "auto" (see `precision.precision_of`)."""
+    check_dtype(name)
     return DTYPES[name]
 
 

@@ -83,7 +83,8 @@ def tradeoff(
     swept = load_sweep(sweep)
     track.reach(tracking_uri)
     engine = load_engine(replace(options, arms=swept.arms), list(swept.arms), request)
-    hardware = measured_on(options.dtype, options.device)
+    precision = engine.target_fingerprint.rpartition("/")[2]
+    hardware = measured_on(precision, options.device)
     summary = run(engine, swept, asked, request, out, seed=seed, hardware=hardware)
     run_id = track.log(summary, out, tracking_uri, experiment)
     _show(summary, as_json)

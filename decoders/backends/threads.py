@@ -1,0 +1,83 @@
+"""Fewer threads while other processes keep the cores busy.
+
+Between two parallel loops threads wait for the slowest, and spin while they wait. A thread that has
+lost its core to another process holds all of them up: one busy neighbour on two cores slowed
+decoding twentyfold. So the neighbours' share of the cores is looked at now and then, and only as
+many threads run as there are cores left. Results do not depend on how many run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import torch
+
+WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
+STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Seconds so far: of the clock, of this process, and of everything on this process's cores."""
+
+    wall: float
+    own: float
+    busy: float
+
+
+class Threads:
+    """Sets PyTorch's threads, which are the whole process's. full: as many as were asked for."""
+
+    def __init__(self) -> None:
+        self.full = self._set = torch.get_num_threads()
+        self._last = look() if self.full > 1 else None
+
+    def adapt(self) -> None:
+        """Before a pass: where the last look is old enough, look again."""
+        if self._last is None or time.perf_counter() - self._last.wall < WINDOW_S:
+            return
+        if torch.get_num_threads() != self._set:  # somebody else asked for another number
+            self.full = self._set = torch.get_num_threads()
+        now = look()
+        if now is not None:
+            wanted = self.wanted(self._last, now, cores())
+            if wanted != self._set:
+                torch.set_num_threads(wanted)
+                self._set = wanted
+        self._last = now
+
+    def wanted(self, last: Look, now: Look, cores: int) -> int:
+        """As many as there are cores that others leave, half a core counting as one."""
+        others = (now.busy - last.busy - (now.own - last.own)) / (now.wall - last.wall)
+        return max(1, min(self.full, int(cores - max(0.0, others) + 0.5)))
+
+
+@cache
+def threads() -> Threads:
+    """The process's own."""
+    return Threads()
+
+
+def cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0))
+
+
+def look() -> Look | None:
+    """None where the system does not tell."""
+    try:
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        lines = STAT.read_text().splitlines()
+    except (AttributeError, OSError):
+        return None  # not Linux
+    ticks = 0
+    for line in lines:
+        name, *counts = line.split()
+        if name in mine:
+            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, counts[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return Look(time.perf_counter(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK"))

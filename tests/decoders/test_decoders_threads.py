@@ -1,0 +1,79 @@
+"""Threads while other processes keep the cores busy."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from decoders.backends import threads
+from decoders.backends.threads import Look, Threads
+
+
+@pytest.fixture
+def four(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """What PyTorch's threads were set to, four of them at first."""
+    now = [4]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: now[-1])
+    monkeypatch.setattr(torch, "set_num_threads", now.append)
+    return now
+
+
+@pytest.mark.parametrize(
+    ("others", "wanted"), [(0.0, 4), (0.4, 4), (0.6, 3), (1.0, 3), (2.0, 2), (3.2, 1), (9.0, 1)]
+)
+def test_as_many_threads_as_cores_are_left(four: list[int], others: float, wanted: int) -> None:
+    last, now = Look(10.0, 3.0, 100.0), Look(11.0, 5.5, 102.5 + others)
+    assert Threads().wanted(last, now, cores=4) == wanted
+
+
+def test_a_process_that_may_use_more_cores_than_threads_keeps_them(four: list[int]) -> None:
+    last, now = Look(0.0, 0.0, 0.0), Look(1.0, 1.0, 3.0)
+    assert Threads().wanted(last, now, cores=16) == 4
+
+
+def test_threads_come_and_go_with_the_neighbours(
+    four: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = [Look(0.0, 0.0, 0.0)]
+    monkeypatch.setattr(threads, "look", lambda: looks[-1])
+    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(threads.time, "perf_counter", lambda: looks[-1].wall)
+    mine = Threads()
+    looks.append(Look(1.0, 3.0, 5.0))  # two cores' work of others
+    mine.adapt()
+    assert four[-1] == 2
+    looks.append(Look(1.1, 3.3, 5.3))  # too soon to look
+    mine.adapt()
+    assert four == [4, 2]
+    looks.append(Look(2.0, 5.0, 7.0))  # they are gone
+    mine.adapt()
+    assert four == [4, 2, 4]
+    four.append(3)  # asked for by somebody else
+    looks.append(Look(3.0, 8.0, 10.0))
+    mine.adapt()
+    assert four == [4, 2, 4, 3] and mine.full == 3
+
+
+def test_one_thread_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(threads, "look", lambda: pytest.fail("looked"))
+    Threads().adapt()
+
+
+@pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
+def test_what_the_system_tells_grows() -> None:
+    first = threads.look()
+    sum(range(3_000_000))
+    second = threads.look()
+    assert first is not None and second is not None
+    assert second.wall > first.wall and second.own > first.own and second.busy >= first.busy
+
+
+def test_waiting_threads_spin_shortly_where_torch_comes_later() -> None:
+    code = "import os, decoders; print(os.environ['GOMP_SPINCOUNT'])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().isdigit()
