@@ -79,7 +79,7 @@ OUTCOMES_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Identity:
-    """What must stay the same for rows to belong in one table; checked when a sweep goes on.
+    """What must stay the same for rows to belong in one table; checked when a sweep resumes.
 
     embedder: the target's own space, in which every collection stores its queries.
     temperature, seed: of the autoregressive arm's sampled answers.

@@ -59,8 +59,8 @@ Loader = Callable[[str, str], Embedder | None]
 
 
 def query_text(messages: Sequence[Mapping[str, str]]) -> str:
-    """The text that is embedded of a chat: its last user message, without system message and
-    earlier turns. Of a collected query that is its first turn."""
+    """The text of a chat that is embedded: its last user message, without system message and
+    earlier turns. For a collected query that is its first turn."""
     asked = [message["content"] for message in messages if message["role"] == "user"]
     return asked[-1] if asked else messages[-1]["content"]
 

@@ -63,7 +63,7 @@ def embeddings_of(
 
     embedder: as in `load_embedder`, or one that is loaded; None for the one that the collection was
         made with.
-    on_progress: told (done, total) of what is computed.
+    on_progress: called with (done, total) as vectors are computed.
 
     Raises DraftpickError for an unknown embedder, for another target's own, and where the disk
     refuses.

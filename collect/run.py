@@ -49,7 +49,7 @@ class SweepReport:
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """Told after every commit. done, total: queries, those of earlier runs included."""
+    """Called after every commit. done, total: queries, those of earlier runs included."""
 
     done: int
     total: int
@@ -65,14 +65,15 @@ def sweep(
     on_progress: Callable[[SweepProgress], None] = lambda progress: None,
     embedder: str | Embedder | None = None,
 ) -> SweepReport:
-    """Collect what `out` lacks of queries x arms; run it again after a kill and it goes on.
+    """Collect what `out` lacks of queries x arms; call it again to resume.
 
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
-    sweep cut short is a fair sample and its ETA honest.
+    sweep that is stopped early is a fair sample and its ETA honest.
 
     batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`.
     embedder: what policies are to read, as in `load_embedder`, None for what the folder says (of a
-        new one the target's own state); another's vectors are computed when all queries are done.
+        new one the target's own state). Vectors of another embedder are computed when all queries
+        are done.
 
     Raises DraftpickError for an unknown arm or embedder, no queries, a folder of other settings,
     one that another process writes to, or a full disk.

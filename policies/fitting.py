@@ -33,7 +33,7 @@ watched("policy", POLICIES)
 
 def options_of(name: str) -> dict[str, Any]:
     """The options that a policy's fit function takes, with their defaults: its keyword-only
-    arguments, and of a `Training` its fields."""
+    arguments, and the fields of a `Training` among them."""
     if name not in POLICIES:
         raise unknown("policy", name, list(POLICIES))
     found: dict[str, Any] = {}

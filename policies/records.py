@@ -29,7 +29,9 @@ class RewardTable:
     rewards: [n, A] float64, higher is better; nan where that arm failed on that query.
     reward_name: which reward, with its version.
     embedder: fingerprint of the embedding space.
-    arms_fingerprint: of the arms' recipes. The arrays are copied and made read-only.
+    arms_fingerprint: of the arms' recipes.
+
+    The arrays are copied and made read-only.
 
     How a failed arm (nan) counts is one rule for the whole package. Evaluation leaves it out:
     a query's value is the expectation over the arms that did not fail, probabilities rescaled

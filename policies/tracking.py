@@ -122,7 +122,7 @@ def train_run(
 
 
 def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
-    """Its id, made where it does not exist; beside an SQLite file the artifacts go, too."""
+    """Its id, made where it does not exist; its artifacts go beside an SQLite store."""
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)

@@ -14,8 +14,9 @@ FIELDS = ("kind", "drafter", "length", "verifier", "settings", "lossless", "note
 
 
 def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
-    """One object an arm: name and FIELDS; `settings` are what the recipe sets beside them. Raises
-    DraftpickError naming every fault of the file."""
+    """One object for each arm: name and FIELDS; `settings` are what the recipe sets beside them.
+
+    Raises DraftpickError with every mistake in the file."""
     from decoders.arms import load_arms
 
     return [

@@ -145,7 +145,7 @@ def specbench(
 ) -> None:
     """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
 
-    Stopped at any moment and started again with the same options, it goes on.
+    Re-run the same command to resume a run that was stopped.
 
     Example:
 
@@ -241,7 +241,7 @@ def demo(
 ) -> None:
     """Collect, train, answer and measure on the queries that ship: under ten minutes on two cores.
 
-    Stopped and started again it goes on where it was.
+    Re-run the same command to resume.
     """
     from .demo import run_demo
 
@@ -311,8 +311,8 @@ def _router(
     request: Request,
     embedder: str | None,
 ) -> Router:
-    """named: arms that `request` is for. Beside a policy, which may not fit and says so better,
-    they are looked at when the model is loaded."""
+    """named: arms that `request` is for. Where there is a policy they are checked once the model is
+    loaded, since a policy that does not fit gives the better message."""
     from .route import Router, load_engine
 
     if routed:

@@ -35,8 +35,8 @@ def run_demo(
 ) -> int:
     """Run every stage; stop at the first that fails and return its exit code.
 
-    command: runs a command line in this process. limits:
-    queries a task, for training and for testing.
+    command: runs a command line in this process.
+    collect_limit, limit: queries of each task, for training and for testing.
     """
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]

@@ -37,8 +37,8 @@ def generate_all(
     The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
     `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
     derived from the run's seed, the prompt's id (without one, its place among those without) and
-    the turn. Drawn arms and sampled tokens of two prompts are so independent, and the same again
-    when the command is run again.
+    the turn. So two prompts' arms and tokens are drawn independently, and the same command draws
+    the same again.
     """
     failures, alone, nth = 0, len(prompts) == 1, Counter[str]()
     for number, prompt in enumerate(prompts):

@@ -62,7 +62,7 @@ def _entry(entry: str, recipe: type[BaseModel], general: tuple[type, ...]) -> di
 
 
 def _fields(fields: dict[str, dict[str, Any]]) -> list[str]:
-    """As words; what `length` and `verifier` may be, entries of their own say."""
+    """As words; `length` and `verifier` have entries of their own."""
     from .arms_view import describe
 
     return [

@@ -17,8 +17,8 @@ def models_json() -> list[dict[str, Any]]:
 
 
 def models_tables(width: int) -> list[Table]:
-    """The same for a terminal of `width` columns: figures, then words. acceptance: the mean over
-    tasks, and the range."""
+    """The same for a terminal of `width` columns: figures, then words. Acceptance is shown as the
+    mean over tasks, and the range."""
     from rich.table import Table
 
     from decoders.terminal import tables

@@ -1,4 +1,4 @@
-"""How far a training run has come: its learning curve, and the file from which it goes on."""
+"""How far a training run has come: its learning curve, and the file from which it resumes."""
 
 from __future__ import annotations
 

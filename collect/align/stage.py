@@ -134,8 +134,8 @@ def finished(stage: Stage, recipe: RecurrentRecipe) -> Point | None:
 
 
 def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
-    """Texts of these tasks alone, all where none is named. Raises DraftpickError for a task that no
-    text is of."""
+    """Texts of these tasks alone, all where none is named. Raises DraftpickError for a task without
+    texts."""
     names = tokens.names()
     known = sorted(set(names.tolist()))
     unknown = sorted(set(tasks) - set(known))

@@ -27,7 +27,7 @@ _KINDS = {"ids": "u", "starts": "i", "answer": "i", "task": "u", "tasks": "U", "
 class Text:
     """ids: prompt then answer, each below 65536.
     answer: index of the answer's first token, or len(ids) where there is none.
-    temperature: that it was drawn at, 0 if greedy.
+    temperature: at which it was drawn, 0 if greedy.
     """
 
     ids: Sequence[int] | np.ndarray

@@ -1,4 +1,4 @@
-"""The training loop: AdamW and Muon, warm-up and cosine, and checkpoints to go on from."""
+"""The training loop: AdamW and Muon, warm-up and cosine, and checkpoints to resume from."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def train(
     """Train until the recipe is done; held-out agreement per task.
 
     report: called each 20 steps with step, progress (0 to 1), loss and tokens_per_s. Every two
-    minutes the state is written to `folder/training.pt`, from which the same call goes on.
+    minutes the state is written to `folder/training.pt`, from which the same call resumes.
     """
     kept = [e for e in examples if not e.held_out]
     held_out = [e for e in examples if e.held_out]

@@ -31,7 +31,7 @@ def write_outputs(
 ) -> Path:
     """Greedy answers of the target to every query's first turn, appended to OUT/outputs.jsonl.
 
-    Started again it goes on after the last whole line; no query is asked twice.
+    Call it again to resume after the last whole line; no query is asked twice.
     """
     from decoders import Engine
     from decoders.offline.batch import Batch
@@ -69,7 +69,7 @@ def write_outputs(
 
 
 def _whole_lines(path: Path) -> set[str]:
-    """Ids already answered; a line that a kill cut short is taken off the file."""
+    """Ids already answered; a line left unfinished by a kill is removed."""
     if not path.is_file():
         return set()
     data = path.read_bytes()

@@ -42,11 +42,12 @@ class PassCosts:
     busy: float = 1.0
 
     def __call__(self, width: float) -> float:
-        """Seconds of a pass over `width` >= 1 tokens, which need not be whole: between the measured
-        widths a line, beyond the widest what a token more cost on the way there on average (the
-        last step alone is a kernel's, which takes several rows at a time; the widest pass's share a
-        token would charge the weights, which are read once, for every token). Where one width was
-        measured, its share a token.
+        """Seconds of a pass over `width` >= 1 tokens, which need not be a whole number.
+
+        A straight line between the measured widths. Beyond the widest, each token more costs what
+        it did on average up to there: the last step alone may be that of a kernel which takes
+        several rows at a time, and the widest pass's share per token would charge every token for
+        the weights, which are read once. Where one width was measured, its share per token.
         """
         least, widest = self.verify_s[0], len(self.verify_s)
         if widest == 1:

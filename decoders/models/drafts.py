@@ -1,4 +1,4 @@
-"""The files that a recipe names: found, checked, and shown to fit the target."""
+"""The models that a recipe names: find them, and check that they fit the target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A drafter without the loop, one query at a time: writing by itself, and led along an answer.
+"""A drafter without the loop, one query at a time: writing by itself, and along a given answer.
 
 For collection, and for drafters of any kind; `stack.py` does the same for many queries at once
 where the drafter is a native model.

@@ -20,7 +20,7 @@ from ..tally import Tally
 
 
 def softmax_gap(target: LayeredBackend, h: Tensor, below: Tensor) -> float:
-    """The two likeliest tokens' probabilities apart, read from [d] by the final norm and head.
+    """The two likeliest tokens' difference in probability, by the final norm and head on [d].
     Costs a product with the head after every layer."""
     top = target.read_out(h).float().softmax(-1).topk(2).values
     return float(top[0] - top[1])
@@ -44,7 +44,7 @@ class Calm:
         `threshold_at`), and at 1 never.
     decay: how fast thresholds are lowered, tau in the paper; 0 keeps them.
 
-    The first token is the prompt's own pass's, through all layers. In the result a round is a pass
+    The prompt's own pass gives the first token, through all layers. In the result a round is a pass
     of the target, whole or not, and `mean_layers` says how much of it was run.
     """
 

@@ -1,4 +1,4 @@
-"""`draftpick specbench`: run (or go on with) a benchmark and write all its files."""
+"""`draftpick specbench`: run (or resume) a benchmark and write all its files."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def specbench(
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
-    Returns the summary. Killed and started again with the same settings it goes on, with more
-    questions too; other settings raise DraftpickError.
+    Returns the summary. Call it again with the same settings to resume, or to add questions; other
+    settings raise DraftpickError.
 
     ask: False sums up what `out` holds of them.
     """

@@ -16,8 +16,8 @@ from .records import Row
 class Journal:
     """`run.json` (settings) and `rows.jsonl` (one question a line) in a folder.
 
-    Opening a folder that another run with other settings filled raises DraftpickError; opening one
-    of a killed run drops its unfinished last line and goes on behind it.
+    Raises DraftpickError for a folder that a run with other settings filled. In the folder of a run
+    that was killed, an unfinished last line is dropped and the next one takes its place.
     """
 
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:

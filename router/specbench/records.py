@@ -36,8 +36,8 @@ class Turn:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Turn:
-        """Of earlier versions too, whose rows hold the decode's fields beside the turn's own. What
-        the oldest do not count, `draft_calls` and `draft_work`, is nan."""
+        """Reads rows of earlier versions too, which hold the decode's fields beside the turn's own.
+        `draft_calls` and `draft_work` are nan where the oldest did not count them."""
         if "result" in data:
             return cls(**{**data, "result": DecodeResult(**data["result"])})
         own = {each.name for each in fields(cls)}

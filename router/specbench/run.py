@@ -52,7 +52,7 @@ def settings_of(
     policy_label: str | None,
 ) -> dict[str, Any]:
     """All that two parts of one run must share; a resumed run is checked against it. The questions
-    are not among it: a run may go on with more of them."""
+    are left out, as a run may be resumed with more of them."""
     engine = router.engine
     return {
         "target": engine.target_fingerprint,
@@ -108,7 +108,7 @@ def run(
 
 
 def _in_turn(questions: Sequence[Query]) -> list[Query]:
-    """The first of every task, then the second of every task: a run cut short is balanced."""
+    """The first of every task, then the second of every task, so that a stopped run is balanced."""
     rank: Counter[str] = Counter()
     ranked = []
     for question in questions:

@@ -44,8 +44,8 @@ def measure(
 ) -> Measured:
     """Every arm of the engine on every question, paired, interleaved, journaled in `folder`.
 
-    Killed and started again with the same settings it goes on, with more questions too; other
-    settings raise DraftpickError.
+    Call it again with the same settings to resume, or to add questions; other settings raise
+    DraftpickError.
 
     ask: False takes the questions that were asked before.
 

@@ -39,8 +39,10 @@ def tradeoff(
 ) -> dict[str, Any]:
     """Measure, write tradeoff.json, .md and .png and arms.yaml into `out`; returns the summary.
 
-    engine: with the sweep's arms. Killed and started again with the same settings it goes on, with
-    more questions too; other settings raise DraftpickError.
+    Call it again with the same settings to resume, or to add questions; other settings raise
+    DraftpickError.
+
+    engine: with the sweep's arms.
     """
     measured = measure(engine, questions, request, out, seed=seed, quiet=quiet)
     write_atomically(out / "arms.yaml", arms_yaml(sweep.arms, sweep.plugins))

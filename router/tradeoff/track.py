@@ -15,7 +15,7 @@ EXPERIMENT = "draftpick-tradeoff"
 
 
 def reach(tracking_uri: str | None) -> None:
-    """Raises policies.PolicyError where the store cannot be used: before hours are spent."""
+    """Raises policies.PolicyError where the store cannot be used, before the run begins."""
     with using(tracking_uri):
         pass
 

@@ -156,5 +156,5 @@ def test_importing_the_commands_is_light() -> None:
 
 
 def test_help_teaches(app: typer.Typer) -> None:
-    for command, words in (("collect", "goes on where it stopped"), ("train", "oracle")):
+    for command, words in (("collect", "re-run the same command to resume"), ("train", "oracle")):
         assert words in " ".join(run(app, command, "--help").output.split())
