@@ -58,7 +58,9 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_dtypes() -> None:
     assert targets.dtype_of("bfloat16") is torch.bfloat16
-    with pytest.raises(DraftpickError, match="unknown dtype 'int2'; use one of float32, bfloat16"):
+    with pytest.raises(
+        DraftpickError, match="unknown dtype 'int2'; use one of auto, float32, bfloat16"
+    ):
         targets.dtype_of("int2")
 
 
