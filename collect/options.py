@@ -34,8 +34,8 @@ Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,
     typer.Option(
-        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, on CUDA as it "
-        "runs fastest; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
+        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, as is fastest "
+        "on the device; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
         "compiled: native, faster in int8 and int4 on a CPU, after half a minute of compiling once."
     ),
 ]

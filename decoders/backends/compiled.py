@@ -205,8 +205,8 @@ def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
         warnings.simplefilter("ignore")
         whole = os.path.join(aside, path.name)
         try:
-            with torch._inductor.config.patch("cpp.dynamic_threads", True):  # see threads.py
-                torch._inductor.aoti_compile_and_package(traced, package_path=whole)
+            # with cpp.dynamic_threads a row's last bits would depend on how many rows there are
+            torch._inductor.aoti_compile_and_package(traced, package_path=whole)
         except (InductorError, InvalidCxxCompiler, CppCompileError) as error:
             cause = getattr(error, "inner_exception", error)
             if not isinstance(cause, (InvalidCxxCompiler, CppCompileError)):
