@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from decoder_toys import native
 
 from decoders.backends import threads
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
 from decoders.backends.threads import Look, Threads
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -74,6 +81,44 @@ def test_what_the_system_tells_grows() -> None:
 
 
 def test_waiting_threads_spin_shortly_where_torch_comes_later() -> None:
-    code = "import os, decoders; print(os.environ['GOMP_SPINCOUNT'])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().isdigit()
+    clean = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+
+    def spins(code: str, **more: str) -> str:
+        told = f"{code}; import os; print(os.environ.get('GOMP_SPINCOUNT'))"
+        command = [sys.executable, "-c", told]
+        done = subprocess.run(
+            command, env=clean | more, cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert spins("import decoders") == "10000"
+    assert spins("import decoders", GOMP_SPINCOUNT="7") == "7"
+    assert spins("import torch, decoders") == "None"  # it has read its settings already
+
+
+def test_passes_on_a_cpu_look_at_the_neighbours(
+    tiny: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = native(tiny())
+    looked: list[int] = []
+    monkeypatch.setattr(threads.threads(), "adapt", lambda: looked.append(target.length))
+    target.prefill([1, 2, 3])
+    target.extend(torch.tensor([4, 5]))
+    assert looked == [0, 3]
+
+
+@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
+def test_bits_do_not_depend_on_how_many_run(
+    tiny: Callable[..., Path], rounding: Rounding | None
+) -> None:
+    folder = tiny(hidden_size=64, intermediate_size=96)
+    target = LlamaBackend.load(folder, torch.device("cpu"), torch.bfloat16, rounding=rounding)
+    before, made = torch.get_num_threads(), list[list[torch.Tensor]]()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            read = [target.prefill([*range(1, 15)]).logits]
+            made.append(read + [target.extend(torch.arange(1, 1 + n)) for n in (1, 2, 7)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, *made))
