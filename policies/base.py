@@ -100,6 +100,7 @@ def origin_of(
         arms_fingerprint=table.arms_fingerprint,
         seed=seed,
         options=json.loads(json.dumps(options)),  # as it will be read back: lists, not tuples
+        features=() if embedder else table.feature_names,
     )
 
 

@@ -174,7 +174,9 @@ def aligned(policy: Policy, table: RewardTable) -> Float64:
             f"for {', '.join(missing)}; collect them or train a policy for the table's arms"
         )
     probs = np.zeros(table.rewards.shape)
-    probs[:, [table.arms.index(arm) for arm in policy.arms]] = policy.distribution(table.embeddings)
+    probs[:, [table.arms.index(arm) for arm in policy.arms]] = policy.distribution(
+        table.read_by(policy.origin)
+    )
     return probs
 
 

@@ -66,11 +66,16 @@ def fit(
                 f"{', '.join(known) or 'none'}"
             )
     if validation is not None:
-        ours = (table.arms, table.embedder, table.dimension, table.reward_name)
-        theirs = (validation.arms, validation.embedder, validation.dimension)
-        if ours != (*theirs, validation.reward_name):
+        ours = (table.arms, table.embedder, table.width, table.reward_name)
+        theirs = (validation.arms, validation.embedder, validation.width)
+        if (*ours, table.feature_names) != (
+            *theirs,
+            validation.reward_name,
+            validation.feature_names,
+        ):
             raise PolicyError(
-                "the training and validation tables differ in arms, embedder, width or reward; "
+                "the training and validation tables differ in arms, embedder, width, features or "
+                "reward; "
                 "derive both from the same collection"
             )
     for option, default in _keywords(name).items():

@@ -28,7 +28,7 @@ class ConstantPolicy(BasePolicy):
         self._probs = probs
 
     def scores(self, x: Any) -> Float64:
-        rows = as_rows(x, self.origin.dimension)
+        rows = as_rows(x, self.origin.width)
         return np.tile(self._probs, (len(rows), 1))
 
     def arrays(self) -> dict[str, NDArray[Any]]:

@@ -42,7 +42,7 @@ class NeighbourPolicy(BasePolicy):
             raise PolicyError("k must be at least 1 and temperature at least 0")
         if points.ndim != 2 or rewards.shape != (len(points), len(origin.arms)):
             raise PolicyError("a neighbour policy needs one row of rewards for each point")
-        if not points.shape[1:] == mean.shape == std.shape == (origin.dimension,):
+        if not points.shape[1:] == mean.shape == std.shape == (origin.width,):
             raise PolicyError("a neighbour policy's arrays do not agree on the width of a query")
         self._points = np.asarray(points, np.float32)
         self._rewards = np.asarray(rewards, np.float64)
@@ -53,7 +53,7 @@ class NeighbourPolicy(BasePolicy):
         self._half_squares = np.square(unit).sum(axis=1) / 2  # [m]
 
     def scores(self, x: Any) -> Float64:
-        rows = (as_rows(x, self.origin.dimension) - self._mean) / self._std
+        rows = (as_rows(x, self.origin.width) - self._mean) / self._std
         if self._metric == "cosine":
             rows = _unit(rows)
         # x.p - |p|^2/2 orders by distance; for unit vectors it orders by cosine as well.
@@ -102,8 +102,8 @@ def fit_knn(
     metric: "cosine" or "euclidean". Raises PolicyError on an option out of range.
     """
     seen = table.filled()
-    mean, std = moments(seen.embeddings, standardise)
-    points = ((seen.embeddings - mean) / std).astype(np.float32)
+    mean, std = moments(seen.inputs, standardise)
+    points = ((seen.inputs - mean) / std).astype(np.float32)
     options: dict[str, Any] = {"k": k, "metric": metric, "temperature": temperature}
     origin = origin_of("knn", table, seed, options | {"standardise": standardise})
     rewards = seen.rewards

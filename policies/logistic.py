@@ -33,11 +33,11 @@ def fit_logistic(
     if not c > 0 or max_iter < 1:
         raise PolicyError("c must be above 0 and max_iter at least 1")
     seen = table.filled()
-    mean, std = moments(seen.embeddings, standardise)
-    x = ((seen.embeddings - mean) / std).astype(np.float64)
+    mean, std = moments(seen.inputs, standardise)
+    x = ((seen.inputs - mean) / std).astype(np.float64)
     best = table.best_arms()  # [n]
     classes = np.unique(best)
-    weight = np.zeros((len(table.arms), table.dimension), dtype=np.float32)
+    weight = np.zeros((len(table.arms), table.width), dtype=np.float32)
     bias = np.full(len(table.arms), -np.inf, dtype=np.float32)
     if len(classes) == 1:
         bias[classes] = 0.0

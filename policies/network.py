@@ -63,7 +63,7 @@ class NetworkPolicy(BasePolicy):
 
     def outputs(self, x: Any) -> Float64:
         """[n, A], before the head."""
-        h: Any = (as_rows(x, self.origin.dimension) - self._mean) / self._std
+        h: Any = (as_rows(x, self.origin.width) - self._mean) / self._std
         for i, layer in enumerate(self._layers):
             h = (np.tanh(h) if i else h) @ layer.weight.T + layer.bias
         return np.asarray(h, dtype=np.float64)
@@ -97,7 +97,7 @@ class NetworkPolicy(BasePolicy):
 
 
 def _check_shapes(origin: Origin, layers: Sequence[Layer], mean: Float32, std: Float32) -> None:
-    width = origin.dimension
+    width = origin.width
     if not layers or mean.shape != (width,) or std.shape != (width,):
         raise PolicyError("a network policy needs layers, and a mean and a std for each input")
     for layer in layers:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -30,6 +30,12 @@ class RewardTable:
     reward_name: which reward, with its version.
     embedder: fingerprint of the embedding space.
     arms_fingerprint: of the arms' recipes.
+    groups: one per row; rows that share one are of the same query (asked at several temperatures,
+        say) and are never split apart. None for each row its own.
+    features: [n, f] float32, what else a policy reads of the request, such as its temperature.
+    feature_names: of its columns.
+    losses: [n, A] float64 in [0, 1], what an arm's answer loses against the target's, 0 for a
+        lossless arm; nan where that arm failed. None where nobody asked.
 
     The arrays are copied and made read-only.
 
@@ -48,6 +54,10 @@ class RewardTable:
     reward_name: str
     embedder: str
     arms_fingerprint: str
+    groups: list[str] = field(default_factory=list)
+    features: Float32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
+    feature_names: tuple[str, ...] = ()
+    losses: Float64 | None = None
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -72,13 +82,35 @@ class RewardTable:
             raise PolicyError("an embedding holds nan or infinity; embed those queries again")
         if np.isinf(rewards).any():
             raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
-        for array in (embeddings, rewards):
-            array.setflags(write=False)
+        groups = list(self.groups) or list(self.query_ids)
+        if len(groups) != n:
+            raise PolicyError(f"the reward table has {n} queries, but {len(groups)} groups")
+        features = np.zeros((n, 0)) if not len(self.feature_names) else self.features
+        features = np.array(features, dtype="<f4", order="C")
+        if features.shape != (n, len(self.feature_names)):
+            raise PolicyError(
+                f"features have shape {features.shape}, but {n} queries and "
+                f"{len(self.feature_names)} names need ({n}, {len(self.feature_names)})"
+            )
+        if not np.isfinite(features).all():
+            raise PolicyError("a feature holds nan or infinity; leave that query out")
+        losses = None if self.losses is None else np.array(self.losses, dtype="<f8", order="C")
+        if losses is not None and losses.shape != (n, arms):
+            raise PolicyError(f"losses have shape {losses.shape}, the rewards ({n}, {arms})")
+        if losses is not None and ((losses < 0) | (losses > 1)).any():
+            raise PolicyError("a loss is outside [0, 1]; scale the losses")
+        for array in (embeddings, rewards, features, losses):
+            if array is not None:
+                array.setflags(write=False)
         object.__setattr__(self, "query_ids", list(self.query_ids))
         object.__setattr__(self, "tasks", list(self.tasks))
         object.__setattr__(self, "arms", list(self.arms))
         object.__setattr__(self, "embeddings", embeddings)
         object.__setattr__(self, "rewards", rewards)
+        object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "features", features)
+        object.__setattr__(self, "feature_names", tuple(self.feature_names))
+        object.__setattr__(self, "losses", losses)
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -89,6 +121,18 @@ class RewardTable:
         return int(self.embeddings.shape[1])
 
     @cached_property
+    def inputs(self) -> Float32:
+        """[n, d + f], what policies read: each row's embedding, then its features."""
+        if not self.feature_names:
+            return self.embeddings
+        return np.concatenate([self.embeddings, self.features], axis=1)
+
+    @property
+    def width(self) -> int:
+        """d + f, the width of the inputs."""
+        return self.dimension + len(self.feature_names)
+
+    @cached_property
     def digest(self) -> str:
         """SHA-256 (hex) over the whole content: equal tables have equal digests."""
         head = [self.query_ids, self.tasks, self.arms, self.reward_name, self.embedder]
@@ -96,20 +140,40 @@ class RewardTable:
         sha = hashlib.sha256(text.encode())
         sha.update(self.embeddings.tobytes())
         sha.update(self.rewards.tobytes())
+        if self.groups != self.query_ids or self.feature_names:
+            more = json.dumps([self.groups, self.feature_names], ensure_ascii=True)
+            sha.update(more.encode() + self.features.tobytes())
+        if self.losses is not None:
+            sha.update(self.losses.tobytes())
         return sha.hexdigest()
+
+    def read_by(self, origin: Origin) -> Float32:
+        """[n, d + f], what a policy of that origin reads of these rows; d is 0 where it reads
+        features alone. Raises PolicyError where the table lacks one of its features."""
+        columns = []
+        for name in origin.features:
+            if name not in self.feature_names:
+                raise PolicyError(
+                    f"the policy {origin.name!r} reads the feature {name!r}, but the table has "
+                    f"{', '.join(self.feature_names) or 'none'}; collect again"
+                )
+            columns.append(self.feature_names.index(name))
+        if origin.embedder == ANY and columns:
+            return self.features[:, columns]
+        return np.concatenate([self.embeddings, self.features[:, columns]], axis=1)
 
     def rows(self, index: Sequence[int] | NDArray[np.intp]) -> RewardTable:
         """The same table with only these rows, in this order."""
         keep = np.asarray(index, dtype=np.intp)
-        return RewardTable(
+        return replace(
+            self,
             query_ids=[self.query_ids[i] for i in keep],
             tasks=[self.tasks[i] for i in keep],
             embeddings=self.embeddings[keep],
-            arms=self.arms,
             rewards=self.rewards[keep],
-            reward_name=self.reward_name,
-            embedder=self.embedder,
-            arms_fingerprint=self.arms_fingerprint,
+            groups=[self.groups[i] for i in keep],
+            features=self.features[keep],
+            losses=None if self.losses is None else self.losses[keep],
         )
 
     def filled(self) -> RewardTable:
@@ -122,16 +186,7 @@ class RewardTable:
             return table
         worst = np.nanmin(table.rewards, axis=1, keepdims=True)  # [n, 1]
         rewards = np.where(np.isnan(table.rewards), worst, table.rewards)
-        return RewardTable(
-            query_ids=table.query_ids,
-            tasks=table.tasks,
-            embeddings=table.embeddings,
-            arms=table.arms,
-            rewards=rewards,
-            reward_name=table.reward_name,
-            embedder=table.embedder,
-            arms_fingerprint=table.arms_fingerprint,
-        )
+        return replace(table, rewards=rewards)
 
     def best_arms(self) -> NDArray[np.intp]:
         """[m] index of the best arm per query, never a failed one; queries as in ``filled``."""
@@ -141,20 +196,24 @@ class RewardTable:
     def split(self, held_out: float, seed: int) -> tuple[RewardTable, RewardTable | None]:
         """(train, validation): a random share of every task is held out; None where it is empty.
 
-        Raises PolicyError unless 0 <= held_out < 1.
+        A group's rows stay together, in the task of its first row. Raises PolicyError unless
+        0 <= held_out < 1.
         """
         if not 0 <= held_out < 1:
             raise PolicyError(f"the held-out share must be in [0, 1), not {held_out}")
         rng = np.random.default_rng(seed)
-        held: list[int] = []
-        for task in sorted(set(self.tasks)):
-            members = np.array([i for i, t in enumerate(self.tasks) if t == task], dtype=np.intp)
+        task_of: dict[str, str] = {}
+        for group, task in zip(self.groups, self.tasks, strict=True):
+            task_of.setdefault(group, task)
+        out = set[str]()
+        for task in sorted(set(task_of.values())):
+            members = [group for group, t in task_of.items() if t == task]
             take = min(round(held_out * len(members)), len(members) - 1)
-            held.extend(rng.permutation(members)[:take].tolist())
-        if not held:
+            out.update(members[i] for i in rng.permutation(len(members))[:take])
+        if not out:
             return self, None
-        kept = np.setdiff1d(np.arange(len(self)), held)
-        return self.rows(kept), self.rows(sorted(held))
+        held = [i for i, group in enumerate(self.groups) if group in out]
+        return self.rows(np.setdiff1d(np.arange(len(self)), held)), self.rows(held)
 
 
 @dataclass(frozen=True)
@@ -183,6 +242,7 @@ class Origin:
         query.
     dimension: d, 0 for a policy that takes any.
     options: what it was fitted with.
+    features: what it reads after the embedding, in order.
     """
 
     name: str
@@ -194,6 +254,12 @@ class Origin:
     arms_fingerprint: str = ""
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """d + f, what one query's input has; 0 for a policy that takes any."""
+        return self.dimension + len(self.features)
 
 
 ANY = "any"
@@ -227,7 +293,11 @@ class EpochStats:
 
 @runtime_checkable
 class Policy(Protocol):
-    """What the router needs of a policy. x: [n, d] or [d] float32, numpy or torch."""
+    """What the router needs of a policy.
+
+    x: [n, d + f] or [d + f] float32, numpy or torch: an embedding, then the features that the
+        policy's origin names.
+    """
 
     @property
     def name(self) -> str: ...

@@ -62,8 +62,8 @@ def _fit_ridge(
     if ridge is not None and not ridge > 0:
         raise PolicyError(f"ridge must be above 0, not {ridge}")
     seen = table.filled()
-    mean, std = moments(seen.embeddings, standardise)
-    x = ((seen.embeddings - mean) / std).astype(np.float64)  # [n, d]
+    mean, std = moments(seen.inputs, standardise)
+    x = ((seen.inputs - mean) / std).astype(np.float64)  # [n, d]
     x_mean, y_mean = x.mean(axis=0), seen.rewards.mean(axis=0)
     weight, strength = ridge_weights(x - x_mean, seen.rewards - y_mean, ridge)  # [A, d]
     layer = Layer(weight.astype(np.float32), np.asarray(y_mean - weight @ x_mean, dtype=np.float32))

@@ -126,7 +126,8 @@ def _arrays(path: Path, sha: str) -> dict[str, NDArray[Any]]:
 
 
 def _origin(fields: dict[str, Any]) -> Origin:
-    return Origin(**(fields | {"arms": tuple(fields["arms"])}))
+    named = {"arms": tuple(fields["arms"]), "features": tuple(fields.get("features", ()))}
+    return Origin(**(fields | named))
 
 
 def _seal(body: dict[str, Any]) -> str:

@@ -188,7 +188,7 @@ def _log_input(table: RewardTable, context: str) -> None:
     from mlflow.data.numpy_dataset import from_numpy
 
     data = from_numpy(
-        features=table.embeddings,
+        features=table.inputs,
         targets=table.rewards,
         name=f"rewards-{metric_name(table.reward_name)}",
         digest=table.digest[:32],  # MLflow keeps 36 characters; the whole is among the params
@@ -231,7 +231,7 @@ def _log_model(
     from .pyfunc import predictions
 
     mlflow.log_artifacts(str(folder), "policy")
-    example = table.embeddings[:2].copy()
+    example = table.inputs[:2].copy()
     info = mlflow.pyfunc.log_model(
         name="model",
         python_model=str(ENTRY),

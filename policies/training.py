@@ -97,11 +97,11 @@ def train(
     head = head or Head()
     whole, (full, choosing) = table, _parts(table, training, seed)
     table = full.filled()
-    mean, std = moments(table.embeddings, training.standardise)
-    x = torch.tensor((table.embeddings - mean) / std)  # [n, d]
+    mean, std = moments(table.inputs, training.standardise)
+    x = torch.tensor((table.inputs - mean) / std)  # [n, d]
     rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
     generator = torch.Generator().manual_seed(seed)
-    widths = [table.dimension, training.hidden, training.hidden, len(table.arms)]
+    widths = [table.width, training.hidden, training.hidden, len(table.arms)]
     weights = _initial(widths, generator)
     optimiser = torch.optim.AdamW(
         weights,
@@ -195,15 +195,15 @@ def _stats(
     choosing: RewardTable | None,
     began: float,
 ) -> EpochStats:
-    probs = policy.distribution(table.embeddings)
+    probs = policy.distribution(table.inputs)
     held, held_greedy = None, None
     if validation is not None:
-        held_probs = policy.distribution(validation.embeddings)
+        held_probs = policy.distribution(validation.inputs)
         held = _mean(held_probs, validation)
         held_greedy = _mean(greedy_probs(held_probs), validation)
     chosen_by = None
     if choosing is not None:
-        chosen_by = _mean(greedy_probs(policy.distribution(choosing.embeddings)), choosing)
+        chosen_by = _mean(greedy_probs(policy.distribution(choosing.inputs)), choosing)
     return EpochStats(
         epoch=epoch,
         loss=float(np.mean(losses)),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from policy_tables import table, tiny
 
-from policies import PolicyError
+from policies import PolicyError, fit
+from policies.evaluate import value
+from policies.records import ANY, Origin
 
 
 def test_digest_follows_the_content() -> None:
@@ -75,3 +78,28 @@ def test_split_is_by_task_and_repeatable() -> None:
     assert data.split(0.0, seed=5) == (data, None)
     with pytest.raises(PolicyError, match="held-out"):
         data.split(1.0, seed=5)
+
+
+def test_rows_of_one_query_stay_together() -> None:
+    base = tiny()
+    twice = base.rows([*range(len(base)), *range(len(base))])
+    table = replace(twice, query_ids=[f"{i}" for i in range(len(twice))], groups=twice.groups)
+    train, held = table.split(0.3, 0)
+    assert held is not None and not set(train.groups) & set(held.groups)
+    assert len(train) + len(held) == len(table) and len(held) % 2 == 0
+
+
+def test_features_follow_the_embedding() -> None:
+    base = tiny()
+    features = np.arange(2 * len(base), dtype=np.float32).reshape(-1, 2)
+    table = replace(base, features=features, feature_names=("temperature", "length"))
+    assert table.digest != base.digest and table.width == base.dimension + 2
+    np.testing.assert_array_equal(table.rows([3]).inputs[0, -2:], features[3])
+    policy = fit("knn", table).policy
+    assert policy.origin.features == ("temperature", "length")
+    with pytest.raises(PolicyError, match="width"):
+        policy.choose(base.embeddings[0])
+    with pytest.raises(PolicyError, match="reads the feature 'temperature'"):
+        value(policy, base)
+    constant = Origin(name="by", arms=tuple(base.arms), embedder=ANY, features=("length",))
+    np.testing.assert_array_equal(table.read_by(constant), features[:, 1:])
