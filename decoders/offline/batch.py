@@ -21,19 +21,24 @@ from ..drafters import (
     RecurrentDrafter,
 )
 from ..errors import DraftpickError
+from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding
 from ..protocols import DraftRequest, opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
 from .costs import costs_of
-from .records import Replay, Written
+from .expected import Chances, Draft, drawn, expected, simulated
+from .records import Expected, Replay, Written
 from .replay import replay
-from .stack import Guess, Stack, score, states_before
+from .sampled import Along, Tries, tries
+from .stack import Guess, Stack, score
 from .unrolled import Known, Unrolled
 from .writer import write
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from ..engine import Engine
 
 
@@ -53,6 +58,7 @@ class Batch:
         self._engine, self._costs = engine, costs
         target = engine.target
         self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
+        self._along: Along | None = None  # the answers that were read last
 
     @property
     def cost_table(self) -> Costs:
@@ -66,17 +72,18 @@ class Batch:
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
     ) -> Written:
         """The target's own answers, greedy or sampled.
 
-        seed: of the batch; what the i-th answer draws depends on it and on i.
+        seed: of the batch; what the i-th answer draws depends on it and on i. Or each answer's own,
+            which alone it then depends on.
         """
-        request = Request(max_new_tokens, Sampling(temperature), seed=seed)
+        request = Request(max_new_tokens, Sampling(temperature))
         for prompt in prompts:
             self._engine.check(prompt, request)
         if self._target is None:
-            return self._one_by_one(prompts, request)
+            return self._one_by_one(prompts, request, seed)
         return self._write(self._target, prompts, max_new_tokens, temperature, seed)
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
@@ -108,7 +115,7 @@ class Batch:
         drafter = strategy.drafter
         model = drafter.model if type(drafter) is HybridDrafter else drafter
         if type(model) is RecurrentDrafter and self._target is not None:
-            states = states_before(self._target, prompts, target_ids)
+            states = self._read(prompts, target_ids).states
             unrolled = Unrolled(model.head, states, target_ids)
             if type(drafter) is HybridDrafter:
                 return [
@@ -127,6 +134,95 @@ class Batch:
             self._forced(name, answer, partial(_run, own))
             for answer, own in zip(target_ids, scored, strict=True)
         ]
+
+    def expected(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> list[Expected] | None:
+        """The arm's loop at a temperature above 0, on average along answers that the target drew.
+
+        One pass of the target over the answers serves all arms that are asked for in turn.
+
+        seeds: of each answer's simulated runs.
+        None for an arm that must be run (`live`): its answers are its own, or what its drafter
+        draws cannot be told from the answers alone.
+        """
+        strategy = self._lossless(name)
+        if strategy is None:
+            return None
+        drafter = strategy.drafter
+        pairs = list(zip(prompts, answers, strict=True))
+        if type(drafter) is MaxGramDrafter:  # it goes one way, whatever the seed
+            return [Expected.of(self._forced_copy(name, *pair)) for pair in pairs]
+        model = drafter.model if type(drafter) is HybridDrafter else drafter
+        found = tries(model, self._read(prompts, answers), temperature)
+        if found is None:
+            return None
+        each = zip(prompts, answers, seeds, strict=True)
+        return [
+            self._expected_of(name, prompt, answer, self._chances(name, found, row), temperature, s)
+            for row, (prompt, answer, s) in enumerate(each)
+        ]
+
+    def live(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> Written:
+        """The arm's own sampled answers, with `replays`; each depends on its seed alone."""
+        return self._live(name, prompts, max_new_tokens, temperature, seeds)
+
+    def _read(self, prompts: list[list[int]], answers: list[list[int]]) -> Along:
+        """What the target makes of the answers; kept until others are asked for."""
+        held = self._along
+        if held is None or (held.prompts, held.answers) != (prompts, answers):
+            held = self._along = Along(self._engine.target, self._target, prompts, answers)
+        return held
+
+    def _chances(self, name: str, found: Tries, row: int) -> Chances:
+        """Of one answer, up to where its drafter is too unsure to go on."""
+        bar = self._drafting(name).length.min_confidence
+
+        def chances(at: int, k: int) -> list[float]:
+            made = list[float]()
+            for chance, confidence in found(row, at, k):
+                if confidence < bar:
+                    break
+                made.append(chance)
+            return made
+
+        return chances
+
+    def _expected_of(
+        self,
+        name: str,
+        prompt: list[int],
+        answer: list[int],
+        chances: Chances,
+        temperature: float,
+        seed: int,
+    ) -> Expected:
+        """chances: of what its model drafts."""
+        strategy, costs = self._drafting(name), self.cost_table
+        length = strategy.length
+        if isinstance(strategy.drafter, HybridDrafter):
+
+            def drafts(heights: NDArray[np.float64]) -> Draft:
+                model = drawn(answer, chances, heights)
+                return self._hybrid(name, prompt, answer, model, temperature)
+
+        elif type(length) is FixedLength:
+            return expected(len(answer), chances, length.k)
+        else:
+            drafts = partial(drawn, answer, chances)
+        return simulated(answer, drafts, length, seed, costs.draft_s[name], costs.verify)
 
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless verifier, else None."""
@@ -191,27 +287,47 @@ class Batch:
     ) -> Replay:
         """guesses: as in `_forced`, its model's."""
         strategy, costs = self._drafting(name), self.cost_table
-        assert isinstance(strategy.drafter, HybridDrafter)
-        start = opening(self._engine.target, prompt)
 
-        def model(context: list[int], k: int) -> list[int]:
-            return [guess.token for guess in guesses(len(context) - len(start), k)]
+        def model(at: int, k: int) -> list[int]:
+            return [guess.token for guess in guesses(at, k)]
 
-        drafter = strategy.drafter.over(Known(model, self._engine.target))
-        chance = Generator(self._engine.target.device, 0)  # greedy: never asked
+        draft = self._hybrid(name, prompt, answer, model)
+        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
+        draft = self._hybrid(name, prompt, answer, model)
+        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
+
+    def _hybrid(
+        self,
+        name: str,
+        prompt: list[int],
+        answer: list[int],
+        model: Callable[[int, int], Sequence[int]],
+        temperature: float = 0.0,
+    ) -> Callable[[int, int], list[int]]:
+        """What the arm drafts to follow answer[:at], asked from round to round.
+
+        model(at, k): what its model would draft there.
+        """
+        drafter, target = self._drafting(name).drafter, self._engine.target
+        assert isinstance(drafter, HybridDrafter)
+        start, sampling = opening(target, prompt), Sampling(temperature)
+        chance = Generator(target.device, 0)  # what the model drafts is known: never asked
+
+        def known(context: list[int], k: int) -> list[int]:
+            return list(model(len(context) - len(start), k))
+
+        drafter = drafter.over(Known(known, target))
+        drafter.reset(prompt)
 
         def draft(at: int, k: int) -> list[int]:
             context = start + answer[:at]
             drafter.commit(context)
             ids: list[int] = drafter.propose(
-                context, DraftRequest(k, Sampling(), chance)
+                context, DraftRequest(k, sampling, chance)
             ).ids.tolist()
             return ids
 
-        drafter.reset(prompt)
-        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
-        drafter.reset(prompt)
-        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
+        return draft
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If
@@ -254,9 +370,19 @@ class Batch:
         none = np.zeros((len(prompts), 0), dtype=np.float32)
         return Written(answers, none, 0.0, decode_s)
 
-    def _live(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written:
-        request = Request(max_new_tokens)
-        results = [self._engine.decode(name, prompt, request) for prompt in prompts]
+    def _live(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float = 0.0,
+        seeds: Sequence[int | None] | None = None,
+    ) -> Written:
+        sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
+        results = [
+            self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
         return Written(
             [result.ids for result in results],
             np.zeros((len(prompts), 0), dtype=np.float32),
@@ -288,16 +414,25 @@ class Batch:
         return Written(answers, none, 0.0, time.perf_counter() - started)
 
     def _write(
-        self, stack: Stack, prompts: list[list[int]], most: int, temperature: float, seed: int
+        self,
+        stack: Stack,
+        prompts: list[list[int]],
+        most: int,
+        temperature: float,
+        seed: int | Sequence[int],
     ) -> Written:
         return write(stack, prompts, most, self._engine.eos_ids, temperature, seed)
 
-    def _one_by_one(self, prompts: list[list[int]], request: Request) -> Written:
+    def _one_by_one(
+        self, prompts: list[list[int]], request: Request, seed: int | Sequence[int]
+    ) -> Written:
         ids, embeddings, prefill_s, decode_s = [], [], 0.0, 0.0
-        for index, prompt in enumerate(prompts):
+        if isinstance(seed, int):
+            seed = [derived_seed(seed, index) for index in range(len(prompts))]
+        for prompt, own in zip(prompts, seed, strict=True):
             prefilled = self._engine.prefill(prompt)
-            own = replace(request, seed=derived_seed(request.seed or 0, index))
-            result = self._engine.decode(AUTOREGRESSIVE, prompt, own, prefilled)
+            asked = replace(request, seed=own)
+            result = self._engine.decode(AUTOREGRESSIVE, prompt, asked, prefilled)
             ids.append(result.ids)
             embeddings.append(prefilled.embedding.cpu().numpy())
             prefill_s += prefilled.prefill_s

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,26 @@ class Replay:
     def without_drafts(cls, answer: Sequence[int]) -> Replay:
         """The target alone: the prompt's own pass gives the first token, each round one more."""
         return cls(agree=[], rounds=max(len(answer) - 1, 0), drafted=0, accepted=0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an arm's loop does on average while it writes one sampled answer.
+
+    rounds, drafted, accepted: as in Replay, expectations.
+    how: "exact"; "simulated", the mean of simulated runs; or "live", one run of the arm, along an
+        answer of its own.
+    """
+
+    rounds: float
+    drafted: float
+    accepted: float
+    how: Literal["exact", "simulated", "live"]
+
+    @classmethod
+    def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
+        """Of a loop that can only go one way, or that has run."""
+        return cls(replay.rounds, replay.drafted, replay.accepted, how)
 
 
 @dataclass(frozen=True)

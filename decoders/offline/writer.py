@@ -78,17 +78,21 @@ def write(
     max_new_tokens: int,
     eos_ids: tuple[int, ...],
     temperature: float = 0.0,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
 ) -> Written:
     """Every prompt's answer, greedy or sampled at `temperature` (no filters). What the i-th one
-    draws depends on `seed` and i."""
+    draws depends on `seed` and i, or on its own seed where there is one for each."""
     started = time.perf_counter()
     capacity = max(len(p) for p in prompts) + max_new_tokens
     rows = min(len(prompts), most_rows(stack, capacity))
     device = stack.embedding.device
     record = device.type == "cuda" and max_new_tokens > WORTH_RECORDING
     writer = Writer(stack, rows, capacity, eos_ids, cuda_graphs() if record else None)
-    asks = (Ask(p, max_new_tokens, temperature, key_of(seed, i)) for i, p in enumerate(prompts))
+    if isinstance(seed, int):
+        keys = [key_of(seed, i) for i in range(len(prompts))]
+    else:
+        keys = [key_of(own, 0) for own in seed]
+    asks = (Ask(p, max_new_tokens, temperature, k) for p, k in zip(prompts, keys, strict=True))
     by_length = sorted(enumerate(asks), key=lambda pair: len(pair[1].prompt))  # little padding
     ids: list[list[int]] = [[]] * len(prompts)
     embeddings = torch.empty(len(prompts), stack.shape.hidden)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .looping import loops
+from collect.looping import loops
+
 from .quality import measure_of, quality
 from .records import Answer, Turn
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from router_fakes import RESULT, make_turn
 
+from collect.looping import loops
 from router.specbench.answers import accept_lengths
-from router.specbench.looping import loops
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l
 from router.specbench.records import Answer, Row, Turn

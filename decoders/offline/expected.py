@@ -1,0 +1,91 @@
+"""What an arm's loop does on average while it writes an answer that the target has drawn.
+
+Given the answer, a drafted token is accepted with min(1, q / p), drafts that are not drawn with 1
+or 0, each independently of the others (Leviathan et al., section 2.3, conditioned on what came
+out). So rounds and accepted tokens need no drawing, or, where the draft length remembers what was
+accepted before, only the drawing of acceptances.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..protocols import DraftLength
+from .records import Expected
+from .replay import replay
+
+RUNS = 32  # simulated acceptances of one answer
+REJECTED = -1  # stands for a drafted token that is not the answer's
+
+Chances = Callable[[int, int], Sequence[float]]
+Draft = Callable[[int, int], Sequence[int]]
+
+
+def expected(tokens: int, chances: Chances, k: int) -> Expected:
+    """Exactly, where every round drafts k tokens.
+
+    tokens: of the answer; the first comes from the prompt's own pass.
+    chances(at, k): of each token of the draft that follows the answer's first `at`, at most k, to
+        be accepted once those before it are.
+    """
+    begins = np.zeros(tokens + 1)  # the chance that a round begins after so many tokens
+    begins[1:2] = 1.0
+    rounds = drafted = accepted = 0.0
+    for at in range(1, tokens):
+        reached = begins[at]
+        if reached == 0:
+            continue
+        most = min(k, tokens - at - 1)
+        draft = chances(at, most) if most > 0 else []
+        rounds += reached
+        drafted += reached * len(draft)
+        for place, chance in enumerate(draft, at + 1):
+            begins[place] += reached * (1 - chance)
+            reached *= chance
+            accepted += reached
+        begins[at + len(draft) + 1] += reached
+    return Expected(float(rounds), float(drafted), float(accepted), "exact")
+
+
+def simulated(
+    answer: Sequence[int],
+    drafts: Callable[[NDArray[np.float64]], Draft],
+    length: DraftLength,
+    seed: int,
+    draft_s: float = 0.0,
+    verify_s: Callable[[int], float] = lambda width: 0.0,
+) -> Expected:
+    """The mean of RUNS replays in which acceptances are drawn.
+
+    drafts: what one run drafts, as `replay` takes it, given the run's heights [n]: the token in
+        place i is accepted where its chance is above heights[i].
+    seed: of the heights; arms that share it differ by their chances alone.
+    """
+    heights = spread(RUNS, len(answer), seed)
+    runs = [replay(answer, drafts(row), length, [], draft_s, verify_s) for row in heights]
+    rounds, drafted, accepted = np.mean([[r.rounds, r.drafted, r.accepted] for r in runs], axis=0)
+    return Expected(float(rounds), float(drafted), float(accepted), "simulated")
+
+
+def spread(runs: int, places: int, seed: int) -> NDArray[np.float64]:
+    """[runs, places] uniform in [0, 1), at each place one from every 1 / runs: means over the runs
+    are unbiased and vary less (Latin hypercube sampling; McKay et al., 1979)."""
+    rng = np.random.default_rng(seed)
+    cells = rng.permuted(np.tile(np.arange(runs)[:, None], places), axis=0)
+    made: NDArray[np.float64] = (cells + rng.random(cells.shape)) / runs
+    return made
+
+
+def drawn(answer: Sequence[int], chances: Chances, heights: NDArray[np.float64]) -> Draft:
+    """The answer's own tokens where they are accepted, REJECTED where not."""
+
+    def draft(at: int, k: int) -> list[int]:
+        return [
+            answer[place] if heights[place] < chance else REJECTED
+            for place, chance in enumerate(chances(at, k), at)
+        ]
+
+    return draft
