@@ -3,7 +3,8 @@
     target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
 
 An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
-own answer is what it writes, and its passes are those that it made.
+own answer is what it writes, and its passes are those that it made. What is done at a temperature
+above 0 is in `sampled.py`.
 
 Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
 too, its row holds the error and nothing else.
@@ -11,6 +12,7 @@ too, its row holds the error and nothing else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +28,7 @@ from decoders.records import Request
 from decoders.seeds import derived_seed
 
 from .engine import BatchDecoder, SweepEngine
+from .looping import loops
 from .records import ArmInfo, OutcomeRow, QueryRow, error_row
 from .rouge import rouge_l
 
@@ -41,6 +44,7 @@ class SweepOptions:
     max_new_tokens: length of every answer.
     batch_size: queries decoded together.
     temperature: of the autoregressive arm's sampled answer (Huang et al., section 3.4).
+    temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
     measure: also decode every query through every arm at batch 1 and keep the times.
     seed: of the sampled answers and of random orders.
     """
@@ -51,8 +55,21 @@ class SweepOptions:
     temperature: float = 1.0
     measure: bool = False
     seed: int = 0
+    temperatures: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", tuple(sorted(set(map(float, self.temperatures)))))
+        if not all(0 <= each < math.inf for each in self.temperatures):
+            raise DraftpickError(
+                f"a temperature must be 0 or a finite number above, not {self.temperatures}"
+            )
+        if 0.0 not in self.temperatures:
+            raise DraftpickError(
+                "0 must be among the temperatures, since likeness and losses are of greedy "
+                f"answers; give for instance 0,{self.temperatures[0]:g}"
+                if self.temperatures
+                else "name at least one temperature, 0"
+            )
         if self.max_new_tokens < 1:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
         if self.batch_size < 1:
@@ -83,7 +100,7 @@ class TargetAnswer:
 
 @dataclass(frozen=True)
 class Collected:
-    """Whole queries, ready to commit: one QueryRow each, one OutcomeRow each per arm."""
+    """Queries, one QueryRow each, with one OutcomeRow each per arm and temperature."""
 
     queries: list[QueryRow]
     outcomes: list[OutcomeRow]
@@ -96,19 +113,20 @@ def collect_batch(
     arms: Sequence[ArmInfo],
     options: SweepOptions,
 ) -> Collected:
-    """Every arm on every prompt; a failure becomes an error row, never an exception."""
-    answers = _each(prompts, lambda group: _target_answers(engine, batch, group, options))
+    """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
+    exception."""
+    answers = each(prompts, lambda group: _target_answers(engine, batch, group, options))
     answered: list[tuple[Prompt, TargetAnswer]] = []
     done = Collected([], [])
     for prompt, answer in zip(prompts, answers, strict=True):
         if isinstance(answer, TargetAnswer):
             answered.append((prompt, answer))
         else:
-            _extend(done, failed_query(prompt.query, prompt.ids, arms, engine.embedder, answer))
+            _extend(done, failed_query(prompt, arms, engine.embedder, answer, options))
     by_arm: list[list[OutcomeRow | Exception]] = []
     for arm in arms:
         rows_of = partial(_arm_rows, engine, batch, arm, options)
-        by_arm.append(_each(answered, rows_of))
+        by_arm.append(each(answered, rows_of))
     for index, (prompt, answer) in enumerate(answered):
         rows = [
             row
@@ -118,22 +136,27 @@ def collect_batch(
         ]
         if options.measure:
             rows = measure(engine, prompt, rows, arms, options)
-        done.queries.append(_query_row(prompt.query, prompt.ids, engine.embedder, answer))
+        done.queries.append(_query_row(prompt, engine.embedder, answer, options))
         done.outcomes.extend(rows)
     return done
 
 
 def failed_query(
-    query: Query,
-    prompt_ids: Sequence[int],
+    prompt: Prompt,
     arms: Sequence[ArmInfo],
     embedder: str,
     error: Exception,
+    options: SweepOptions,
 ) -> Collected:
-    """A query without a target answer: no embedding, and an error row for every arm."""
+    """A query without a target answer: no embedding, and an error row for every arm and
+    temperature."""
     return Collected(
-        [_query_row(query, prompt_ids, embedder, None)],
-        [error_row(query.id, arm, describe(error)) for arm in arms],
+        [_query_row(prompt, embedder, None, options)],
+        [
+            error_row(prompt.query.id, arm, describe(error), temperature)
+            for temperature in options.temperatures
+            for arm in arms
+        ],
     )
 
 
@@ -180,7 +203,7 @@ def describe(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
+def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
     """work(items), or where that fails work([item]) for each; an item's failure is its result."""
     if not items:
         return []
@@ -189,7 +212,7 @@ def _each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> lis
     except Exception as error:  # any backend, any error: retried one by one below
         if len(items) == 1:
             return [error]
-    return [result for item in items for result in _each([item], work)]
+    return [result for item in items for result in each([item], work)]
 
 
 def _complete(results: Sequence[R], count: int) -> Sequence[R]:
@@ -244,6 +267,7 @@ def _arm_rows(
                 new_tokens=len(ids if live else answer.ids),
                 prefill_s=written.prefill_s / len(group),
                 decode_s=written.decode_s / len(group),
+                loops=loops(answer.ids, engine.eos_ids),
                 seed=seed,
                 output_ids=tuple(ids),
                 text=text,
@@ -259,8 +283,9 @@ def _text(engine: SweepEngine, ids: Iterable[int]) -> str:
 
 
 def _query_row(
-    query: Query, prompt_ids: Sequence[int], embedder: str, answer: TargetAnswer | None
+    prompt: Prompt, embedder: str, answer: TargetAnswer | None, options: SweepOptions
 ) -> QueryRow:
+    query = prompt.query
     return QueryRow(
         query_id=query.id,
         task=query.task,
@@ -268,10 +293,11 @@ def _query_row(
         source=query.source,
         turns=query.turns,
         reference=query.reference,
-        prompt_ids=tuple(prompt_ids),
+        prompt_ids=tuple(prompt.ids),
         embedding=answer.embedding if answer else None,
         embedder=embedder,
         target_text=answer.text if answer else "",
+        max_new_tokens=options.max_new_tokens,
     )
 
 

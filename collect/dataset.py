@@ -2,11 +2,11 @@
 
     DIR/manifest.json           what was collected, with what, where
     DIR/queries/00000.parquet   rows of whole queries ...
-    DIR/outcomes/00000.parquet  ... and all of their arms, under the same number
+    DIR/outcomes/00000.parquet  ... and all of their arms and temperatures, under the same number
 
 A shard pair holds whole queries. The outcomes file is written last and commits the pair: a queries
 file without its partner is what a kill left behind, is never read, and is overwritten. So at any
-moment the folder holds exactly one row per (query, arm) of the queries that are done.
+moment the folder holds exactly one row per (query, arm, temperature) of the queries that are done.
 """
 
 from __future__ import annotations
@@ -50,18 +50,22 @@ QUERIES_SCHEMA = pa.schema(
         ("embedding", pa.list_(pa.float32())),
         ("embedder", pa.string()),
         ("target_text", pa.string()),
+        ("max_new_tokens", pa.int32()),
     ]
 )
 OUTCOMES_SCHEMA = pa.schema(
     [
         ("query_id", pa.string()),
         ("arm", pa.string()),
+        ("temperature", pa.float64()),
         ("rouge_l", pa.float64()),
         ("parameters", pa.int64()),
-        ("rounds", pa.int32()),
-        ("drafted", pa.int32()),
-        ("accepted", pa.int32()),
+        ("rounds", pa.float64()),
+        ("drafted", pa.float64()),
+        ("accepted", pa.float64()),
+        ("how", pa.string()),
         ("new_tokens", pa.int32()),
+        ("loops", pa.bool_()),
         ("prefill_s", pa.float64()),
         ("decode_s", pa.float64()),
         ("measured_tokens", pa.int32()),
@@ -75,6 +79,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("agree", pa.list_(pa.bool_())),
     ]
 )
+LATER = ("temperature", "how", "loops", "max_new_tokens")  # columns that older shards lack
 
 
 @dataclass(frozen=True)
@@ -82,11 +87,13 @@ class Identity:
     """What must stay the same for rows to belong in one table; checked when a sweep resumes.
 
     embedder: the target's own space, in which every collection stores its queries.
-    temperature, seed: of the autoregressive arm's sampled answers.
+    temperature: of the autoregressive arm's sampled answer that is scored against its greedy one.
+    seed: of sampled answers.
     rouge_words: the tokenizer that `rouge_l` was computed with (rouge.WORDS).
     sizes: how `parameters` were counted (SIZES).
+    temperatures: those at which every arm was collected.
 
-    Older collections lack the last two.
+    Older collections lack the last three.
     """
 
     target: str
@@ -99,6 +106,7 @@ class Identity:
     measured: bool
     rouge_words: str = "ascii"
     sizes: int = 1
+    temperatures: tuple[float, ...] = (0.0,)
 
 
 @dataclass(frozen=True)
@@ -233,7 +241,7 @@ def read_manifest(folder: str | Path) -> Manifest:
                 "collect again into another --out"
             )
         return Manifest(
-            identity=Identity(**{**record["identity"], "arms": tuple(record["identity"]["arms"])}),
+            identity=_identity(record["identity"]),
             arms=tuple(ArmInfo(**arm) for arm in record["arms"]),
             costs=Costs.from_json(record["costs"]),
             sessions=tuple(record["sessions"]),
@@ -245,10 +253,16 @@ def read_manifest(folder: str | Path) -> Manifest:
         ) from error
 
 
+def _identity(record: dict[str, Any]) -> Identity:
+    lists = {name: tuple(each) for name, each in record.items() if isinstance(each, list)}
+    return Identity(**{**record, **lists})
+
+
 def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The committed rows of "queries" or "outcomes"; columns: those to read, None for all.
 
-    Raises Damaged naming the shard that cannot be read and what to do.
+    Shards of earlier versions are read as what they are: at temperature 0, and null in the other
+    columns that they lack. Raises Damaged naming the shard that cannot be read and what to do.
     """
     folder = Path(folder)
     schema = QUERIES_SCHEMA if table == "queries" else OUTCOMES_SCHEMA
@@ -258,13 +272,24 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
     for shard in _shards(folder, "outcomes"):  # an outcomes shard is what commits its pair
         path = folder / table / shard.name
         try:
-            parts.append(pq.read_table(path, columns=schema.names).cast(schema))
+            parts.append(_read_shard(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are made anew"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _read_shard(path: Path, schema: pa.Schema) -> pa.Table:
+    held = set(pq.read_schema(path).names)
+    lacking = [name for name in schema.names if name in LATER and name not in held]
+    part = pq.read_table(path, columns=[name for name in schema.names if name not in lacking])
+    for name in lacking:
+        kind = schema.field(name).type
+        empty = pa.nulls(len(part), kind)
+        part = part.append_column(name, empty.fill_null(0.0) if name == "temperature" else empty)
+    return part.select(schema.names).cast(schema)
 
 
 def load(folder: str | Path) -> Tables:

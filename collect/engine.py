@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
-    from decoders.offline.records import Replay, Written
+    from decoders.offline.records import Expected, Replay, Written
     from decoders.records import DecodeResult, Prefilled, Request
 
 
@@ -37,7 +37,7 @@ class BatchDecoder(Protocol):
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
     ) -> Written: ...
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written: ...
@@ -45,6 +45,24 @@ class BatchDecoder(Protocol):
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]: ...
+
+    def expected(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> list[Expected] | None: ...
+
+    def live(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> Written: ...
 
 
 class Tokenizer(Protocol):
@@ -89,6 +107,9 @@ class SweepEngine(ArmEngine, Protocol):
 
     @property
     def arms(self) -> Mapping[str, Recipe]: ...
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

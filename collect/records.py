@@ -38,6 +38,7 @@ class QueryRow:
         are those of the first.
     embedding: [d] float32, or None where the target failed on it.
     target_text: the target's greedy answer, "" where it failed.
+    max_new_tokens: what the answer was asked to have at most.
     """
 
     query_id: str
@@ -50,35 +51,45 @@ class QueryRow:
     embedding: NDArray[np.float32] | None
     embedder: str
     target_text: str
+    max_new_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of one arm on one query; every reward is a function of them.
+    """The numbers of one arm on one query at one temperature; every reward is a function of them.
 
-    rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1].
+    rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1]; None above
+        temperature 0.
     parameters: as ArmInfo.
-    rounds, drafted, accepted: what the arm's loop does while it writes the target's greedy answer.
+    rounds, drafted, accepted: what the arm's loop does while it writes the target's answer: the
+        greedy one, or above temperature 0 one that the target drew, where they are expectations.
+    how: where they come from above temperature 0: "exact", "simulated" or "live", as in
+        `decoders.offline.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
+    loops: whether the target's answer repeats itself to the end (see `collect.looping`); None in
+        rows of collections before 0.2, and where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured.
-    seed: of the sampled answer (autoregressive arm), else None.
+    seed: of the sampled answer (autoregressive arm, and every arm above temperature 0), else None.
     error: why there are no numbers, else None.
 
     For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
     drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
-    after the prompt's: 0 where it was not asked.
+    after the prompt's: 0 where it was not asked. So they are where `how` is "live".
     """
 
     query_id: str
     arm: str
+    temperature: float = 0.0
     rouge_l: float | None = None
     parameters: int
-    rounds: int | None = None
-    drafted: int | None = None
-    accepted: int | None = None
+    rounds: float | None = None
+    drafted: float | None = None
+    accepted: float | None = None
+    how: str | None = None
     new_tokens: int | None = None
+    loops: bool | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     measured_tokens: int | None = None
@@ -94,9 +105,10 @@ class OutcomeRow(Outcome):
 
     output_ids, text: what the arm's drafter (or the sampling target) wrote by itself, or the arm
         where its answer is its own.
-    target_ids: the target's greedy answer.
+    target_ids: the target's answer at this temperature.
     agree: at position i, whether the drafter, given the target's first i tokens, would draft token
-        i; empty for an arm that drafts nothing and for one whose answer is its own.
+        i; empty for an arm that drafts nothing, for one whose answer is its own, and above
+        temperature 0.
     """
 
     output_ids: tuple[int, ...] = ()
@@ -105,6 +117,12 @@ class OutcomeRow(Outcome):
     agree: tuple[bool, ...] = ()
 
 
-def error_row(query_id: str, arm: ArmInfo, message: str) -> OutcomeRow:
+def error_row(query_id: str, arm: ArmInfo, message: str, temperature: float = 0.0) -> OutcomeRow:
     """A row without numbers, so that a failure can never be read as a result."""
-    return OutcomeRow(query_id=query_id, arm=arm.name, parameters=arm.parameters, error=message)
+    return OutcomeRow(
+        query_id=query_id,
+        arm=arm.name,
+        temperature=temperature,
+        parameters=arm.parameters,
+        error=message,
+    )

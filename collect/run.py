@@ -18,13 +18,14 @@ from decoders.errors import DraftpickError, NoSuchName
 from decoders.provenance import provenance
 from decoders.records import Request
 
-from .batch import Prompt, SweepOptions, collect_batch, failed_query
+from .batch import Prompt, SweepOptions, failed_query
 from .dataset import SIZES, Identity, Store, read_table
 from .embedders import Embedder, load_embedder
 from .embeddings import embeddings_of
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo, OutcomeRow, QueryRow
 from .rouge import WORDS
+from .sampled import collect_temperatures
 
 
 @dataclass(frozen=True)
@@ -108,19 +109,20 @@ def sweep(
             try:
                 prompts.append(_encode(engine, query, options))
             except Exception as error:  # a prompt the engine refuses is that query's outcome
-                failed = failed_query(query, (), manifest.arms, engine.embedder, error)
+                nothing = Prompt(query, [])
+                failed = failed_query(nothing, manifest.arms, engine.embedder, error, options)
                 commit(failed.queries, failed.outcomes)
         if options.measure and prompts:
             _warm_up(engine, prompts[0], names)
         for group in batches(prompts, options.batch_size, options.seed):
-            done = collect_batch(engine, batch, group, manifest.arms, options)
+            done = collect_temperatures(engine, batch, group, manifest.arms, options)
             commit(done.queries, done.outcomes)
         found = embeddings_of(out, reader) if reader is not None else None
     return SweepReport(
         collected,
         already,
         errors,
-        collected * len(names),
+        collected * len(names) * len(options.temperatures),
         time.perf_counter() - started,
         found.computed if found else 0,
         found.seconds if found else 0.0,
@@ -155,6 +157,7 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         measured=options.measure,
         rouge_words=WORDS,
         sizes=SIZES,
+        temperatures=options.temperatures,
     )
 
 

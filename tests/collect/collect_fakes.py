@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from collect.queries import TASKS, Query
 from collect.run import SweepReport
 from decoders.costs.measured import Costs
 from decoders.errors import ContextTooLong
-from decoders.offline.records import Replay, Written
+from decoders.offline.records import Expected, Replay, Written
 from decoders.records import DecodeResult, Prefilled, Request
 
 EOS = 2
@@ -65,10 +66,12 @@ class FakeBatch:
         prompts: list[list[int]],
         max_new_tokens: int,
         temperature: float = 0.0,
-        seed: int = 0,
+        seed: int | Sequence[int] = 0,
     ) -> Written:
         self._called("target" if temperature == 0 else "sampled", prompts)
-        ids = [answer(p, shift=0 if temperature == 0 else 1 + seed % 3) for p in prompts]
+        seeds = [seed] * len(prompts) if isinstance(seed, int) else seed
+        shifts = [0 if temperature == 0 else 1 + each % 3 for each in seeds]
+        ids = [answer(p, shift) for p, shift in zip(prompts, shifts, strict=True)]
         vectors = np.array([[sum(p), len(p), 1.0] for p in prompts], dtype=np.float32)
         return Written(ids, vectors, 0.5, 1.0)
 
@@ -87,6 +90,33 @@ class FakeBatch:
             for t in target_ids[name == self.loses :]
         ]
 
+    def expected(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> list[Expected] | None:
+        """The arm `ngram` must be run."""
+        self._called(f"expected {name}", prompts)
+        if name == "ngram":
+            return None
+        return [Expected(1 + temperature, 4.0, 4 - temperature, "exact") for _ in answers]
+
+    def live(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        max_new_tokens: int,
+        temperature: float,
+        seeds: Sequence[int],
+    ) -> Written:
+        self._called(f"live {name}", prompts)
+        replays = [Replay([], 2, 4, 1) for _ in prompts]
+        vectors = np.zeros((len(prompts), 0), dtype=np.float32)
+        return Written([answer(p, 7)[:4] for p in prompts], vectors, 0.5, 1.0, replays)
+
     @property
     def cost_table(self) -> Costs:
         self.costs_measured += 1
@@ -99,6 +129,7 @@ class FakeEngine:
 
     context = 64
     embedder = "target:fake/3"
+    eos_ids = (EOS,)
     tokenizer = FakeTokenizer()
 
     def __init__(self, target: str = "fake@sha256:0/float32") -> None:
