@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from .dataset import load, read_manifest
     from .embedders import EMBEDDERS, Embedder, load_embedder
     from .embeddings import embeddings_of
+    from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
     from .run import sweep
@@ -23,12 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EMBEDDERS",
+    "FEATURES",
     "REWARDS",
     "Embedder",
     "Query",
+    "RequestContext",
     "Reward",
     "SweepOptions",
     "embeddings_of",
+    "feature_vector",
     "load",
     "load_embedder",
     "read_manifest",
@@ -42,12 +46,15 @@ __all__ = [
 
 _HOMES = {
     "EMBEDDERS": "embedders",
+    "FEATURES": "features",
     "REWARDS": "rewards",
     "Embedder": "embedders",
     "Query": "queries",
+    "RequestContext": "features",
     "Reward": "rewards",
     "SweepOptions": "batch",
     "embeddings_of": "embeddings",
+    "feature_vector": "features",
     "load": "dataset",
     "load_embedder": "embedders",
     "read_manifest": "dataset",

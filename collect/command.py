@@ -13,7 +13,7 @@ from decoders.options import EngineOptions
 
 from .align.command import align
 from .listing import Listing
-from .options import AsJson, engine_options, names_in, takes
+from .options import AsJson, engine_options, names_in, takes, temperatures_in
 
 if TYPE_CHECKING:
     from .engine import BatchDecoder, SweepEngine
@@ -29,6 +29,11 @@ rounds and times go into DIR as raw outcomes; rewards are computed from them lat
 reward needs no new collection. Nor does another embedder: --embedder on a finished folder embeds
 its queries and decodes nothing (`draftpick train --embedder` does the same).
 
+Which arm is fast depends on the temperature: a copy stands less often when the target draws. With
+--temperatures 0,1 the target also draws an answer to each query, and every arm's rounds along it
+are computed from the chance that each token has of being accepted. A policy trained on these
+rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
+
 It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
 files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
 turn of a chat is collected.
@@ -37,6 +42,7 @@ turn of a chat is collected.
   draftpick collect --out rewards                      the queries that ship
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
   draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
+  draftpick collect --temperatures 0,0.7,1 --out rewards-t
   draftpick collect --summary rewards --reward modelled
 """
 
@@ -77,6 +83,14 @@ def collect(
     max_new_tokens: Annotated[
         int, typer.Option(min=1, help="Longest answer, in tokens. 64 or 128 tell arms apart well.")
     ] = 64,
+    temperatures: Annotated[
+        str,
+        typer.Option(
+            metavar="T,T",
+            help="Collect at these, 0 among them. Each one more takes about as long again as the "
+            "first; 0 alone is enough where all answers are to be greedy, as they are by default.",
+        ),
+    ] = "0",
     batch_size: Annotated[
         int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
     ] = 64,
@@ -136,6 +150,7 @@ def collect(
         batch_size=batch_size,
         measure=measure,
         seed=seed,
+        temperatures=temperatures_in(temperatures),
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
@@ -206,16 +221,20 @@ def _load_engine(options: EngineOptions, only: tuple[str, ...]) -> tuple[SweepEn
 
 
 def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:
-    from .summary import render, summarise
+    from .summary import render, summarise_all
 
-    found = summarise(folder, reward, alpha)
+    first, *others = summarise_all(folder, reward, alpha)
     if as_json:
-        typer.echo(json.dumps(found.as_json()))
+        more = {f"{found.temperature:g}": found.as_json() for found in others}
+        typer.echo(json.dumps(first.as_json() | ({"above_0": more} if more else {})))
         return
     from rich.console import Console
 
     console = Console()
-    for table in render(found, console.width):
-        console.print(table)
-    for line in found.error_examples:
-        typer.echo(f"error: {line}")
+    for found in (first, *others):
+        for table in render(found, console.width):
+            console.print(table)
+        if found.looping:
+            typer.echo(f"{found.looping:.0%} of the target's answers repeat themselves to the end.")
+        for line in found.error_examples:
+            typer.echo(f"error: {line}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from decoders.errors import DraftpickError
 from decoders.options import EngineOptions
 
 T = TypeVar("T")
@@ -113,6 +114,16 @@ def model_options(
 def engine_options(options: EngineOptions, config: Config = None) -> EngineOptions:
     """As `model_options`, with the arms of a file."""
     return replace(options, arms=config)
+
+
+def temperatures_in(listed: str) -> tuple[float, ...]:
+    """Temperatures given as `0,0.7`; raises DraftpickError for what is no number."""
+    try:
+        return tuple(float(each) for each in names_in(listed))
+    except ValueError:
+        raise DraftpickError(
+            f"temperatures are numbers with commas between, for instance 0,0.7,1, not {listed!r}"
+        ) from None
 
 
 def names_in(listed: str | Iterable[str] | None) -> list[str]:

@@ -31,7 +31,8 @@ class Context:
 
     arms: those that are chosen from, by name (the most expensive one sets the scale).
     costs: of the collecting machine.
-    autoregressive: the row of the autoregressive arm on the same query, if there is one.
+    autoregressive: the row of the autoregressive arm on the same query at the same temperature, if
+        there is one.
     alpha: weight of likeness against cost, in [0, 1].
     """
 
@@ -48,6 +49,7 @@ class Reward:
     uses_alpha: whether Context.alpha changes it.
     needs_measured: whether the collection must have been made with --measure.
     uses_size: whether the arms' `parameters` change it.
+    greedy_only: whether it says something of greedy answers alone, not of those that are sampled.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Reward:
     uses_alpha: bool = False
     needs_measured: bool = False
     uses_size: bool = False
+    greedy_only: bool = False
 
     def label(self, alpha: float) -> str:
         """Name, version and options, as written into artifacts: "paper@2 alpha=0.5"."""
@@ -154,6 +157,7 @@ REWARDS: dict[str, Reward] = {
             "ROUGE-L and exp-scaled size, Huang et al.",
             uses_alpha=True,
             uses_size=True,
+            greedy_only=True,
         ),
         Reward(
             "parameter-ratio",
@@ -162,20 +166,34 @@ REWARDS: dict[str, Reward] = {
             "ROUGE-L and relative size",
             uses_alpha=True,
             uses_size=True,
+            greedy_only=True,
         ),
         Reward(
-            "latency-ratio", 2, latency_ratio, "ROUGE-L and relative draft time", uses_alpha=True
+            "latency-ratio",
+            2,
+            latency_ratio,
+            "ROUGE-L and relative draft time",
+            uses_alpha=True,
+            greedy_only=True,
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
         Reward("modelled", 2, modelled, "speed-up from exact rounds and measured costs"),
-        Reward("measured", 1, measured, "measured tokens a second", needs_measured=True),
+        Reward(
+            "measured",
+            1,
+            measured,
+            "measured tokens a second",
+            needs_measured=True,
+            greedy_only=True,
+        ),
         Reward(
             "measured-speedup",
             1,
             measured_speedup,
             "measured speed-up over autoregressive",
             needs_measured=True,
+            greedy_only=True,
         ),
     )
 }
@@ -221,7 +239,7 @@ def _token_s(arm: ArmInfo, costs: Costs) -> float:
     )
 
 
-def _known(value: int | None) -> float:
+def _known(value: float | None) -> float:
     return math.nan if value is None else value
 
 

@@ -1,4 +1,5 @@
-"""What a collection says at a glance: the mean reward of every arm on every task."""
+"""What a collection says at a glance: the mean reward of every arm on every task, at each
+temperature."""
 
 from __future__ import annotations
 
@@ -11,8 +12,8 @@ import numpy as np
 from collect.queries import OVERALL, ordered
 
 from . import dataset
-from .rewards import Reward
-from .table import read_outcomes, reward_table
+from .rewards import Reward, get
+from .table import looping_places, read_outcomes, reward_table
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,11 +38,14 @@ class Summary:
     best, oracle: mean reward of the best fixed arm overall, and of choosing the best arm for every
         query.
     error_examples: up to three, each a different error.
+    looping: the share of queries to which the target's answer repeats itself to the end.
     """
 
     folder: str
     target: str
     reward: str
+    temperature: float
+    looping: float
     queries: dict[str, int]
     arms: list[ArmSummary]
     best: str
@@ -54,6 +58,8 @@ class Summary:
             "folder": self.folder,
             "target": self.target,
             "reward": self.reward,
+            "temperature": self.temperature,
+            "looping_share": self.looping,
             "queries": self.queries,
             "arms": {
                 arm.arm: {"mean": arm.mean, "wins": arm.wins, "errors": arm.errors}
@@ -65,10 +71,27 @@ class Summary:
         }
 
 
-def summarise(folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5) -> Summary:
-    """Mean rewards of a collection; raises DraftpickError as `reward_table` does."""
-    table = reward_table(folder, reward, alpha)
-    rows = [row for arms in read_outcomes(folder).values() for row in arms.values()]
+def summarise_all(
+    folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5
+) -> list[Summary]:
+    """One for each temperature of which the reward says something, 0 first."""
+    stored = dataset.read_manifest(folder).identity.temperatures
+    spoken_of = [t for t in stored if t == 0 or not get(reward).greedy_only]
+    return [summarise(folder, reward, alpha, temperature) for temperature in spoken_of]
+
+
+def summarise(
+    folder: str | Path,
+    reward: str | Reward = "paper",
+    alpha: float = 0.5,
+    temperature: float = 0.0,
+) -> Summary:
+    """Mean rewards of a collection at one temperature; raises DraftpickError as `reward_table`
+    does."""
+    table = reward_table(folder, reward, alpha, temperatures=(temperature,), features=())
+    looping = looping_places(folder)
+    stored = read_outcomes(folder, temperature)
+    rows = [row for arms in stored.values() for row in arms.values()]
     tasks = np.array(table.tasks)
     masks = {task: tasks == task for task in ordered(table.tasks)} | {
         OVERALL: np.ones(len(tasks), dtype=bool)
@@ -93,6 +116,8 @@ def summarise(folder: str | Path, reward: str | Reward = "paper", alpha: float =
         folder=str(folder),
         target=dataset.read_manifest(folder).identity.target,
         reward=table.reward_name,
+        temperature=temperature,
+        looping=sum((query, temperature) in looping for query in table.groups) / len(table),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,
         best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,
@@ -117,7 +142,8 @@ def render(summary: Summary, width: int) -> list[Table]:
         errors = f"[red]{arm.errors}[/red]" if arm.errors else "0"
         rows.append([arm.arm, *cells, f"{arm.wins:.0%}", errors])
     rows.append(["oracle", *[_cell(summary.oracle[task]) for task in columns], "", ""])
-    title = f"Mean reward ({summary.reward}) of {summary.target}"
+    at = f" at temperature {summary.temperature:g}" if summary.temperature else ""
+    title = f"Mean reward ({summary.reward}) of {summary.target}{at}"
     return tables(title, [*headings, "best for", "errors"], rows, width, last_apart=True)
 
 

@@ -6,11 +6,12 @@ Split it with `RewardTable.split(held_out, seed)`: by query, every task in the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoders.errors import DraftpickError, NoSuchName
 from policies.records import RewardTable
@@ -19,6 +20,8 @@ from . import rewards
 from .dataset import OUTCOMES_SCHEMA, SIZES, Manifest, read_manifest, read_table
 from .embedders import Embedder
 from .embeddings import embeddings_of
+from .features import FEATURES, RequestContext, feature_vector
+from .looping import loops as repeats
 from .records import Outcome
 from .rewards import Reward
 from .rouge import WORDS, rouge_l
@@ -29,22 +32,57 @@ _NUMBERS = tuple(
     for name in OUTCOMES_SCHEMA.names
     if name not in ("output_ids", "text", "target_ids", "agree")
 )
+LOOPS = ("all", "without")
+Place = tuple[str, float]  # a query id and a temperature
 
 
-def read_outcomes(folder: str | Path) -> dict[str, dict[str, Outcome]]:
-    """The numbers of every stored row: query id -> arm -> outcome, in stored order.
+@dataclass(frozen=True)
+class LeftOut:
+    """Rows, one a query and temperature, that are stored and not in a table.
+
+    unembedded: the target failed on the query, so that nothing can be read of it.
+    failed: no arm has the reward.
+    looping: the target's answer repeats itself to the end, and such were not wanted.
+    other_temperatures: not asked for, or none that the reward speaks of.
+    """
+
+    unembedded: int
+    failed: int
+    looping: int
+    other_temperatures: int
+
+    def __str__(self) -> str:
+        """The counts above 0 in words; "" where there are none."""
+        counts = {
+            "where the target failed": self.unembedded,
+            "where every arm failed": self.failed,
+            "whose answer loops": self.looping,
+            "at other temperatures": self.other_temperatures,
+        }
+        return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+
+
+def read_outcomes(folder: str | Path, temperature: float = 0.0) -> dict[str, dict[str, Outcome]]:
+    """The numbers of every stored row of one temperature: query id -> arm -> outcome, in stored
+    order.
 
     rouge_l is by today's words: where it was collected by others, it is computed anew from the
     stored texts.
     """
-    found: dict[str, dict[str, Outcome]] = {}
+    stored = _outcomes(folder)
+    return {query: arms for (query, at), arms in stored.items() if at == temperature}
+
+
+def _outcomes(folder: str | Path) -> dict[Place, dict[str, Outcome]]:
+    """The same of all temperatures."""
+    found: dict[Place, dict[str, Outcome]] = {}
     anew = _likeness_anew(folder)
     for record in read_table(folder, "outcomes", _NUMBERS).to_pylist():
         outcome = Outcome(**record)
         key = (outcome.query_id, outcome.arm)
-        if key in anew:
+        if key in anew and outcome.temperature == 0:
             outcome = replace(outcome, rouge_l=anew[key])
-        found.setdefault(outcome.query_id, {})[outcome.arm] = outcome
+        found.setdefault((outcome.query_id, outcome.temperature), {})[outcome.arm] = outcome
     return found
 
 
@@ -72,8 +110,11 @@ def reward_table(
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
     embedder: str | Embedder | None = None,
+    temperatures: Sequence[float] | None = None,
+    features: Sequence[str] | None = None,
+    loops: Literal["all", "without"] = "all",
 ) -> RewardTable:
-    """The rewards of every stored query and arm.
+    """The rewards of every stored query and arm, a row for each temperature.
 
     reward: a name, or a Reward of one's own.
     alpha: weight of likeness against cost.
@@ -81,16 +122,40 @@ def reward_table(
         slowest of the choice (Huang et al., A.5).
     embedder: what the policy is to read (see `embeddings_of`), None for what the collection was
         made with.
+    temperatures: a choice of them, None for all that were collected and the reward speaks of.
+    features: what the policy is to read beside (names in FEATURES), None for all that are not the
+        same in every row.
+    loops: "without" leaves out answers of the target that repeat themselves to the end.
 
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
-    out. Rows are sorted by query id, so that an interrupted sweep gives the same table.
+    out (`read_rewards` counts them). Rows are sorted by query id, so that an interrupted sweep
+    gives the same table; those of one query are a group, and above temperature 0 a row is called
+    ID@TEMPERATURE. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1 between the arm's
+    answer and the target's at temperature 0.
 
-    Raises DraftpickError for an unknown reward, arm or embedder, an alpha outside [0, 1], an empty
-    or damaged collection, a measured reward where nothing was measured, and a reward of sizes where
-    an early exit's was counted without the layers that it runs.
+    Raises DraftpickError for an unknown reward, arm, feature or embedder, an alpha outside [0, 1],
+    an empty or damaged collection, a temperature that was not collected, a measured reward where
+    nothing was measured, and a reward of sizes where an early exit's was counted without the layers
+    that it runs.
     """
+    return read_rewards(folder, reward, alpha, arms, embedder, temperatures, features, loops)[0]
+
+
+def read_rewards(
+    folder: str | Path,
+    reward: str | Reward = "paper",
+    alpha: float = 0.5,
+    arms: Sequence[str] | None = None,
+    embedder: str | Embedder | None = None,
+    temperatures: Sequence[float] | None = None,
+    features: Sequence[str] | None = None,
+    loops: Literal["all", "without"] = "all",
+) -> tuple[RewardTable, LeftOut]:
+    """As `reward_table`, with the count of what was left out."""
     chosen = rewards.get(reward)
     rewards.check_alpha(alpha)
+    if loops not in LOOPS:
+        raise NoSuchName("choice of loops", loops, LOOPS)
     manifest = read_manifest(folder)
     if chosen.needs_measured and not manifest.identity.measured:
         raise DraftpickError(
@@ -100,39 +165,142 @@ def reward_table(
     names = _arm_names(manifest, arms)
     if chosen.uses_size:
         _require_sizes(folder, manifest, names)
-    outcomes = read_outcomes(folder)
+    wanted = _temperatures(folder, manifest, chosen, temperatures)
+    outcomes = _outcomes(folder)
+    looping = looping_places(folder) if loops == "without" else set[Place]()
     embeddings = embeddings_of(folder, embedder)
-    queries = read_table(folder, "queries", ("query_id", "task")).to_pylist()
-    kept = [
-        query
-        for query in sorted(queries, key=lambda query: str(query["query_id"]))
-        if query["query_id"] in embeddings.vectors
-    ]
+    queries = {row["query_id"]: row for row in read_table(folder, "queries", _ASKED).to_pylist()}
+    places, counts = list[Place](), {"other": 0, "unembedded": 0, "looping": 0}
+    for place in sorted(outcomes):
+        if place[1] not in wanted:
+            counts["other"] += 1
+        elif place[0] not in embeddings.vectors:
+            counts["unembedded"] += 1
+        elif place in looping:
+            counts["looping"] += 1
+        else:
+            places.append(place)
     values = np.array(
-        [
-            _rewards_of(outcomes[query["query_id"]], chosen, manifest, names, alpha)
-            for query in kept
-        ],
+        [_rewards_of(outcomes[place], chosen, manifest, names, alpha) for place in places],
         dtype=np.float64,
-    ).reshape(len(kept), len(names))
+    ).reshape(len(places), len(names))
     usable = np.flatnonzero(~np.isnan(values).all(axis=1))
-    kept = [kept[index] for index in usable.tolist()]
-    if not kept:
+    left_out = LeftOut(
+        counts["unembedded"], len(places) - len(usable), counts["looping"], counts["other"]
+    )
+    places = [places[index] for index in usable.tolist()]
+    if not places:
         raise DraftpickError(
-            f"{folder} holds no query with a reward yet; collect more (`draftpick collect --out "
-            f"{folder}`), or look at its errors (`draftpick collect --summary {folder}`)"
+            f"{folder} holds no query with a reward yet"
+            + (f" (left out: {left_out})" if str(left_out) else "")
+            + f"; collect more (`draftpick collect --out {folder}`), or look at its errors "
+            f"(`draftpick collect --summary {folder}`)"
         )
-    return RewardTable(
-        query_ids=[query["query_id"] for query in kept],
-        tasks=[query["task"] for query in kept],
-        embeddings=np.array([embeddings.vectors[query["query_id"]] for query in kept]),
+    contexts = [_request(queries[query], manifest, at) for query, at in places]
+    columns, read = _features(features, contexts)
+    table = RewardTable(
+        query_ids=[query if at == 0 else f"{query}@{at:g}" for query, at in places],
+        tasks=[queries[query]["task"] for query, _ in places],
+        embeddings=np.array([embeddings.vectors[query] for query, _ in places]),
         arms=list(names),
         rewards=values[usable],
         reward_name=chosen.label(alpha),
         embedder=embeddings.embedder,
         # Of all the arms together: it says nothing of a choice of them.
         arms_fingerprint=manifest.identity.arms_fingerprint if arms is None else "",
+        groups=[query for query, _ in places],
+        features=read,
+        feature_names=columns,
+        losses=np.array([_losses(outcomes, place, manifest, names) for place in places]),
     )
+    return table, left_out
+
+
+_ASKED = ("query_id", "task", "prompt_ids", "max_new_tokens")
+
+
+def _temperatures(
+    folder: str | Path, manifest: Manifest, reward: Reward, asked: Sequence[float] | None
+) -> set[float]:
+    stored = manifest.identity.temperatures
+    if asked is None:
+        return {0.0} if reward.greedy_only else set(stored)
+    for temperature in asked:
+        if temperature not in stored:
+            raise DraftpickError(
+                f"{folder} was not collected at temperature {temperature:g} (it has "
+                f"{', '.join(f'{each:g}' for each in stored)}); collect into another --out with "
+                "--temperatures"
+            )
+        if temperature > 0 and reward.greedy_only:
+            raise DraftpickError(
+                f"the reward {reward.name!r} is of greedy answers, and says nothing at temperature "
+                f"{temperature:g}; take 'modelled', 'saved-passes' or 'acceptance'"
+            )
+    return set(asked)
+
+
+def looping_places(folder: str | Path) -> set[Place]:
+    """Where the target's answer loops. Collections before 0.2 did not say: it is looked up there.
+    An answer shorter than asked for ended with an end-of-sequence token."""
+    columns = ("query_id", "temperature", "loops", "target_ids")
+    most = read_manifest(folder).identity.max_new_tokens
+    found, known = set[Place](), set[Place]()
+    for row in read_table(folder, "outcomes", columns).to_pylist():
+        place, ids = (row["query_id"], row["temperature"]), row["target_ids"]
+        if place in known or not ids:
+            continue
+        known.add(place)
+        looped = row["loops"]
+        if looped is None:
+            looped = repeats(ids if len(ids) == most else ids[:-1])
+        if looped:
+            found.add(place)
+    return found
+
+
+def _request(query: dict[str, Any], manifest: Manifest, temperature: float) -> RequestContext:
+    asked = query["max_new_tokens"]
+    return RequestContext(
+        prompt_ids=query["prompt_ids"],
+        max_new_tokens=manifest.identity.max_new_tokens if asked is None else asked,
+        temperature=temperature,
+    )
+
+
+def _features(
+    asked: Sequence[str] | None, contexts: Sequence[RequestContext]
+) -> tuple[tuple[str, ...], NDArray[np.float32]]:
+    """Names, and values [n, f]."""
+    names = tuple(FEATURES if asked is None else dict.fromkeys(asked))
+    values = np.array([feature_vector(names, context) for context in contexts])
+    if asked is not None:
+        return names, values
+    varies = (values != values[0]).any(axis=0)
+    kept = tuple(name for name, does in zip(names, varies, strict=True) if does)
+    return kept, values[:, varies]
+
+
+def _losses(
+    outcomes: dict[Place, dict[str, Outcome]],
+    place: Place,
+    manifest: Manifest,
+    names: Sequence[str],
+) -> list[float]:
+    """One row's, in the order of names; NaN for an arm that failed."""
+    lossless = {arm.name for arm in manifest.arms if arm.lossless}
+    here, at_0 = outcomes[place], outcomes[place[0], 0.0]
+    losses = []
+    for name in names:
+        rows = [rows[name] for rows in (here, at_0) if name in rows]
+        if len(rows) < 2 or any(row.error is not None for row in rows):
+            losses.append(float("nan"))
+        elif name in lossless:
+            losses.append(0.0)
+        else:
+            likeness = rows[1].rouge_l
+            losses.append(float("nan") if likeness is None else 1 - likeness)
+    return losses
 
 
 def _arm_names(manifest: Manifest, asked: Sequence[str] | None) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
+from collect.features import FEATURES, RequestContext, feature_vector
 from decoders import plugins
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
@@ -98,10 +99,14 @@ class Router:
 
     policy: None where every call names its arm.
     embedder: None for the one that the policy was trained with.
+    running: other requests that the machine decodes now, which a policy may read (the feature
+        `requests-running`); for whoever serves several to set.
 
-    Raises policies.PolicyError where the policy was trained for other arms than the engine's or
-    with another embedder.
+    Raises policies.PolicyError where the policy was trained for other arms than the engine's, with
+    another embedder or on features that are not known here.
     """
+
+    running = 0
 
     def __init__(
         self, engine: RoutingEngine, policy: Policy | None, embedder: Embedder | None = None
@@ -110,6 +115,7 @@ class Router:
         if policy is not None:
             from policies import check_compatible
 
+            require_features(policy)
             known = set(policy.arms) <= set(engine.arm_names)
             fingerprint = engine.arms_fingerprint(policy.arms) if known else None
             if reader is None:
@@ -284,7 +290,8 @@ class Router:
                 embed_s = time.perf_counter() - start
                 start = time.perf_counter()
             rng = np.random.default_rng(request.seed) if dynamic else None
-            decision = self.policy.choose(embedding, rng)
+            x = self._input(embedding, prompt_ids, request)
+            decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
         assert arm is not None
@@ -293,6 +300,25 @@ class Router:
             arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
         )
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+    def _input(
+        self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request
+    ) -> np.ndarray:
+        """[d + f], what the policy reads: the embedding, then its features of the request; these
+        alone where it does not look at the query."""
+        from policies.records import ANY
+
+        assert self.policy is not None
+        names = self.policy.origin.features
+        if not names:
+            return embedding
+        context = RequestContext(
+            prompt_ids, request.max_new_tokens, request.sampling.temperature, self.running
+        )
+        features = feature_vector(names, context)
+        if self.policy.embedder == ANY:
+            return features
+        return np.concatenate([embedding, features])
 
 
 def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:
@@ -312,6 +338,19 @@ def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptio
         file=sys.stderr,
     )
     return untrained, policies.fixed_policy(list(untrained.recipes()), UNTRAINED)
+
+
+def require_features(policy: Policy) -> None:
+    """Raise PolicyError where the policy reads a feature that is not known here."""
+    from policies import PolicyError
+
+    unknown = [name for name in policy.origin.features if name not in FEATURES]
+    if unknown:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads the feature {', '.join(unknown)}, not known here "
+            f"(known: {', '.join(FEATURES)}); import the package that adds it, or train a policy "
+            "with other --features"
+        )
 
 
 def embedder_of(

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
 
+A policy reads each query's embedding and features of the request: its temperature, where the
+rewards were collected at several (`draftpick collect --temperatures 0,1`), the length of the
+prompt, how much the prompt repeats itself.
+
 Some queries are held out; the table at the end gives the mean reward on them of the policy and of
 what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such arm,
 the best arm for each task, and, out of reach, the best arm for every query (oracle). Everything
@@ -29,6 +33,7 @@ about the run is kept in MLflow.
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
+  draftpick train --rewards rewards --reward modelled --features temperature,greedy
   draftpick generate "Why is the sky blue?" --policy policy
 """
 
@@ -63,6 +68,29 @@ def train(
             "rewards were collected with. Missing embeddings are computed once, and kept there.",
         ),
     ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|none",
+            help="What it reads beside: {collect.FEATURES}, or none. Default: all that are not the "
+            "same in every row.",
+        ),
+    ] = None,
+    temperatures: Annotated[
+        str | None,
+        typer.Option(
+            metavar="T,T",
+            help="Learn from these alone. Default: all collected, for a reward of likeness or "
+            "measured time 0 alone, as it is of greedy answers.",
+        ),
+    ] = None,
+    loops: Annotated[
+        str,
+        typer.Option(
+            help="all, or without: leave out answers of the target that repeat themselves to the "
+            "end, which flatter arms that copy."
+        ),
+    ] = "all",
     validation_share: Annotated[
         float, typer.Option(help="Share of every task's queries held out to judge the policy.")
     ] = 0.2,
@@ -87,15 +115,25 @@ def train(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    from collect.table import reward_table
+    from collect.options import names_in, temperatures_in
+    from collect.table import read_rewards
     from policies import options_of
     from policies.tracking import train_run
 
     options_of(policy)  # an unknown policy should show before the rewards are read
     chosen = _policy_options(options or [])
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
+    table, left_out = read_rewards(
+        rewards,
+        reward,
+        alpha,
+        embedder=embedder,
+        temperatures=None if temperatures is None else temperatures_in(temperatures),
+        features=None if features is None else [n for n in names_in(features) if n != "none"],
+        loops=loops,  # type: ignore[arg-type]  # checked there
+    )
     run = train_run(
-        reward_table(rewards, reward, alpha, embedder=embedder),
+        table,
         policy=policy,
         options=chosen,
         seed=seed,
@@ -108,16 +146,20 @@ def train(
             "alpha": alpha,
             "rewards": str(rewards),
             "validation_share": validation_share,
+            "features": ",".join(table.feature_names) or "none",
+            "loops": loops,
         },
     )
     if as_json:
-        typer.echo(json.dumps(_run_as_json(run)))
+        typer.echo(json.dumps(_run_as_json(run) | {"features": list(table.feature_names)}))
         return
     from rich.console import Console
 
     Console().print(_value_table(run))
     typer.echo(
-        f"Policy:     {run.folder}\n"
+        f"Reads:      {', '.join(['the query', *table.feature_names])}\n"
+        + (f"Left out:   {left_out}\n" if str(left_out) else "")
+        + f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
         + (f"Registered: {run.registered}\n" if run.registered else "")
         + f"Look:       mlflow ui --backend-store-uri {_shown(run.tracking_uri)}\n"

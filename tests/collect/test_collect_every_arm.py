@@ -147,7 +147,8 @@ def test_every_arm_is_rewarded(folder: Path, reward: str) -> None:
 
 
 def test_what_is_learned_is_chosen_and_decoded(engine: Engine, folder: Path) -> None:
-    table = reward_table(folder, "modelled", arms=("token", "sequence", "oracle", "undrafted"))
+    arms = ("token", "sequence", "oracle", "undrafted")
+    table = reward_table(folder, "modelled", arms=arms, features=())
     policy = fit("regression", table).policy
     for prompt in ([3, 9], [4, 4, 4, 90]):
         prefilled = engine.prefill(prompt)

@@ -127,7 +127,7 @@ class FakePolicy:
 
     name = "fake"
     embedder = FakeEngine.embedder
-    origin = SimpleNamespace(arms_fingerprint="")
+    origin = SimpleNamespace(arms_fingerprint="", features=())
 
     def __init__(self, arms: Sequence[str] = tuple(WORDS), embedder: str | None = None) -> None:
         self.arms = list(arms)
