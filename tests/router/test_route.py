@@ -2,10 +2,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 
+from collect.features import RequestContext, feature_vector
 from decoders.errors import DraftpickError, NoSuchName
 from policies.errors import PolicyError
 from router.route import Router
@@ -66,6 +70,70 @@ def test_a_policy_for_other_arms_or_another_embedder_is_refused(engine: FakeEngi
         Router(engine, FakePolicy(arms=["small", "huge"]))  # type: ignore[arg-type]
     with pytest.raises(PolicyError, match="elsewhere"):
         Router(engine, FakePolicy(embedder="elsewhere/4"))  # type: ignore[arg-type]
+
+
+class Reader(FakePolicy):
+    """Keeps what it was given. alone: it reads the features, not the query."""
+
+    def __init__(self, features: tuple[str, ...], alone: bool = False) -> None:
+        super().__init__(embedder="any" if alone else None)
+        self.origin = SimpleNamespace(arms_fingerprint="", features=features)
+        self.seen: list[Any] = []
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        self.seen.append(x)
+        return super().choose([0.0], rng)
+
+
+def test_a_policy_reads_features_after_the_embedding(engine: FakeEngine) -> None:
+    """By the function that made its training table."""
+    names = ("temperature", "repeated-bigrams", "log-max-new-tokens", "requests-running")
+    policy = Reader(names)
+    router = Router(engine, policy)  # type: ignore[arg-type]
+    router.running = 3
+    router.generate("abab", temperature=0.7, max_new_tokens=9, seed=1)
+    ids = engine.encode_chat([{"role": "user", "content": "abab"}])
+    context = RequestContext(ids, 9, 0.7, 3)
+    assert policy.seen[0][:4].tolist() == [0.0, 1.0, 0.0, 0.0]
+    assert policy.seen[0][4:].tolist() == feature_vector(names, context).tolist()
+    assert policy.seen[0][4] == np.float32(0.7)
+
+
+def test_a_policy_of_features_alone(engine: FakeEngine) -> None:
+    policy = Reader(("greedy", "temperature"), alone=True)
+    Router(engine, policy).generate("abc", temperature=1.0)  # type: ignore[arg-type]
+    assert policy.seen[0].tolist() == [0.0, 1.0]
+
+
+def test_a_policy_of_unknown_features_is_refused(engine: FakeEngine) -> None:
+    with pytest.raises(PolicyError, match=r"reads the feature mood, .*known: temperature, greedy"):
+        Router(engine, Reader(("greedy", "mood")))  # type: ignore[arg-type]
+
+
+def test_a_trained_policy_takes_another_arm_at_another_temperature(engine: FakeEngine) -> None:
+    """The arm that is best at temperature 0 loses at 1, and embeddings do not tell."""
+    from policies import RewardTable, fit
+
+    hot = np.arange(60) % 2
+    table = RewardTable(
+        query_ids=[f"q{n // 2}@{n % 2}" for n in range(60)],
+        tasks=["qa"] * 60,
+        embeddings=np.repeat([[0.0, 1.0, 0.0, 0.0]], 60, axis=0).astype(np.float32),
+        arms=["small", "wide"],
+        rewards=np.stack([hot, 1 - hot], axis=1).astype(np.float64),
+        reward_name="r@1",
+        embedder=FakeEngine.embedder,
+        arms_fingerprint="",
+        groups=[f"q{n // 2}" for n in range(60)],
+        features=hot[:, None].astype(np.float32),
+        feature_names=("temperature",),
+    )
+    router = Router(engine, fit("regression", table).policy)
+    assert router.generate("abcd").arm == "wide"
+    hot_answer = router.generate("abcd", temperature=1.0, seed=1)
+    assert hot_answer.arm == "small"
+    took = [router.generate("abcd", temperature=1.0, seed=1).policy_s for _ in range(30)]
+    assert min(took) < 0.0003
 
 
 def test_the_package_exports_the_router_lazily() -> None:

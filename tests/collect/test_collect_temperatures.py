@@ -1,0 +1,314 @@
+"""Several temperatures: the rows, what fails on the way, and the table that is made of them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import test_collect_every_arm as every_arm
+from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
+
+from collect import dataset, run
+from collect.batch import SweepOptions
+from collect.features import RequestContext, feature_vector
+from collect.queries import Query
+from collect.sampled import seed_of
+from collect.summary import summarise, summarise_all
+from collect.table import read_outcomes, read_rewards, reward_table
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.offline.batch import Batch
+from decoders.records import Request, Sampling
+
+OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 0.7, 1))
+HOT = (0.7, 1.0)
+
+
+def rows(folder: Path) -> dict[tuple[str, str, float], dict[str, Any]]:
+    stored = dataset.read_table(folder, "outcomes").to_pylist()
+    keyed = {(row["query_id"], row["arm"], row["temperature"]): row for row in stored}
+    assert len(keyed) == len(stored)
+    return keyed
+
+
+def every_key(queries: list[Query]) -> set[tuple[str, str, float]]:
+    return {(query.id, arm, at) for query in queries for arm in ARMS for at in (0, *HOT)}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sweep(FakeEngine(), make_queries(), tmp_path / "out", OPTIONS)
+    return tmp_path / "out"
+
+
+def test_a_row_for_each_arm_and_temperature(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries()
+    report = sweep(engine, queries, tmp_path, OPTIONS)
+    assert (report.collected, report.errors, report.rows) == (12, 0, 12 * 9)
+    made = rows(tmp_path)
+    assert set(made) == every_key(queries)
+    ids = engine.encode_chat([{"role": "user", "content": queries[3].turns[0]}])
+    seed = seed_of(OPTIONS, queries[3].id, 0.7)
+    drawn = answer(ids, 1 + seed % 3)
+    small = made[queries[3].id, "small", 0.7]
+    assert (small["rounds"], small["drafted"], small["accepted"]) == (1.7, 4.0, 3.3)
+    assert (small["how"], small["seed"], small["new_tokens"]) == ("exact", seed, 5)
+    assert small["target_ids"] == drawn and small["rouge_l"] is None
+    plain = made[queries[3].id, "autoregressive", 0.7]
+    assert (plain["rounds"], plain["drafted"], plain["target_ids"]) == (4, 0, drawn)
+    ngram = made[queries[3].id, "ngram", 0.7]
+    assert (ngram["how"], ngram["rounds"], ngram["new_tokens"]) == ("live", 2, 4)
+    assert ngram["output_ids"] == answer(ids, 7)[:4] and ngram["target_ids"] == drawn
+    assert made[queries[3].id, "small", 0.0]["how"] is None
+    stored = dataset.read_table(tmp_path, "queries", ("max_new_tokens",)).to_pylist()
+    assert {row["max_new_tokens"] for row in stored} == {8}
+    assert dataset.read_manifest(tmp_path).identity.temperatures == (0, 0.7, 1)
+
+
+def test_a_query_s_answers_do_not_depend_on_its_neighbours(tmp_path: Path) -> None:
+    queries = make_queries()
+    sweep(FakeEngine(), queries, tmp_path / "a", OPTIONS)
+    alone = SweepOptions(max_new_tokens=8, batch_size=1, temperatures=(1, 0, 0.7))
+    sweep(FakeEngine(), queries[::-1], tmp_path / "b", alone)
+    one, other = rows(tmp_path / "a"), rows(tmp_path / "b")
+    columns = ("target_ids", "seed", "rounds", "output_ids")
+    for key in one:
+        if key[2] > 0:
+            assert [one[key][c] for c in columns] == [other[key][c] for c in columns]
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("moment", range(1, 60, 7))
+def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
+    engine, queries = FakeEngine(), make_queries(3)
+
+    def kill(name: str, prompts: list[list[int]]) -> None:
+        if len(engine.batch.calls) == moment:
+            raise Killed
+
+    engine.batch.hook = kill
+    with pytest.raises(Killed):
+        sweep(engine, queries, tmp_path, OPTIONS)
+    done = Counter(query for query, *_ in rows(tmp_path))
+    assert set(done.values()) <= {9}  # whole queries, all temperatures
+    engine.batch.hook = None
+    sweep(engine, queries, tmp_path, OPTIONS)
+    assert set(rows(tmp_path)) == every_key(queries)
+
+
+def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries(1)
+    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
+    worse = engine.encode_chat([{"role": "user", "content": "venom"}])[0]
+    queries += [Query("bad", "qa", ("short poison",)), Query("worse", "qa", ("some venom",))]
+    queries.append(Query("long", "qa", ("word " * 100,)))
+    engine.batch.poison = {"expected small": bad, "sampled": worse}
+    report = sweep(engine, queries, tmp_path, OPTIONS)
+    made = rows(tmp_path)
+    assert set(made) == every_key(queries)
+    errors = {key for key, row in made.items() if row["error"]}
+    assert {key for key in errors if key[0] == "bad"} == {("bad", "small", at) for at in HOT}
+    # the autoregressive arm draws at temperature 1 for its likeness at temperature 0, too
+    assert {key for key in errors if key[0] == "worse"} == {
+        ("worse", "autoregressive", 0.0), *(("worse", arm, at) for arm in ARMS for at in HOT)
+    }  # fmt: skip
+    assert sum(key[0] == "long" for key in errors) == 9
+    assert report.errors == len(errors) == 2 + 7 + 9
+    assert made["bad", "small", 1.0]["rounds"] is None
+    table, left_out = read_rewards(tmp_path, "modelled")
+    assert (left_out.unembedded, left_out.failed) == (3, 2)
+    assert str(left_out) == "3 where the target failed, 2 where every arm failed"
+    assert np.isnan(table.rewards[table.query_ids.index("bad@1"), 1])
+    assert table.losses is not None
+    assert np.isnan(table.losses[table.query_ids.index("bad@1"), 1])
+
+
+def test_other_temperatures_are_another_collection(folder: Path) -> None:
+    with pytest.raises(DraftpickError, match=r"temperatures \(there \(0\.0, 0\.7, 1\.0\), now"):
+        sweep(FakeEngine(), make_queries(), folder, SweepOptions(max_new_tokens=8, batch_size=4))
+    assert sweep(FakeEngine(), make_queries(), folder, OPTIONS).collected == 0
+
+
+@pytest.mark.parametrize("wrong", [(), (1.0,), (0, -1), (0, float("nan")), (0, float("inf"))])
+def test_wrong_temperatures_are_refused(wrong: tuple[float, ...]) -> None:
+    with pytest.raises(DraftpickError, match="temperature"):
+        SweepOptions(temperatures=wrong)
+
+
+def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
+    table, left_out = read_rewards(folder, "saved-passes")
+    assert len(table) == 36 and not str(left_out)
+    assert table.query_ids[:3] == ["math-0", "math-0@0.7", "math-0@1"]
+    assert table.groups[:4] == ["math-0", "math-0", "math-0", "math-1"]
+    assert table.tasks[:3] == ["math"] * 3
+    assert (table.embeddings[0] == table.embeddings[2]).all()
+    small = table.arms.index("small")
+    assert table.rewards[:3, small].tolist() == pytest.approx([0.75, 1 - 1.7 / 4, 1 - 2 / 4])
+    assert table.rewards[:3, 0].tolist() == [0, 0, 0]
+    assert reward_table(folder, "saved-passes", temperatures=[0.7]).query_ids[0] == "math-0@0.7"
+    held, rest = table.split(0.5, seed=1)
+    assert rest is not None and not set(held.groups) & set(rest.groups)
+
+
+def test_rewards_of_likeness_and_time_are_of_greedy_answers(folder: Path) -> None:
+    table, left_out = read_rewards(folder, "paper")
+    assert len(table) == 12 and left_out.other_temperatures == 24
+    assert str(left_out) == "24 at other temperatures"
+    with pytest.raises(DraftpickError, match="'paper' is of greedy answers"):
+        reward_table(folder, "paper", temperatures=[0, 1])
+    with pytest.raises(DraftpickError, match=r"not collected at temperature 0\.5 \(it has 0, 0\.7"):
+        reward_table(folder, "modelled", temperatures=[0.5])
+
+
+def test_features_are_of_each_row_s_request(folder: Path) -> None:
+    table = reward_table(folder, "modelled")
+    assert table.feature_names == ("temperature", "greedy", "log-prompt-length")  # what varies
+    assert table.inputs.shape == (36, 3 + 3)
+    stored = {
+        row["query_id"]: row["prompt_ids"]
+        for row in dataset.read_table(folder, "queries").to_pylist()
+    }
+    for row, (group, name) in enumerate(zip(table.groups, table.query_ids, strict=True)):
+        at = float(name.partition("@")[2] or 0)
+        context = RequestContext(stored[group], 8, at)
+        assert (table.features[row] == feature_vector(table.feature_names, context)).all()
+    assert reward_table(folder, "modelled", features=()).feature_names == ()
+    chosen = reward_table(folder, "modelled", features=["log-max-new-tokens", "temperature"])
+    assert chosen.features[:2].tolist() == [pytest.approx([np.log(8), 0]),
+                                            pytest.approx([np.log(8), 0.7])]  # fmt: skip
+    with pytest.raises(NoSuchName, match="unknown feature 'mood'; known: greedy"):
+        reward_table(folder, "modelled", features=["mood"])
+
+
+def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None:
+    engine = FakeEngine()
+    lossy = engine.arms["ngram"]
+    engine.arms["ngram"] = type(lossy)(lossy.name, lossy.kind, lossless=False)
+    sweep(engine, make_queries(1), tmp_path, OPTIONS)
+    table = reward_table(tmp_path, "modelled")
+    assert table.losses is not None
+    assert (table.losses[:, :2] == 0).all()
+    greedy = read_outcomes(tmp_path)
+    for row, group in enumerate(table.groups):
+        likeness = greedy[group]["ngram"].rouge_l
+        assert likeness == pytest.approx(0.5)
+        assert table.losses[row, 2] == pytest.approx(1 - likeness)
+
+
+class Looping(FakeEngine):
+    """Its target repeats itself at temperature 0 on prompts of an even length."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        usual = self.batch.target
+
+        def target(
+            prompts: list[list[int]], most: int, temperature: float = 0.0, seed: Any = 0
+        ) -> Any:
+            made = usual(prompts, most, temperature, seed)
+            if temperature == 0:
+                for ids, prompt in zip(made.ids, prompts, strict=True):
+                    ids[:] = [7, 8] * 10 if len(prompt) % 2 == 0 else ids
+            return made
+
+        self.batch.target = target  # type: ignore[method-assign]
+
+
+def test_loops_can_be_left_out(tmp_path: Path) -> None:
+    queries = make_queries()
+    sweep(Looping(), queries, tmp_path, OPTIONS)
+    even = {query.id for query in queries if len(query.turns[0].split()) % 2 == 0}
+    assert 0 < len(even) < len(queries)
+    table, left_out = read_rewards(tmp_path, "modelled", loops="without")
+    assert left_out.looping == len(even) and "whose answer loops" in str(left_out)
+    missing = {f"{q.id}" for q in queries} - set(table.query_ids)
+    assert missing == even  # at temperature 0 alone
+    assert {f"{name}@1" for name in even} <= set(table.query_ids)
+    assert summarise(tmp_path, "modelled").looping == pytest.approx(len(even) / len(queries))
+    assert summarise(tmp_path, "modelled", temperature=1.0).looping == 0
+    with pytest.raises(NoSuchName, match="some"):
+        read_rewards(tmp_path, "modelled", loops="some")  # type: ignore[arg-type]
+
+
+NEW = ("temperature", "how", "loops", "max_new_tokens")
+
+
+def as_before(folder: Path) -> None:
+    """Make a collection look as the last version wrote it."""
+    import pyarrow as pa
+
+    for path in folder.glob("*/*.parquet"):
+        table = pq.read_table(path)
+        table = table.drop_columns([name for name in NEW if name in table.column_names])
+        for name in ("rounds", "drafted", "accepted"):
+            if name in table.column_names:
+                at = table.column_names.index(name)
+                table = table.set_column(at, name, table[name].cast(pa.int32()))
+        pq.write_table(table, path)
+    manifest = folder / dataset.MANIFEST
+    record = json.loads(manifest.read_text())
+    del record["identity"]["temperatures"]
+    manifest.write_text(json.dumps(record))
+
+
+def test_an_older_collection_is_at_temperature_0(tmp_path: Path) -> None:
+    greedy = SweepOptions(max_new_tokens=20, batch_size=4)
+    sweep(Looping(), make_queries(), tmp_path, greedy)
+    choices: tuple[Any, Any] = ("all", "without")
+    now = {loops: reward_table(tmp_path, "modelled", loops=loops).digest for loops in choices}
+    assert now["all"] != now["without"]
+    as_before(tmp_path)
+    assert {loops: reward_table(tmp_path, "modelled", loops=loops).digest for loops in now} == now
+    assert {row["temperature"] for row in rows(tmp_path).values()} == {0.0}
+    more = sweep(Looping(), make_queries(3), tmp_path, greedy)  # and it goes on
+    assert (more.already, more.collected) == (12, 6)
+    assert len(reward_table(tmp_path, "modelled")) == 18
+
+
+def test_a_summary_for_each_temperature(folder: Path) -> None:
+    found = summarise_all(folder, "saved-passes")
+    assert [each.temperature for each in found] == [0, 0.7, 1]
+    means = [each.as_json()["arms"]["small"]["mean"]["overall"] for each in found]
+    assert means == pytest.approx([0.75, 1 - 1.7 / 4, 0.5])
+    assert [each.temperature for each in summarise_all(folder, "paper")] == [0]
+
+
+# -- through a real engine ------------------------------------------------------------------------
+
+engine = every_arm.engine
+
+
+def test_every_kind_of_arm_at_a_temperature(engine: Any, tmp_path: Path) -> None:
+    options = SweepOptions(max_new_tokens=10, batch_size=4, temperatures=(0, 1))
+    report = run.sweep(engine, Batch(engine), make_queries(1), tmp_path, options)
+    assert report.errors == 0
+    made = rows(tmp_path)
+    exact = {"autoregressive", "small", "copy"}
+    prompts = {
+        row["query_id"]: row["prompt_ids"]
+        for row in dataset.read_table(tmp_path, "queries").to_pylist()
+    }
+    for (query, arm, temperature), row in made.items():
+        if temperature == 0:
+            continue
+        assert row["how"] == ("exact" if arm in exact else "live")
+        request = Request(10, Sampling(1.0), seed=row["seed"])
+        if arm in exact:
+            assert row["rounds"] + row["accepted"] == pytest.approx(row["new_tokens"] - 1)
+        else:
+            result = engine.decode(arm, prompts[query], request)
+            assert row["output_ids"] == result.ids
+            assert (row["rounds"], row["new_tokens"]) == (
+                result.target_calls - 1, len(result.ids)
+            )  # fmt: skip
+        if arm == "autoregressive":
+            assert row["target_ids"] == engine.decode(arm, prompts[query], request).ids
+    table = reward_table(tmp_path, "modelled")
+    assert np.isfinite(table.rewards).all() and len(table) == 12
