@@ -330,6 +330,13 @@ def test_the_embedder_to_add_works(parts: Any) -> None:
     assert load_embedder(found.name) is not None
 
 
+def test_the_feature_to_add_works(parts: Any) -> None:
+    from collect import RequestContext, feature_vector
+
+    assert feature_vector(["brief"], RequestContext([1, 2, 3], 3)).tolist() == [1.0]
+    assert feature_vector(["brief"], RequestContext([1, 2, 3], 4)).tolist() == [0.0]
+
+
 def test_the_measure_to_add_works(parts: Any) -> None:
     from router.specbench.quality import quality
 
@@ -430,13 +437,14 @@ def test_the_fields_of_json_are_listed() -> None:
 
 def test_every_reward_policy_and_column_is_documented() -> None:
     from collect.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
+    from collect.features import FEATURES
     from collect.queries import TASKS
     from collect.rewards import REWARDS
     from policies import POLICIES
     from router.specbench.metrics import Cell
 
     assert set(REWARDS) <= in_backticks("docs/rewards.md")
-    assert set(POLICIES) <= in_backticks("docs/policies.md")
+    assert set(POLICIES) | set(FEATURES) <= in_backticks("docs/policies.md")
     assert set(TASKS) <= in_backticks("docs/usage.md")
     columns = {*QUERIES_SCHEMA.names, *OUTCOMES_SCHEMA.names}
     recorded = {field.name for record in (Identity, Cell) for field in fields(record)}

@@ -97,6 +97,7 @@ TAKEN = {
     "embedder": "from collect import EMBEDDERS as parts, Reward as part; name = 'target'",
     "backend": "from decoders import BACKENDS as parts, Backend as part; name = 'hf'",
     "measure": "from router import SCORES as parts, Router as part; name = 'rouge_l'",
+    "feature": "from collect import FEATURES as parts, Reward as part; name = 'greedy'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
 }
 

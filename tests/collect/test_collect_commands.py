@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 from collect import command as commands
 from collect.batch import SweepOptions
 from decoders.errors import DraftpickError
+from policies import load
 from policies.errors import PolicyError
 from router import train
 
@@ -141,6 +142,46 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
     caught = run(app, *common, "--epochs", 3).exception
     assert isinstance(caught, PolicyError)
     assert "has no option 'epochs'" in str(caught)
+
+
+def test_temperatures_from_the_command_line(
+    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+) -> None:
+    """Collected, summed up, and learned from with the features that vary."""
+    out = tmp_path / "out"
+    common: list[object] = ["collect", *files, "--out", out, "--max-new-tokens", 8]
+    result = run(app, *common, "--temperatures", "0, 1")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "0 of 36 new rows are errors" in result.stdout
+    shown = ["collect", "--summary", out, "--reward", "saved-passes"]
+    assert "at temperature 1" in " ".join(run(app, *shown).stdout.split())
+    record = json.loads(run(app, *shown, "--json").stdout)
+    assert record["arms"]["small"]["mean"]["qa"] == pytest.approx(0.75)
+    assert record["above_0"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
+    assert (
+        list(json.loads(run(app, "collect", "--summary", out, "--json").stdout)).count("above_0")
+        == 0
+    )  # likeness is of greedy answers
+    learn: list[object] = ["train", "--rewards", out, "--policy", "regression"]
+    learn += ["--reward", "saved-passes", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    learn += ["--out", tmp_path / "policy"]
+    result = run(app, *learn)
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "the query, temperature, greedy, log-prompt-length" in result.stdout
+    assert load(tmp_path / "policy").origin.features[:2] == ("temperature", "greedy")
+    for chosen, features in (("none", []), ("greedy", ["greedy"])):
+        made = run(app, *learn, "--features", chosen, "--json")
+        assert json.loads(made.stdout)["features"] == features
+    assert "Left out:   6 at other temperatures" in run(app, *learn, "--temperatures", 1).stdout
+    for wrong, says in (
+        ((*common, "--temperatures", "hot"), "temperatures are numbers"),
+        ((*common, "--temperatures", "1"), "0 must be among the temperatures"),
+        ((*common, "--temperatures", "0,0.5"), "was collected with other settings: temperatures"),
+        ((*learn, "--features", "mood"), "unknown feature 'mood'"),
+        ((*learn, "--loops", "some"), "unknown choice of loops 'some'"),
+    ):
+        caught = run(app, *wrong).exception
+        assert isinstance(caught, DraftpickError) and says in str(caught)
 
 
 def test_importing_the_commands_is_light() -> None:
