@@ -212,6 +212,7 @@ def read_rewards(
         features=read,
         feature_names=columns,
         losses=np.array([_losses(outcomes, place, manifest, names) for place in places]),
+        machine=_machine(manifest),
     )
     return table, left_out
 
@@ -279,6 +280,14 @@ def _features(
     varies = (values != values[0]).any(axis=0)
     kept = tuple(name for name, does in zip(names, varies, strict=True) if does)
     return kept, values[:, varies]
+
+
+def _machine(manifest: Manifest) -> str:
+    """The one that the costs are of."""
+    hardware = manifest.sessions[0]["hardware"]
+    processor = ", ".join(hardware["gpus"]) or hardware["cpu"]
+    threads = hardware.get("threads")  # collections before 0.2 do not say
+    return f"{processor}, {hardware['cores']} cores" + (f", {threads} threads" if threads else "")
 
 
 def _losses(

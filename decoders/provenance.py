@@ -81,11 +81,13 @@ def versions() -> dict[str, str]:
 
 
 def hardware() -> dict[str, Any]:
-    """CPU, usable cores, memory, GPUs and what drives them; no host or user name."""
+    """CPU, usable cores, torch's threads, memory, GPUs and what drives them; no host or user
+    name."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
         "cores": usable_cores(),
+        "threads": _threads(),
         "memory_gib": memory_gib(),
         "gpus": _gpus(),
         "cuda": _cuda(),
@@ -100,6 +102,12 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _threads() -> int | None:
+    """That torch computes with; None where it is not loaded."""
+    torch = sys.modules.get("torch")
+    return torch.get_num_threads() if torch is not None else None
 
 
 def _torch_with_cuda() -> Any:

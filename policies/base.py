@@ -101,6 +101,7 @@ def origin_of(
         seed=seed,
         options=json.loads(json.dumps(options)),  # as it will be read back: lists, not tuples
         features=() if embedder else table.feature_names,
+        machine=table.machine,
     )
 
 

@@ -36,6 +36,7 @@ class RewardTable:
     feature_names: of its columns.
     losses: [n, A] float64 in [0, 1], what an arm's answer loses against the target's, 0 for a
         lossless arm; nan where that arm failed. None where nobody asked.
+    machine: where the rewards were collected, in words; no part of the digest.
 
     The arrays are copied and made read-only.
 
@@ -58,6 +59,7 @@ class RewardTable:
     features: Float32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     feature_names: tuple[str, ...] = ()
     losses: Float64 | None = None
+    machine: str = ""
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -243,6 +245,7 @@ class Origin:
     dimension: d, 0 for a policy that takes any.
     options: what it was fitted with.
     features: what it reads after the embedding, in order.
+    machine: where its rewards were collected, in words.
     """
 
     name: str
@@ -255,6 +258,7 @@ class Origin:
     seed: int = 0
     options: dict[str, Any] = field(default_factory=dict)
     features: tuple[str, ...] = ()
+    machine: str = ""
 
     @property
     def width(self) -> int:

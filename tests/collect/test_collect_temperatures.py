@@ -23,6 +23,7 @@ from collect.table import read_outcomes, read_rewards, reward_table
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
+from policies import fit
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 0.7, 1))
 HOT = (0.7, 1.0)
@@ -149,6 +150,9 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
     assert table.groups[:4] == ["math-0", "math-0", "math-0", "math-1"]
     assert table.tasks[:3] == ["math"] * 3
     assert (table.embeddings[0] == table.embeddings[2]).all()
+    hardware = dataset.read_manifest(folder).sessions[0]["hardware"]
+    assert f"{hardware['cores']} cores" in table.machine
+    assert fit("best-fixed", table).policy.origin.machine == table.machine
     small = table.arms.index("small")
     assert table.rewards[:3, small].tolist() == pytest.approx([0.75, 1 - 1.7 / 4, 1 - 2 / 4])
     assert table.rewards[:3, 0].tolist() == [0, 0, 0]
