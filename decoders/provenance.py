@@ -43,15 +43,9 @@ def tags() -> dict[str, str]:
 
 
 def measured_on(dtype: str | None = None, device: str | None = None) -> dict[str, Any]:
-    """`hardware`, and what else decides a figure: threads, and what was asked of the target."""
-    import torch
-
+    """`hardware`, and what else decides a figure: what was asked of the target."""
     asked = {"dtype": dtype, "device": device}
-    return {
-        **hardware(),
-        "threads": torch.get_num_threads(),
-        **{name: value for name, value in asked.items() if value is not None},
-    }
+    return {**hardware(), **{name: value for name, value in asked.items() if value is not None}}
 
 
 def git_state() -> dict[str, Any] | None:

@@ -83,12 +83,14 @@ class MaxGramDrafter:
         self._passes, self._acceptance = passes, acceptance
         self._source_apart = source_apart
         self.calls = 0
-        self.reset([])
-
-    def reset(self, prompt_ids: list[int]) -> None:
-        self._source = prompt_ids
+        self._source: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}  # ascending
         self._line: list[int] = []  # the text that is indexed
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        if prompt_ids != self._source:  # of the same prompt only what followed it is forgotten
+            self._ends, self._line = {}, []
+        self._source = prompt_ids
         self.calls = 0
         self._index(prompt_ids)
 
