@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from .embedders import EMBEDDERS, Embedder, load_embedder
     from .embeddings import embeddings_of
     from .features import FEATURES, RequestContext, feature_vector
+    from .outcomes import read_outcomes
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
     from .run import sweep
     from .summary import summarise
-    from .table import read_outcomes, reward_table
+    from .table import reward_table
 
 __all__ = [
     "EMBEDDERS",
@@ -58,7 +59,7 @@ _HOMES = {
     "load": "dataset",
     "load_embedder": "embedders",
     "read_manifest": "dataset",
-    "read_outcomes": "table",
+    "read_outcomes": "outcomes",
     "read_queries": "queries",
     "reward_table": "table",
     "shipped": "queries",

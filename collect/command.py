@@ -226,7 +226,7 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
     first, *others = summarise_all(folder, reward, alpha)
     if as_json:
         more = {f"{found.temperature:g}": found.as_json() for found in others}
-        typer.echo(json.dumps(first.as_json() | ({"above_0": more} if more else {})))
+        typer.echo(json.dumps(first.as_json() | ({"at_temperature": more} if more else {})))
         return
     from rich.console import Console
 

@@ -12,8 +12,9 @@ import numpy as np
 from collect.queries import OVERALL, ordered
 
 from . import dataset
+from .outcomes import looping_places, read_outcomes
 from .rewards import Reward, get
-from .table import looping_places, read_outcomes, reward_table
+from .table import reward_table
 
 if TYPE_CHECKING:
     from rich.table import Table

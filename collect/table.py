@@ -6,9 +6,9 @@ Split it with `RewardTable.split(held_out, seed)`: by query, every task in the s
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,23 +17,15 @@ from decoders.errors import DraftpickError, NoSuchName
 from policies.records import RewardTable
 
 from . import rewards
-from .dataset import OUTCOMES_SCHEMA, SIZES, Manifest, read_manifest, read_table
+from .dataset import SIZES, Manifest, read_manifest, read_table
 from .embedders import Embedder
 from .embeddings import embeddings_of
 from .features import FEATURES, RequestContext, feature_vector
-from .looping import loops as repeats
+from .outcomes import Place, looping_places, outcomes_by_place
 from .records import Outcome
 from .rewards import Reward
-from .rouge import WORDS, rouge_l
 
-# The long columns (tokens, text) are the bulk of the file, and no reward reads them.
-_NUMBERS = tuple(
-    name
-    for name in OUTCOMES_SCHEMA.names
-    if name not in ("output_ids", "text", "target_ids", "agree")
-)
 LOOPS = ("all", "without")
-Place = tuple[str, float]  # a query id and a temperature
 
 
 @dataclass(frozen=True)
@@ -62,48 +54,6 @@ class LeftOut:
         return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
 
 
-def read_outcomes(folder: str | Path, temperature: float = 0.0) -> dict[str, dict[str, Outcome]]:
-    """The numbers of every stored row of one temperature: query id -> arm -> outcome, in stored
-    order.
-
-    rouge_l is by today's words: where it was collected by others, it is computed anew from the
-    stored texts.
-    """
-    stored = _outcomes(folder)
-    return {query: arms for (query, at), arms in stored.items() if at == temperature}
-
-
-def _outcomes(folder: str | Path) -> dict[Place, dict[str, Outcome]]:
-    """The same of all temperatures."""
-    found: dict[Place, dict[str, Outcome]] = {}
-    anew = _likeness_anew(folder)
-    for record in read_table(folder, "outcomes", _NUMBERS).to_pylist():
-        outcome = Outcome(**record)
-        key = (outcome.query_id, outcome.arm)
-        if key in anew and outcome.temperature == 0:
-            outcome = replace(outcome, rouge_l=anew[key])
-        found.setdefault((outcome.query_id, outcome.temperature), {})[outcome.arm] = outcome
-    return found
-
-
-def _likeness_anew(folder: str | Path) -> dict[tuple[str, str], float]:
-    """(query id, arm) -> rouge_l, of the rows whose stored one is by other words than today's.
-
-    Where both texts are ASCII the words are the same.
-    """
-    if read_manifest(folder).identity.rouge_words == WORDS:
-        return {}
-    queries = read_table(folder, "queries", ("query_id", "target_text")).to_pylist()
-    targets = {row["query_id"]: row["target_text"] for row in queries}
-    columns = ("query_id", "arm", "text", "rouge_l")
-    return {
-        (row["query_id"], row["arm"]): rouge_l(targets[row["query_id"]], row["text"])
-        for row in read_table(folder, "outcomes", columns).to_pylist()
-        if row["rouge_l"] is not None
-        and not (row["text"].isascii() and targets[row["query_id"]].isascii())
-    }
-
-
 def reward_table(
     folder: str | Path,
     reward: str | Reward = "paper",
@@ -112,7 +62,7 @@ def reward_table(
     embedder: str | Embedder | None = None,
     temperatures: Sequence[float] | None = None,
     features: Sequence[str] | None = None,
-    loops: Literal["all", "without"] = "all",
+    loops: str = "all",
 ) -> RewardTable:
     """The rewards of every stored query and arm, a row for each temperature.
 
@@ -149,7 +99,7 @@ def read_rewards(
     embedder: str | Embedder | None = None,
     temperatures: Sequence[float] | None = None,
     features: Sequence[str] | None = None,
-    loops: Literal["all", "without"] = "all",
+    loops: str = "all",
 ) -> tuple[RewardTable, LeftOut]:
     """As `reward_table`, with the count of what was left out."""
     chosen = rewards.get(reward)
@@ -166,7 +116,7 @@ def read_rewards(
     if chosen.uses_size:
         _require_sizes(folder, manifest, names)
     wanted = _temperatures(folder, manifest, chosen, temperatures)
-    outcomes = _outcomes(folder)
+    outcomes = outcomes_by_place(folder)
     looping = looping_places(folder) if loops == "without" else set[Place]()
     embeddings = embeddings_of(folder, embedder)
     queries = {row["query_id"]: row for row in read_table(folder, "queries", _ASKED).to_pylist()}
@@ -239,25 +189,6 @@ def _temperatures(
                 f"{temperature:g}; take 'modelled', 'saved-passes' or 'acceptance'"
             )
     return set(asked)
-
-
-def looping_places(folder: str | Path) -> set[Place]:
-    """Where the target's answer loops. Collections before 0.2 did not say: it is looked up there.
-    An answer shorter than asked for ended with an end-of-sequence token."""
-    columns = ("query_id", "temperature", "loops", "target_ids")
-    most = read_manifest(folder).identity.max_new_tokens
-    found, known = set[Place](), set[Place]()
-    for row in read_table(folder, "outcomes", columns).to_pylist():
-        place, ids = (row["query_id"], row["temperature"]), row["target_ids"]
-        if place in known or not ids:
-            continue
-        known.add(place)
-        looped = row["loops"]
-        if looped is None:
-            looped = repeats(ids if len(ids) == most else ids[:-1])
-        if looped:
-            found.add(place)
-    return found
 
 
 def _request(query: dict[str, Any], manifest: Manifest, temperature: float) -> RequestContext:

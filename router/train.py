@@ -129,8 +129,8 @@ def train(
         alpha,
         embedder=embedder,
         temperatures=None if temperatures is None else temperatures_in(temperatures),
-        features=None if features is None else [n for n in names_in(features) if n != "none"],
-        loops=loops,  # type: ignore[arg-type]  # checked there
+        features=[] if features == "none" else features and names_in(features),
+        loops=loops,
     )
     run = train_run(
         table,

@@ -16,10 +16,11 @@ from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
 from collect import dataset, run
 from collect.batch import SweepOptions
 from collect.features import RequestContext, feature_vector
+from collect.outcomes import read_outcomes
 from collect.queries import Query
 from collect.sampled import seed_of
 from collect.summary import summarise, summarise_all
-from collect.table import read_outcomes, read_rewards, reward_table
+from collect.table import read_rewards, reward_table
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
@@ -80,6 +81,12 @@ def test_a_query_s_answers_do_not_depend_on_its_neighbours(tmp_path: Path) -> No
     for key in one:
         if key[2] > 0:
             assert [one[key][c] for c in columns] == [other[key][c] for c in columns]
+
+
+def test_every_query_and_temperature_has_a_seed_of_its_own() -> None:
+    other = SweepOptions(seed=1)
+    seeds = [seed_of(o, q, t) for o in (OPTIONS, other) for q in "ab" for t in (0.7, 1.0)]
+    assert len(set(seeds)) == 8
 
 
 class Killed(BaseException):
@@ -238,7 +245,7 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
     assert summarise(tmp_path, "modelled").looping == pytest.approx(len(even) / len(queries))
     assert summarise(tmp_path, "modelled", temperature=1.0).looping == 0
     with pytest.raises(NoSuchName, match="some"):
-        read_rewards(tmp_path, "modelled", loops="some")  # type: ignore[arg-type]
+        read_rewards(tmp_path, "modelled", loops="some")
 
 
 NEW = ("temperature", "how", "loops", "max_new_tokens")
@@ -265,7 +272,7 @@ def as_before(folder: Path) -> None:
 def test_an_older_collection_is_at_temperature_0(tmp_path: Path) -> None:
     greedy = SweepOptions(max_new_tokens=20, batch_size=4)
     sweep(Looping(), make_queries(), tmp_path, greedy)
-    choices: tuple[Any, Any] = ("all", "without")
+    choices = ("all", "without")
     now = {loops: reward_table(tmp_path, "modelled", loops=loops).digest for loops in choices}
     assert now["all"] != now["without"]
     as_before(tmp_path)
