@@ -66,9 +66,7 @@ class SweepOptions:
         if 0.0 not in self.temperatures:
             raise DraftpickError(
                 "0 must be among the temperatures, since likeness and losses are of greedy "
-                f"answers; give for instance 0,{self.temperatures[0]:g}"
-                if self.temperatures
-                else "name at least one temperature, 0"
+                f"answers; give for instance 0,1, not {self.temperatures}"
             )
         if self.max_new_tokens < 1:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")

@@ -29,9 +29,9 @@ rounds and times go into DIR as raw outcomes; rewards are computed from them lat
 reward needs no new collection. Nor does another embedder: --embedder on a finished folder embeds
 its queries and decodes nothing (`draftpick train --embedder` does the same).
 
-Which arm is fast depends on the temperature: a copy stands less often when the target draws. With
---temperatures 0,1 the target also draws an answer to each query, and every arm's rounds along it
-are computed from the chance that each token has of being accepted. A policy trained on these
+Which arm is fast depends on the temperature: copies are accepted less often when the target draws.
+With --temperatures 0,1 the target also draws an answer to each query, and every arm's rounds along
+it are computed from the chance that each token has of being accepted. A policy trained on these
 rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
 
 It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query

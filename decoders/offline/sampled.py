@@ -92,7 +92,7 @@ class Along:
         """[n - 1, V] logits for all tokens but the first."""
         self.target.prefill(prompt)
         if len(answer) < 2:
-            return torch.empty(0, self.target.vocab_size)
+            return torch.empty(0, self.target.vocab_size, device=self.target.device)
         return self.target.extend(torch.tensor(answer[:-1], device=self.target.device))
 
 
