@@ -5,6 +5,7 @@ Split it with `RewardTable.split(held_out, seed)`: by query, every task in the s
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ from .records import Outcome
 from .rewards import Reward
 
 LOOPS = ("all", "without")
+_ASKED = ("query_id", "task", "prompt_ids", "max_new_tokens")
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ def read_rewards(
     looping = looping_places(folder) if loops == "without" else set[Place]()
     embeddings = embeddings_of(folder, embedder)
     queries = {row["query_id"]: row for row in read_table(folder, "queries", _ASKED).to_pylist()}
-    places, counts = list[Place](), {"other": 0, "unembedded": 0, "looping": 0}
+    places, counts = list[Place](), Counter[str]()
     for place in sorted(outcomes):
         if place[1] not in wanted:
             counts["other"] += 1
@@ -165,9 +167,6 @@ def read_rewards(
         machine=_machine(manifest),
     )
     return table, left_out
-
-
-_ASKED = ("query_id", "task", "prompt_ids", "max_new_tokens")
 
 
 def _temperatures(
@@ -229,18 +228,17 @@ def _losses(
 ) -> list[float]:
     """One row's, in the order of names; NaN for an arm that failed."""
     lossless = {arm.name for arm in manifest.arms if arm.lossless}
-    here, at_0 = outcomes[place], outcomes[place[0], 0.0]
-    losses = []
-    for name in names:
-        rows = [rows[name] for rows in (here, at_0) if name in rows]
-        if len(rows) < 2 or any(row.error is not None for row in rows):
-            losses.append(float("nan"))
-        elif name in lossless:
-            losses.append(0.0)
-        else:
-            likeness = rows[1].rouge_l
-            losses.append(float("nan") if likeness is None else 1 - likeness)
-    return losses
+    here, greedy = outcomes[place], outcomes[place[0], 0.0]
+
+    def loss(name: str) -> float:
+        if name not in here or here[name].error is not None:
+            return float("nan")
+        if name in lossless:
+            return 0.0
+        likeness = greedy[name].rouge_l  # None where it failed there
+        return float("nan") if likeness is None else 1 - likeness
+
+    return [loss(name) for name in names]
 
 
 def _arm_names(manifest: Manifest, asked: Sequence[str] | None) -> tuple[str, ...]:
