@@ -270,6 +270,37 @@ def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
             )
 
 
+def test_collection_at_a_temperature(folder: Path, tiny_t5: Tiny) -> None:
+    """Next to temperature 0 along the greedy answers it is the greedy replay; a tree is run."""
+    model = str(tiny_t5(seed=5, num_layers=1))
+    small: dict[str, Any] = {"drafter": model, "length": LengthRecipe(k=3)}
+    arms = {
+        "autoregressive": recipe(kind="autoregressive"),
+        "chain": recipe(name="chain", kind="neural", **small),
+        "copy": recipe(name="copy", kind="max_gram", shortest=1),
+        "tree": recipe(name="tree", kind="tree", branch=[3, 2], **small),
+    }
+    engine = Engine(targets.load_backend(folder, CPU, torch.float32), arms)
+    batch = Batch(engine, Costs((0.01,) * 4, dict.fromkeys(arms, 0.001)))
+    sources, seeds = [SOURCE, [3], [*range(2, 16), EOS]], [1, 2, 3]
+    answers = batch.target(sources, 20).ids
+    for name in ("chain", "copy"):
+        cold = batch.expected(name, sources, answers, 1e-4, seeds)
+        assert cold is not None
+        for one, greedy in zip(cold, batch.teacher_forced(name, sources, answers), strict=True):
+            assert one.how == "exact"
+            assert one.rounds == pytest.approx(greedy.rounds, abs=1e-6)
+            assert one.accepted == pytest.approx(greedy.accepted, abs=1e-6)
+    drawn = batch.target(sources, 20, 1.0, seeds).ids
+    hot = batch.expected("chain", sources, drawn, 1.0, seeds)
+    assert hot is not None
+    for one, ids in zip(hot, drawn, strict=True):
+        assert one.rounds + one.accepted == pytest.approx(len(ids) - 1)
+    assert sum(one.accepted for one in hot) > 0
+    assert batch.expected("tree", sources, drawn, 1.0, seeds) is None
+    assert batch.live("tree", sources, 20, 1.0, seeds).replays is not None
+
+
 def test_one_drafter_s_weights_are_in_memory_once(folder: Path, tiny_t5: Tiny) -> None:
     arms = {
         name: recipe(name=name, kind="neural", drafter=str(tiny_t5(seed=5, num_layers=1)))
