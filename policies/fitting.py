@@ -8,6 +8,7 @@ from typing import Any
 
 from decoders.plugins import watched
 
+from .bands import fit_bands
 from .errors import PolicyError, unknown
 from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
@@ -24,6 +25,7 @@ POLICIES: dict[str, Fit] = {
     "knn": fit_knn,
     "regression": fit_regression,
     "logistic": fit_logistic,
+    "bands": fit_bands,
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,

@@ -1,0 +1,186 @@
+"""The guard: a learned policy is kept only where it is surely better than the best fixed arm.
+
+Candidates are judged by cross-fitting: each is trained, and the best fixed arm chosen, on four
+fifths of the queries, and what it gains is measured on the rest. A query counts once, however many
+rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from .bounds import Gain, gain_of, resampled
+from .crossfit import LEAST, best_fixed, by_group, cross_fit, folds_of, learned, usable
+from .errors import PolicyError, unknown
+from .fitting import POLICIES, fit, options_of
+from .fixed import fit_best_fixed
+from .records import Fitted, Float64, RewardTable
+from .verdict import verdict
+
+AUTO = "auto"
+FIXED = "best-fixed"
+CONSTANT = (FIXED, "fixed", "uniform")  # nothing in them is learnt from a query
+LEARNERS: dict[str, dict[str, Any]] = {  # what `auto` tries beside the bands, simplest first
+    "regression": {},
+    "knn": {},
+    "logistic": {"weighted": True},
+    "reinforce": {},
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy to try: its name in `POLICIES`, its options, and how it is called in reports."""
+
+    policy: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        feature = self.options.get("feature")
+        return f"{self.policy} of {feature}" if feature else self.policy
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate, and what it gains over the best fixed arm.
+
+    percent: the mean gain in percent of the best fixed arm's mean reward; None where that is 0.
+    """
+
+    name: str
+    policy: str
+    options: dict[str, Any]
+    gain: Gain
+    percent: float | None
+
+
+@dataclass(frozen=True)
+class Guarded:
+    """What the guard saves, and why.
+
+    fitted: the policy to save, trained on all rows.
+    saved: its name: a candidate's, or "best-fixed".
+    best_fixed: the arm that is best on average.
+    best_fixed_mean: what choosing that arm earns, cross-fitted; nan where nothing was estimated.
+    tried: every candidate, simplest first; empty where there were too few queries.
+    skipped: candidates of `auto` that could not be trained, and why.
+    queries: so many count.
+    left_out: words about rows and answers that failed; empty where none did.
+    verdict: all of it in a sentence or two.
+    """
+
+    fitted: Fitted
+    saved: str
+    best_fixed: str
+    best_fixed_mean: float
+    tried: list[Tried]
+    skipped: dict[str, str]
+    queries: int
+    left_out: str
+    verdict: str
+
+
+def candidates(
+    policy: str, table: RewardTable, options: Mapping[str, Any] | None = None
+) -> list[Candidate]:
+    """What the guard compares, simplest first: the best arm by bands of each feature that varies,
+    then the policy asked for, or with "auto" every learner worth trying.
+
+    Raises PolicyError for an unknown policy, and for options of "auto", which takes none.
+    """
+    if policy != AUTO and policy not in POLICIES:
+        raise unknown("policy", policy, [AUTO, *POLICIES])
+    if policy == AUTO and options:
+        raise PolicyError(
+            f"the policy 'auto' takes no options ({', '.join(options)}); name the policy that they "
+            "are for"
+        )
+    varying = [
+        name
+        for column, name in enumerate(table.feature_names)
+        if len(np.unique(table.features[:, column])) > 1
+    ]
+    varying.sort(key=lambda name: name != "temperature")  # the rest keep their order
+    found = [Candidate("bands", {"feature": name}) for name in varying]
+    if policy == AUTO:
+        return found + [Candidate(name, dict(given)) for name, given in LEARNERS.items()]
+    asked = Candidate(policy, dict(options or {}))
+    if policy == "bands":
+        asked = Candidate(policy, {"feature": options_of("bands")["feature"]} | asked.options)
+        found = [other for other in found if other.name != asked.name]
+    return [*found, asked]
+
+
+def guarded(
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    seed: int = 0,
+    *,
+    policy: str = AUTO,
+    options: Mapping[str, Any] | None = None,
+) -> Guarded:
+    """Train the candidates, and save the simplest that surely beats the best fixed arm.
+
+    A candidate counts where the lower bound of its gain is above 0 (one-sided 95 %, Bonferroni over
+    candidates; see `gain_of`), and replaces a simpler one that counts only where it is itself
+    surely better than that one. Where none counts, the best fixed arm is saved, as where there are
+    fewer than 20 queries. The same seed gives the same numbers.
+
+    validation: measured, and never chosen by.
+
+    Raises PolicyError for an unknown policy or option, and for a table that `usable` refuses.
+    """
+    asked = candidates(policy, table, options)
+    rows = usable(table)
+    judged = rows.table
+    skipped: dict[str, str] = {}
+    tried: list[Tried] = []
+    fixed = best = fit_best_fixed(table, validation, seed)
+    saved, base_mean = FIXED, float("nan")
+    queries = len(set(judged.groups))
+    if queries >= LEAST and len(judged.arms) > 1:
+        folds = folds_of(judged, seed)
+        base = by_group(cross_fit(judged, folds, best_fixed), judged)  # [G]
+        base_mean = float(base.mean())
+        earned: dict[str, Float64] = {}
+        for one in asked:
+            try:
+                chooser = learned(one.policy, seed, one.options)
+                earned[one.name] = by_group(cross_fit(judged, folds, chooser), judged)
+            except PolicyError as error:
+                if policy != AUTO:
+                    raise
+                skipped[one.name] = str(error)
+        counts = resampled(queries, seed)
+        leading: Float64 | None = None
+        for one in asked:
+            if one.name not in earned:
+                continue
+            gain = gain_of(earned[one.name] - base, counts, len(earned))
+            percent = 100 * gain.mean / abs(base_mean) if base_mean else None
+            tried.append(Tried(one.name, one.policy, one.options, gain, percent))
+            if gain.sure and (
+                leading is None or gain_of(earned[one.name] - leading, counts, len(earned)).sure
+            ):
+                leading, saved = earned[one.name], one.name
+        chosen = next((one for one in tried if one.name == saved), None)
+        if chosen is not None:
+            best = fit(chosen.policy, table, validation, seed, **chosen.options)
+    arm = str(fixed.policy.origin.options["arm"])
+    gains = {one.name: (one.gain, one.percent) for one in tried}
+    return Guarded(
+        fitted=best,
+        saved=saved,
+        best_fixed=arm,
+        best_fixed_mean=base_mean,
+        tried=tried,
+        skipped=skipped,
+        queries=queries,
+        left_out=rows.words(),
+        verdict=verdict(saved, arm, gains, queries, len(judged.arms)),
+    )
