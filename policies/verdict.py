@@ -42,9 +42,10 @@ def verdict(
             f"best, {name}: {_amount(gain.mean, percent)}); one arm is enough here."
         )
     return (
-        f"{kept} No policy is surely better: the best, {name}, gains {_amount(gain.mean, percent)}, "
-        f"but its lower bound is {gain.low:.3g} ({_tests(len(gains))}). About {gain.needed:,} "
-        f"queries would settle it; there are {queries:,}."
+        f"{kept} No policy is surely better: the best, {name}, gains "
+        f"{_amount(gain.mean, percent)}, but its lower bound is {gain.low:.3g} "
+        f"({_tests(len(gains))}). About {gain.needed:,} queries would settle it; there are "
+        f"{queries:,}."
     )
 
 
