@@ -35,6 +35,16 @@ class Gain:
         """Whether it is above 0 beyond doubt, at the confidence asked for."""
         return self.low > 0
 
+    def as_json(self) -> dict[str, float | int | None]:
+        """JSON-ready: a bound that says nothing is null."""
+        return {
+            "mean": self.mean,
+            "low": self.low if math.isfinite(self.low) else None,
+            "high": self.high if math.isfinite(self.high) else None,
+            "queries": self.queries,
+            "needed": self.needed,
+        }
+
 
 def resampled(queries: int, seed: int) -> Float64:
     """[RESAMPLES, n]: how often each query comes in each bootstrap resample."""

@@ -16,7 +16,7 @@ import numpy as np
 from .bounds import Gain, gain_of, resampled
 from .crossfit import LEAST, best_fixed, by_group, cross_fit, folds_of, learned, usable
 from .errors import PolicyError, unknown
-from .fitting import POLICIES, fit, options_of
+from .fitting import POLICIES, check_options, fit, options_of
 from .fixed import fit_best_fixed
 from .records import Fitted, Float64, RewardTable
 from .verdict import verdict
@@ -85,21 +85,29 @@ class Guarded:
     verdict: str
 
 
+def check_policy(policy: str, options: Mapping[str, Any] | None = None) -> None:
+    """Raise PolicyError for an unknown policy, or an option that it does not take; "auto" takes
+    none."""
+    if policy == AUTO and options:
+        raise PolicyError(
+            f"the policy 'auto' takes no options ({', '.join(options)}); name the policy that they "
+            "are for"
+        )
+    if policy != AUTO:
+        if policy not in POLICIES:
+            raise unknown("policy", policy, [AUTO, *POLICIES])
+        check_options(policy, options or {})
+
+
 def candidates(
     policy: str, table: RewardTable, options: Mapping[str, Any] | None = None
 ) -> list[Candidate]:
     """What the guard compares, simplest first: the best arm by bands of each feature that varies,
     then the policy asked for, or with "auto" every learner worth trying.
 
-    Raises PolicyError for an unknown policy, and for options of "auto", which takes none.
+    Raises PolicyError as `check_policy`.
     """
-    if policy != AUTO and policy not in POLICIES:
-        raise unknown("policy", policy, [AUTO, *POLICIES])
-    if policy == AUTO and options:
-        raise PolicyError(
-            f"the policy 'auto' takes no options ({', '.join(options)}); name the policy that they "
-            "are for"
-        )
+    check_policy(policy, options)
     varying = [
         name
         for column, name in enumerate(table.feature_names)

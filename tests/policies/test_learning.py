@@ -82,7 +82,7 @@ def test_reinforce_gradient_is_the_exact_one_on_average() -> None:
 def test_reinforce_starts_at_the_best_fixed_arm_and_keeps_it_where_nothing_is_better() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, 6)).astype(np.float32)
-    noise = table(x, rng.normal(scale=0.1, size=(200, 3)) + [0.0, 0.3, 0.0])
+    noise = table(x, rng.normal([0.0, 0.3, 0.0], 0.1, size=(200, 3)))
     fitted = policies.fit("reinforce", noise, None, 0, hidden=32)
     assert (fitted.policy.distribution(rng.normal(size=(50, 6))).argmax(axis=1) == 1).all()
     assert len(fitted.history) < 30, "it stops once no epoch is better"
