@@ -82,18 +82,19 @@ def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.in
     return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
 
 
-def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> Float64:
-    """[n], what each row earns by the arm that is chosen for it from the other folds alone.
-
-    table: without gaps, as `usable` gives it.
-    """
-    earned = np.empty(len(table))
+def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> NDArray[np.intp]:
+    """[n], the arm that is chosen for each row from the other folds alone."""
+    arms = np.empty(len(table), dtype=np.intp)
     for fold in np.unique(fold_of):
         held = np.flatnonzero(fold_of == fold)
         train = np.flatnonzero(fold_of != fold)
-        arms = chooser(table.rows(train), table.rows(held))
-        earned[held] = table.rewards[held, arms]
-    return earned
+        arms[held] = chooser(table.rows(train), table.rows(held))
+    return arms
+
+
+def earned(table: RewardTable, arms: NDArray[np.intp]) -> Float64:
+    """[n], what the chosen arms earn; of a table without gaps, as `usable` gives it."""
+    return np.asarray(table.rewards[np.arange(len(table)), arms], dtype=np.float64)
 
 
 def best_fixed(train: RewardTable, held: RewardTable) -> NDArray[np.intp]:

@@ -17,6 +17,7 @@ from .crossfit import (
     best_fixed,
     by_group,
     cross_fit,
+    earned,
     folds_of,
     learned,
     usable,
@@ -54,7 +55,9 @@ def learning_curve(
         sizes: list[int] = []
         ours = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
         theirs = _thinned(best_fixed, share, seed, [])
-        values, fixed = (by_group(cross_fit(rows, folds, one), rows) for one in (ours, theirs))
+        values, fixed = (
+            by_group(earned(rows, cross_fit(rows, folds, one)), rows) for one in (ours, theirs)
+        )
         gain = gain_of(values - fixed, counts)
         size = round(float(np.mean(sizes)))
         points.append(CurvePoint(size, float(values.mean()), float(fixed.mean()), gain))
@@ -75,8 +78,8 @@ def leave_one_task_out(
     names, fold_of = np.unique(task_of, return_inverse=True)
     if len(names) < 2:
         return {}
-    gains = cross_fit(rows, fold_of, learned(policy, seed, dict(options or {})))
-    gains = gains - cross_fit(rows, fold_of, best_fixed)
+    ours = earned(rows, cross_fit(rows, fold_of, learned(policy, seed, dict(options or {}))))
+    gains = ours - earned(rows, cross_fit(rows, fold_of, best_fixed))
     found = {}
     for name in names:
         members = np.flatnonzero(task_of == name)

@@ -14,7 +14,17 @@ from typing import Any
 import numpy as np
 
 from .bounds import Gain, gain_of, resampled
-from .crossfit import LEAST, best_fixed, by_group, cross_fit, folds_of, learned, usable
+from .crossfit import (
+    LEAST,
+    Chooser,
+    best_fixed,
+    by_group,
+    cross_fit,
+    earned,
+    folds_of,
+    learned,
+    usable,
+)
 from .errors import PolicyError, unknown
 from .fitting import POLICIES, check_options, fit, options_of
 from .fixed import fit_best_fixed
@@ -153,13 +163,16 @@ def guarded(
     queries = len(set(judged.groups))
     if queries >= LEAST and len(judged.arms) > 1:
         folds = folds_of(judged, seed)
-        base = by_group(cross_fit(judged, folds, best_fixed), judged)  # [G]
+
+        def judge(chooser: Chooser) -> Float64:  # [G]
+            return by_group(earned(judged, cross_fit(judged, folds, chooser)), judged)
+
+        base = judge(best_fixed)
         base_mean = float(base.mean())
-        earned: dict[str, Float64] = {}
+        values: dict[str, Float64] = {}
         for one in asked:
             try:
-                chooser = learned(one.policy, seed, one.options)
-                earned[one.name] = by_group(cross_fit(judged, folds, chooser), judged)
+                values[one.name] = judge(learned(one.policy, seed, one.options))
             except PolicyError as error:
                 if policy != AUTO:
                     raise
@@ -167,15 +180,15 @@ def guarded(
         counts = resampled(queries, seed)
         leading: Float64 | None = None
         for one in asked:
-            if one.name not in earned:
+            if one.name not in values:
                 continue
-            gain = gain_of(earned[one.name] - base, counts, len(earned))
+            gain = gain_of(values[one.name] - base, counts, len(values))
             percent = 100 * gain.mean / abs(base_mean) if base_mean else None
             tried.append(Tried(one.name, one.policy, one.options, gain, percent))
             if gain.sure and (
-                leading is None or gain_of(earned[one.name] - leading, counts, len(earned)).sure
+                leading is None or gain_of(values[one.name] - leading, counts, len(values)).sure
             ):
-                leading, saved = earned[one.name], one.name
+                leading, saved = values[one.name], one.name
         chosen = next((one for one in tried if one.name == saved), None)
         if chosen is not None:
             best = fit(chosen.policy, table, validation, seed, **chosen.options)
