@@ -12,6 +12,8 @@ from .base import BasePolicy, as_rows, from_rewards, origin_of
 from .errors import PolicyError, unknown
 from .records import ANY, Fitted, Float64, Origin, RewardTable
 
+MOST = 8  # distinct values of a feature that have a band each
+
 
 @dataclass(frozen=True)
 class Bands:
@@ -49,6 +51,22 @@ def bands_of(x: NDArray[Any], most: int) -> Bands:
         return Bands(tuple(float(edge) for edge in edges), values)
     cuts = np.unique(np.quantile(np.asarray(x, dtype=np.float64), [0.25, 0.5, 0.75]))
     return Bands(tuple(float(cut) for cut in cuts if cut > seen[0]))
+
+
+def parting_features(table: RewardTable) -> list[str]:
+    """The features that part the table's rows into bands, temperature first.
+
+    Of two that part them alike, such as temperature and greedy where there are two temperatures,
+    the first is taken.
+    """
+    names = sorted(table.feature_names, key=lambda name: name != "temperature")
+    found: dict[bytes, str] = {}
+    for name in names:
+        x = table.features[:, table.feature_names.index(name)]
+        _, first, band = np.unique(bands_of(x, MOST).of(x), return_index=True, return_inverse=True)
+        if len(first) > 1:
+            found.setdefault(first[band].tobytes(), name)  # each row's first companion
+    return list(found.values())
 
 
 class BandPolicy(BasePolicy):
@@ -94,7 +112,7 @@ def fit_bands(
     seed: int = 0,
     *,
     feature: str = "temperature",
-    most: int = 8,
+    most: int = MOST,
     prior: float = 10.0,
 ) -> Fitted:
     """The best arm for each band of one feature, shrunk towards the best fixed arm.

@@ -23,6 +23,7 @@ from .crossfit import (
     usable,
 )
 from .errors import PolicyError
+from .fixed import best_fixed_index
 from .records import RewardTable
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
@@ -30,16 +31,15 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A policy learnt from so many queries, beside the best fixed arm of the same queries.
+    """A policy learnt from so many queries.
 
     queries: trained on in each fold, on average.
-    policy, fixed: mean rewards on the other folds.
-    gain: of the one over the other, paired.
+    policy: mean reward on the other folds.
+    gain: over the best fixed arm of the whole table, paired.
     """
 
     queries: int
     policy: float
-    fixed: float
     gain: Gain
 
 
@@ -50,17 +50,14 @@ def learning_curve(
     the other folds' queries. Raises PolicyError where there are too few queries."""
     rows = _enough(table)
     folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
+    fixed = by_group(rows.rewards[:, best_fixed_index(rows)], rows)
     points = []
     for share in SHARES:
         sizes: list[int] = []
-        ours = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
-        theirs = _thinned(best_fixed, share, seed, [])
-        values, fixed = (
-            by_group(earned(rows, cross_fit(rows, folds, one)), rows) for one in (ours, theirs)
-        )
-        gain = gain_of(values - fixed, counts)
+        chooser = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
+        values = by_group(earned(rows, cross_fit(rows, folds, chooser)), rows)
         size = round(float(np.mean(sizes)))
-        points.append(CurvePoint(size, float(values.mean()), float(fixed.mean()), gain))
+        points.append(CurvePoint(size, float(values.mean()), gain_of(values - fixed, counts)))
     return points
 
 

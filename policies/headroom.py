@@ -1,7 +1,7 @@
 """What a policy could gain over the best fixed arm, before any is trained.
 
-Every choice but the oracle is made on other queries than those that it is judged on (five folds),
-so that none flatters itself.
+Every choice is made on other queries than those that it is judged on (five folds), but for the
+oracle and the best fixed arm, which is chosen on all of them, as the guard does.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .advice import Choice, Facts, advice
-from .bands import bands_of
+from .bands import MOST, bands_of, parting_features
 from .bounds import gain_of, resampled
 from .crossfit import (
     LEAST,
     Chooser,
-    best_fixed,
     by_group,
     cross_fit,
     earned,
@@ -34,7 +33,6 @@ from .oracle import oracle_of
 from .records import Float64, RewardTable
 
 LEARNERS = {"ridge": "regression", "kNN": "knn"}
-BANDS = 8  # values of a feature with a band each, as in `fit_bands`
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ def headroom(
 ) -> Headroom:
     """The headroom of a table.
 
-    by: features to look at; all of the table's without any.
+    by: features to look at; without any, all that part the table (`parting_features`).
     noisy: whether the reward is measured, so that the oracle of a query that was measured once is
         optimistic.
 
@@ -125,16 +123,19 @@ def headroom(
         )
     oracle = oracle_of(rows, seed)
     folds, counts = folds_of(rows, seed), resampled(queries, seed)
-    varying = [name for name in by or rows.feature_names if len(np.unique(_column(rows, name))) > 1]
-    choosers = _choosers(varying, len(set(rows.tasks)) > 1, seed)
-    arms = {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
+    features = list(by) or parting_features(rows)
+    choosers = _choosers(features, len(set(rows.tasks)) > 1, seed)
+    best = best_fixed_index(rows)
+    arms = {"best fixed": np.full(len(rows), best)}
+    arms |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
     values = {name: earned(rows, chosen) for name, chosen in arms.items()}
     arms["oracle"], values["oracle"] = rows.best_arms(), oracle.values
-    kinds = {name: kind for name, (kind, _) in choosers.items()} | {"oracle": "oracle"}
+    kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
+    kinds["oracle"] = "oracle"
     choices = _judged(values, arms, kinds, rows, counts)
     fixed = values["best fixed"]
-    parts = _parts(rows, fixed, oracle.values, varying)
-    arm = rows.arms[best_fixed_index(rows)]
+    parts = _parts(rows, fixed, oracle.values, features)
+    arm = rows.arms[best]
     wins = _wins(rows)
     optimistic = noisy and oracle.single > 0
     facts = Facts(
@@ -164,7 +165,7 @@ def headroom(
 
 def _choosers(features: Sequence[str], tasks: bool, seed: int) -> dict[str, tuple[str, Chooser]]:
     """Name -> (kind, chooser), simplest first."""
-    found: dict[str, tuple[str, Chooser]] = {"best fixed": ("fixed", best_fixed)}
+    found: dict[str, tuple[str, Chooser]] = {}
     for name in features:
         found[f"best by {name}"] = ("feature", learned("bands", seed, {"feature": name}))
     if tasks:
@@ -221,7 +222,7 @@ def _parts(
     tasks = sorted(set(rows.tasks))
     members = [("task", task, np.array([t == task for t in rows.tasks])) for task in tasks]
     for name in features:
-        bands = bands_of(_column(rows, name), BANDS)
+        bands = bands_of(_column(rows, name), MOST)
         band = bands.of(_column(rows, name))
         members += [(name, words, band == i) for i, words in enumerate(bands.names())]
     gap = float((oracle - fixed).sum())

@@ -116,14 +116,13 @@ def _curve(more: Further, width: int) -> list[Table]:
         [
             f"{point.queries}",
             f"{point.policy:.4f}",
-            f"{point.fixed:.4f}",
             f"{point.gain.mean:.4f}",
             _between(point.gain),
         ]
         for point in more.curve
     ]
     title = f"Mean reward by queries learnt from ({more.policy}), on queries not trained on"
-    return tables(title, ["queries", "policy", "best fixed", "gain", "bounds"], rows, width)
+    return tables(title, ["queries", "policy", "gain", "bounds"], rows, width)
 
 
 def _left_out(more: Further, width: int) -> list[Table]:

@@ -16,7 +16,7 @@ from collect import command as commands
 from collect.batch import SweepOptions
 from decoders.errors import DraftpickError
 from policies.errors import PolicyError
-from router import train
+from router import headroom, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[2]
 def app() -> typer.Typer:
     app = typer.Typer()
     commands.mount(app)
+    headroom.mount(app)
     train.mount(app)
     return app
 
@@ -141,6 +142,67 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
     caught = run(app, *common, "--epochs", 3).exception
     assert isinstance(caught, PolicyError)
     assert "has no option 'epochs'" in str(caught)
+
+
+def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
+    app: typer.Typer, tmp_path: Path
+) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance", "--json"]
+    common += ["--out", tmp_path / "policy", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    guarded = json.loads(run(app, *common).stdout)
+    assert guarded["guard"]["saved"] == "best-fixed"
+    assert guarded["guard"]["verdict"].startswith("Saved: the best fixed arm (small). No policy")
+    assert [one["name"] for one in guarded["guard"]["tried"]] == [
+        "regression", "knn", "logistic", "reinforce",
+    ]  # fmt: skip
+    assert guarded["regret"]["worse_than_plain"] == 0.0
+    named = [*common, "--policy", "knn", "--no-guard", "--curve", "--leave-task-out"]
+    unguarded = json.loads(run(app, *named).stdout)
+    assert unguarded["guard"] is None
+    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["name"] == "knn"
+    assert [point["queries"] for point in unguarded["curve"]] == [6, 12, 24, 48]
+    assert set(unguarded["task_left_out"]) == {"qa", "math"}
+    paper = json.loads(run(app, *common, "--paper").stdout)
+    origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
+    assert paper["guard"] is None and origin["name"] == "reinforce"
+    assert (origin["options"]["baseline"], origin["options"]["epochs"]) == ("none", 3)
+    shown = run(app, *[word for word in common if word != "--json"], "--curve").stdout
+    for words in ("Saved: the best fixed arm (small).", "gap to the oracle", "Gain over the best"):
+        assert words in shown or words == "gap to the oracle"
+    for wrong, words in (
+        (("--policy", "knn", "--paper"), "--paper is REINFORCE"),
+        (("--no-guard",), "'auto' needs the guard"),
+        (("--epochs", "3"), "'auto' takes no options (epochs)"),
+    ):
+        assert words in str(run(app, *common, *wrong).exception)
+
+
+def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["headroom", rewards, "--reward", "acceptance"]
+    result = run(app, *common, "--out", tmp_path / "h.png")
+    assert result.exit_code == 0, (result.output, result.exception)
+    for words in (
+        "best fixed (small)",
+        "oracle",
+        "Where the gap lies",
+        "One arm is enough: small.",
+    ):
+        assert words in result.stdout
+    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(run(app, *common, "--json").stdout)
+    assert found["best_fixed"] == "small" and found["queries"] == 60
+    assert found["choices"][0]["gain"]["mean"] == 0.0
+    for wrong, words in (
+        (["headroom", tmp_path / "none"], "holds no collected rewards"),
+        ([*common, "--by", "load"], "unknown feature 'load'"),
+        ([*common, "--out", tmp_path / "h.txt"], "takes a .png, .svg or .pdf file, not h.txt"),
+        (["headroom", rewards, "--reward", "measured"], "needs measured times"),
+    ):
+        assert words in str(run(app, *wrong).exception)
 
 
 def test_importing_the_commands_is_light() -> None:
