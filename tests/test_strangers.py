@@ -419,7 +419,7 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
             ["collect", "--queries", "q.jsonl", "--out", "rewards", "--json",
              "--embedder", "letters", *ours],
             ["collect", "--summary", "rewards", "--reward", "tokens-per-round", "--json"],
-            ["train", "--rewards", "rewards", "--policy", "centroid", "--set", "smoothing=2",
+            ["train", "--rewards", "rewards", "--policy", "centroid", "--set", "smoothing=2", "--no-guard",
              "--reward", "tokens-per-round", "--out", "policy", "--json",
              "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"],
             ["generate", "w8 w9 w10", "--policy", "policy", "--json", *ours],
