@@ -92,6 +92,10 @@ def test_auto_saves_the_simplest_that_is_sure() -> None:
     assert found.fitted.policy.name == "regression"
     assert found.verdict.startswith("Saved: regression. It gains ")
     assert found.skipped == {}
+    (alone,) = guarded(separable(160), seed=0, policy="regression").tried
+    among = found.tried[0]
+    assert among.gain.mean == alone.gain.mean
+    assert among.gain.low < alone.gain.low, "four bounds that hold together are wider"
 
 
 def test_auto_takes_a_more_complex_one_where_it_is_surely_better() -> None:
