@@ -12,26 +12,28 @@ from numpy.typing import NDArray
 from .errors import PolicyError
 from .evaluate import aligned
 from .fitting import fit
-from .fixed import best_fixed_index
+from .fixed import best_fixed_index, one_hot
 from .records import Float64, RewardTable
 
 FOLDS = 5
 LEAST = 20  # queries below which nothing is estimated
 
-# (training rows, other rows) -> [m], the arm for each of the other rows
-Chooser = Callable[[RewardTable, RewardTable], NDArray[np.intp]]
+# (training rows, other rows) -> [m, A], a distribution over arms for each of the other rows
+Chooser = Callable[[RewardTable, RewardTable], Float64]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Usable:
     """A table without gaps, and what was left out or filled to make it one.
 
+    kept: [m], which rows of the original are left.
     dropped: rows on which every arm failed.
     failed: (row, arm) pairs that failed on the rows that are left; they count as the row's worst
         reward, in what is learnt and in what is judged.
     """
 
     table: RewardTable
+    kept: NDArray[np.intp]
     dropped: int
     failed: int
 
@@ -65,7 +67,8 @@ def usable(table: RewardTable) -> Usable:
             )
     filled = table.filled()
     kept = ~np.isnan(table.rewards).all(axis=1)
-    return Usable(filled, int((~kept).sum()), int(np.isnan(table.rewards[kept]).sum()))
+    failed = int(np.isnan(table.rewards[kept]).sum())
+    return Usable(filled, np.flatnonzero(kept), int((~kept).sum()), failed)
 
 
 def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
@@ -82,32 +85,31 @@ def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.in
     return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
 
 
-def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> NDArray[np.intp]:
-    """[n], the arm that is chosen for each row from the other folds alone."""
-    arms = np.empty(len(table), dtype=np.intp)
+def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> Float64:
+    """[n, A], each row's distribution over arms, chosen from the other folds alone."""
+    probs = np.empty(table.rewards.shape)
     for fold in np.unique(fold_of):
         held = np.flatnonzero(fold_of == fold)
         train = np.flatnonzero(fold_of != fold)
-        arms[held] = chooser(table.rows(train), table.rows(held))
-    return arms
+        probs[held] = chooser(table.rows(train), table.rows(held))
+    return probs
 
 
-def earned(table: RewardTable, arms: NDArray[np.intp]) -> Float64:
-    """[n], what the chosen arms earn; of a table without gaps, as `usable` gives it."""
-    return np.asarray(table.rewards[np.arange(len(table)), arms], dtype=np.float64)
+def earned(table: RewardTable, probs: Float64) -> Float64:
+    """[n], what the most likely arms earn; of a table without gaps, as `usable` gives it."""
+    return np.asarray(table.rewards[np.arange(len(table)), probs.argmax(axis=1)])
 
 
-def best_fixed(train: RewardTable, held: RewardTable) -> NDArray[np.intp]:
+def best_fixed(train: RewardTable, held: RewardTable) -> Float64:
     """A Chooser: the best fixed arm."""
-    return np.full(len(held), best_fixed_index(train), dtype=np.intp)
+    return np.tile(one_hot(len(train.arms), best_fixed_index(train)), (len(held), 1))
 
 
 def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
-    """A Chooser: the most likely arm of a policy trained by `fit`."""
+    """A Chooser: a policy trained by `fit`."""
 
-    def chooser(train: RewardTable, held: RewardTable) -> NDArray[np.intp]:
-        trained = fit(policy, train, None, seed, **options).policy
-        return np.asarray(aligned(trained, held).argmax(axis=1), dtype=np.intp)
+    def chooser(train: RewardTable, held: RewardTable) -> Float64:
+        return aligned(fit(policy, train, None, seed, **options).policy, held)
 
     return chooser
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .bounds import Gain, gain_of, resampled
 from .crossfit import (
@@ -24,7 +23,7 @@ from .crossfit import (
 )
 from .errors import PolicyError
 from .fixed import best_fixed_index
-from .records import RewardTable
+from .records import Float64, RewardTable
 
 SHARES = (0.125, 0.25, 0.5, 1.0)
 
@@ -98,7 +97,7 @@ def _enough(table: RewardTable) -> RewardTable:
 def _thinned(chooser: Chooser, share: float, seed: int, sizes: list[int]) -> Chooser:
     """The chooser on a share of every task's training queries; `sizes` is told how many."""
 
-    def chosen(train: RewardTable, held: RewardTable) -> NDArray[np.intp]:
+    def chosen(train: RewardTable, held: RewardTable) -> Float64:
         part = train.split(1 - share, seed)[0] if share < 1 else train
         sizes.append(len(set(part.groups)))
         return chooser(part, held)

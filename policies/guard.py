@@ -14,11 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from .bands import parting_features
 from .bounds import Gain, gain_of, resampled
 from .crossfit import (
     LEAST,
-    Chooser,
+    best_fixed,
     by_group,
     cross_fit,
     earned,
@@ -70,7 +72,7 @@ class Tried:
     percent: float | None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Guarded:
     """What the guard saves, and why.
 
@@ -83,6 +85,8 @@ class Guarded:
     queries: so many count.
     left_out: words about rows and answers that failed; empty where none did.
     verdict: all of it in a sentence or two.
+    probs: [n, A], what is saved as it would have chosen on every row of the table, from other
+        folds; the best fixed arm as it is; 0 on rows that are left out.
     """
 
     fitted: Fitted
@@ -94,6 +98,7 @@ class Guarded:
     queries: int
     left_out: str
     verdict: str
+    probs: Float64
 
 
 def check_policy(policy: str, options: Mapping[str, Any] | None = None) -> None:
@@ -154,20 +159,20 @@ def guarded(
     skipped: dict[str, str] = {}
     tried: list[Tried] = []
     fixed = best = fit_best_fixed(table, validation, seed)
+    probs = {FIXED: best_fixed(judged, judged)}  # of each policy, [m, A]
     saved, base_mean = FIXED, float("nan")
     queries = len(set(judged.groups))
     if queries >= LEAST and len(judged.arms) > 1:
         folds = folds_of(judged, seed)
-
-        def judge(chooser: Chooser) -> Float64:  # [G]
-            return by_group(earned(judged, cross_fit(judged, folds, chooser)), judged)
 
         base = by_group(judged.rewards[:, best_fixed_index(judged)], judged)  # [G]
         base_mean = float(base.mean())
         values: dict[str, Float64] = {}
         for one in asked:
             try:
-                values[one.name] = judge(learned(one.policy, seed, one.options))
+                chooser = learned(one.policy, seed, one.options)
+                probs[one.name] = cross_fit(judged, folds, chooser)
+                values[one.name] = by_group(earned(judged, probs[one.name]), judged)
             except PolicyError as error:
                 if policy != AUTO:
                     raise
@@ -187,6 +192,8 @@ def guarded(
         chosen = next((one for one in tried if one.name == saved), None)
         if chosen is not None:
             best = fit(chosen.policy, table, validation, seed, **chosen.options)
+    all_rows = np.zeros(table.rewards.shape)
+    all_rows[rows.kept] = probs[saved]
     arm = str(fixed.policy.origin.options["arm"])
     gains = {one.name: (one.gain, one.percent) for one in tried}
     return Guarded(
@@ -199,4 +206,5 @@ def guarded(
         queries=queries,
         left_out=rows.words(),
         verdict=verdict(saved, arm, gains, queries, len(judged.arms)),
+        probs=all_rows,
     )

@@ -19,6 +19,7 @@ from .bounds import gain_of, resampled
 from .crossfit import (
     LEAST,
     Chooser,
+    best_fixed,
     by_group,
     cross_fit,
     earned,
@@ -126,9 +127,10 @@ def headroom(
     features = list(by) or parting_features(rows)
     choosers = _choosers(features, len(set(rows.tasks)) > 1, seed)
     best = best_fixed_index(rows)
-    arms = {"best fixed": np.full(len(rows), best)}
-    arms |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
-    values = {name: earned(rows, chosen) for name, chosen in arms.items()}
+    probs = {"best fixed": best_fixed(rows, rows)}
+    probs |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
+    values = {name: earned(rows, chosen) for name, chosen in probs.items()}
+    arms = {name: chosen.argmax(axis=1) for name, chosen in probs.items()}
     arms["oracle"], values["oracle"] = rows.best_arms(), oracle.values
     kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
     kinds["oracle"] = "oracle"
@@ -175,8 +177,8 @@ def _choosers(features: Sequence[str], tasks: bool, seed: int) -> dict[str, tupl
     return found
 
 
-def _best_by_task(train: RewardTable, held: RewardTable) -> NDArray[np.intp]:
-    return np.asarray(references(held, train)["per-task-best"].argmax(axis=1), dtype=np.intp)
+def _best_by_task(train: RewardTable, held: RewardTable) -> Float64:
+    return references(held, train)["per-task-best"]
 
 
 def _judged(

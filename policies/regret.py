@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .evaluate import aligned, greedy_probs, per_query, references
-from .records import Policy, RewardTable
+from .records import Float64, Policy, RewardTable
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,16 @@ def regret(
     table: RewardTable,
     train: RewardTable | None = None,
     plain: str | None = None,
+    probs: Float64 | None = None,
 ) -> Regret:
     """The policy's regret on the table.
 
-    train: where the best fixed arm is chosen, as in `report`.
+    train, probs: as in `report`.
     plain: the arm that does not draft. Raises PolicyError where the arms differ.
     """
     rows = references(table, train)
-    ours = per_query(greedy_probs(aligned(policy, table)), table.rewards)  # [n]
+    probs = aligned(policy, table) if probs is None else probs
+    ours = per_query(greedy_probs(probs), table.rewards)  # [n]
     fixed, oracle = (per_query(rows[name], table.rewards) for name in ("best-fixed", "oracle"))
     seen = ~np.isnan(ours) & ~np.isnan(fixed)
     left = float((oracle - ours)[seen].mean()) if seen.any() else float("nan")

@@ -29,6 +29,9 @@ ENTRY = Path(__file__).with_name("pyfunc_entry.py")
 SERVED_WITH = ("mlflow", "numpy", "pandas", "safetensors")  # what the logged model needs
 
 
+HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
+
+
 @dataclass(frozen=True)
 class TrainedRun:
     """What train_run leaves behind.
@@ -37,7 +40,8 @@ class TrainedRun:
     policy_uri: ``runs:/<id>/policy``.
     registered: ``models:/NAME@champion`` or None.
     regret: on the same queries.
-    evaluated_on: "validation" or, without any, "train".
+    evaluated_on: "validation"; without any, "folds" where the guard judged, all queries by policies
+        that were trained without them; else "train".
     guarded: what the guard compared; None where it was off, or where nothing is learnt.
     """
 
@@ -63,7 +67,7 @@ def train_run(
     guard: bool = True,
     plain: str | None = None,
     seed: int = 0,
-    held_out: float = 0.2,
+    held_out: float | None = None,
     out: str | Path | None = None,
     tracking_uri: str | None = None,
     experiment: str = "draftpick",
@@ -80,8 +84,9 @@ def train_run(
     guard: save the policy only where it surely beats the best fixed arm, and that arm otherwise
         (see `guarded`). Policies that learn nothing are saved as they are.
     plain: the arm that does not draft, to count the queries that the policy makes slower.
-    validation: None holds out that share of every task (0 trains on all and evaluates on the
-        training table).
+    validation: None holds out that share of every task. Where held_out is None as well, a guarded
+        run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
+        evaluates on the training table.
     out: folder for the policy; None makes mlruns/policies/<run id>.
     register: model name in the registry; its new version gets the alias.
     params: more to record, such as the reward's alpha.
@@ -92,8 +97,10 @@ def train_run(
     check_policy(policy, options)  # wrong names should show before the store is reached
     if policy == AUTO and not guard:
         raise PolicyError("the policy 'auto' needs the guard; name a policy to train it unguarded")
+    guard = guard and policy not in CONSTANT
     if validation is None:
-        table, validation = table.split(held_out, seed)
+        share = HELD_OUT if held_out is None and not guard else held_out or 0.0
+        table, validation = table.split(share, seed)
     with using(tracking_uri) as uri:
         import mlflow
         from mlflow.exceptions import MlflowException
@@ -106,15 +113,18 @@ def train_run(
                 run_id = str(run.info.run_id)
                 mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
                 judged = None
-                if guard and policy not in CONSTANT:
+                if guard:
                     judged = guarded(table, validation, seed, policy=policy, options=options)
                     fitted = judged.fitted
                 else:
                     fitted = fit(policy, table, validation, seed, **dict(options or {}))
                 target = Path(out) if out else Path("mlruns") / "policies" / run_id
                 folder = fitted.policy.save(target)
-                evaluation = report(fitted.policy, validation or table, table, seed=seed)
-                left = regret(fitted.policy, validation or table, table, plain)
+                by_folds = judged is not None and validation is None
+                probs = judged.probs if judged is not None and by_folds else None
+                on = validation or table
+                evaluation = report(fitted.policy, on, table, probs=probs, seed=seed)
+                left = regret(fitted.policy, on, table, plain, probs)
                 asked = {"asked": policy, **(params or {})}
                 try:
                     _log(client, run_id, fitted, evaluation, table, validation, asked)
@@ -141,7 +151,7 @@ def train_run(
         evaluation=evaluation,
         regret=left,
         guarded=judged,
-        evaluated_on="train" if validation is None else "validation",
+        evaluated_on="validation" if validation else "folds" if by_folds else "train",
     )
 
 

@@ -105,7 +105,9 @@ def _print_values(trained: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"Mean reward ({REWARD}) on the {trained['evaluated_on']} queries")
+    from .train_tables import JUDGED
+
+    table = Table(title=f"Mean reward ({REWARD}) on {JUDGED[trained['evaluated_on']]} queries")
     for heading in ("choice", "reward", "95% interval"):
         table.add_column(heading, justify="left" if heading == "choice" else "right")
     for name, found in trained["values"].items():

@@ -24,10 +24,10 @@ queries would settle it. --policy auto, the default, compares several ways to le
 --paper trains as the paper does, and saves the result whatever it is worth: REINFORCE on the reward
 of the sampled arm alone, without a baseline, three epochs from a random start.
 
-Some queries are held out; the table at the end gives the mean reward on them of the policy and of
-what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such arm,
-the best arm for each task, and, out of reach, the best arm for every query (oracle). Everything
-about the run is kept in MLflow.
+The table at the end gives the mean reward of the policy, on queries that it was not trained on,
+and of what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such
+arm, the best arm for each task, and, out of reach, the best arm for every query (oracle).
+Everything about the run is kept in MLflow.
 
 \b
   draftpick headroom rewards                       what there is to gain, before any training
@@ -90,8 +90,12 @@ def train(
         ),
     ] = None,
     validation_share: Annotated[
-        float, typer.Option(help="Share of every task's queries held out to judge the policy.")
-    ] = 0.2,
+        float | None,
+        typer.Option(
+            help="Share of every task's queries held out to judge the policy. Default: 0 with the "
+            "guard, which judges by folds, else 0.2."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from policies.tracking import TrainedRun
 
 
+JUDGED = {"validation": "the held-out", "train": "the training", "folds": "all"}
+
+
 @dataclass(frozen=True)
 class Further:
     """What was asked for beside the run.
@@ -87,7 +90,6 @@ def _values(run: TrainedRun, width: int) -> list[Table]:
     """The policy's rows and the reference rows, with bootstrap intervals, and the regret."""
     from decoders.terminal import tables
 
-    judged = "held-out" if run.evaluated_on == "validation" else "training"
     evaluation, left = run.evaluation, run.regret
     rows = []
     for row in [*evaluation.rows, evaluation.gain]:
@@ -105,7 +107,7 @@ def _values(run: TrainedRun, width: int) -> list[Table]:
         rows.append(["gap to the oracle closed", f"{left.gap_closed:.1%}", "", counted])
     if left.worse_than_plain is not None:
         rows.append(["worse than plain decoding", f"{left.worse_than_plain:.1%}", "", counted])
-    title = f"Mean reward on the {judged} queries, with its 95 % interval"
+    title = f"Mean reward on {JUDGED[run.evaluated_on]} queries, with its 95 % interval"
     return tables(title, ["choice", "reward", "interval", "queries"], rows, width)
 
 

@@ -156,6 +156,8 @@ def test_failures_are_counted_and_never_attractive() -> None:
         "their query"
     )
     assert found.queries == 79
+    mass = found.probs.sum(axis=1)
+    assert mass[3] == 0 and (np.delete(mass, 3) == 1).all()
 
 
 def test_what_is_there_twice_is_refused() -> None:
@@ -234,16 +236,17 @@ def test_cross_fitting_never_sees_the_rows_it_judges() -> None:
         assert not set(train.query_ids) & set(held.query_ids)
         assert len(train) + len(held) == 50
         seen.append(len(held))
-        return np.arange(len(held)) % 3
+        return np.eye(3)[np.arange(len(held)) % 3]
 
-    arms = cross_fit(data, folds, chooser)
+    probs = cross_fit(data, folds, chooser)
     assert seen == [10] * 5
-    np.testing.assert_array_equal(earned(data, arms), data.rewards[np.arange(50), arms])
+    arms = probs.argmax(axis=1)
+    np.testing.assert_array_equal(earned(data, probs), data.rewards[np.arange(50), arms])
     # the fixed arm is chosen without the rows that it is judged on
     rewards = np.zeros((50, 2))
     rewards[folds == 2, 1] = 9.0
     lopsided = table(np.zeros((50, 1), np.float32), rewards, ["a", "b"])
-    assert (cross_fit(lopsided, folds, best_fixed)[folds == 2] == 0).all()
+    assert (cross_fit(lopsided, folds, best_fixed)[folds == 2] == [1, 0]).all()
 
 
 def test_a_query_counts_once() -> None:

@@ -128,6 +128,9 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert run.guarded is not None and run.guarded.saved == "regression"
     logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
     assert logged.tags["draftpick.verdict"] == run.guarded.verdict
+    assert run.evaluated_on == "folds" and logged.params["validation_queries"] == "0"
+    gain = next(one.gain for one in run.guarded.tried if one.name == "regression")
+    assert run.evaluation.gain.mean == pytest.approx(gain.mean), "the table shows what was judged"
     assert logged.params["asked"] == "auto" and logged.params["policy"] == "regression"
     metrics = logged.metrics
     assert 0 < metrics["guard/regression_low"] < metrics["guard/regression"]
@@ -151,6 +154,12 @@ def test_a_band_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> N
     with mlflow_store.using(run.tracking_uri):
         model = mlflow.pyfunc.load_model(f"runs:/{run.run_id}/model")
         assert list(model.predict(np.array([[1.0]], dtype=np.float32))["arm"]) == ["small"]
+
+
+def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
+    run = train_run(separable(120), policy="regression", held_out=0.25)
+    assert run.evaluated_on == "validation" and run.evaluation["greedy"].queries == 30
+    assert run.guarded is not None and run.guarded.queries == 90
 
 
 def test_what_the_guard_refuses(place: Path) -> None:
