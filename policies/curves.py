@@ -47,7 +47,7 @@ def learning_curve(
 ) -> list[CurvePoint]:
     """The policy's cross-fitted gain when it learns from an eighth, a quarter, a half and all of
     the other folds' queries. Raises PolicyError where there are too few queries."""
-    rows = _enough(table)
+    rows = require_enough(table)
     folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
     fixed = by_group(rows.rewards[:, best_fixed_index(rows)], rows)
     points = []
@@ -66,7 +66,7 @@ def leave_one_task_out(
     """Task -> what a policy trained on all the other tasks gains there over the best fixed arm of
     those. Empty where there is a single task. Raises PolicyError where there are too few queries.
     """
-    rows = _enough(table)
+    rows = require_enough(table)
     first: dict[str, str] = {}
     for group, task in zip(rows.groups, rows.tasks, strict=True):
         first.setdefault(group, task)
@@ -84,7 +84,8 @@ def leave_one_task_out(
     return found
 
 
-def _enough(table: RewardTable) -> RewardTable:
+def require_enough(table: RewardTable) -> RewardTable:
+    """The table without gaps; raises PolicyError where it has too few queries for an estimate."""
     rows = usable(table).table
     queries = len(set(rows.groups))
     if queries < LEAST:

@@ -10,7 +10,7 @@ A query counts once, however many rows it has.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ from .crossfit import (
 )
 from .errors import PolicyError, unknown
 from .fitting import POLICIES, check_options, fit, options_of
-from .fixed import best_fixed_index, fit_best_fixed
+from .fixed import fit_best_fixed
 from .records import Fitted, Float64, RewardTable
 from .verdict import verdict
 
@@ -155,46 +155,22 @@ def guarded(
     """
     asked = candidates(policy, table, options)
     rows = usable(table)
-    judged = rows.table
-    skipped: dict[str, str] = {}
-    tried: list[Tried] = []
-    fixed = best = fit_best_fixed(table, validation, seed)
-    probs = {FIXED: best_fixed(judged, judged)}  # of each policy, [m, A]
-    saved, base_mean = FIXED, float("nan")
-    queries = len(set(judged.groups))
+    judged, queries = rows.table, len(set(rows.table.groups))
+    best = fit_best_fixed(table, validation, seed)
+    arm = str(best.policy.origin.options["arm"])
+    probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
+    tried, saved, base_mean = list[Tried](), FIXED, float("nan")
     if queries >= LEAST and len(judged.arms) > 1:
-        folds = folds_of(judged, seed)
-
-        base = by_group(judged.rewards[:, best_fixed_index(judged)], judged)  # [G]
-        base_mean = float(base.mean())
-        values: dict[str, Float64] = {}
-        for one in asked:
-            try:
-                chooser = learned(one.policy, seed, one.options)
-                probs[one.name] = cross_fit(judged, folds, chooser)
-                values[one.name] = by_group(earned(judged, probs[one.name]), judged)
-            except PolicyError as error:
-                if policy != AUTO:
-                    raise
-                skipped[one.name] = str(error)
-        counts = resampled(queries, seed)
-        leading: Float64 | None = None
-        for one in asked:
-            if one.name not in values:
-                continue
-            gain = gain_of(values[one.name] - base, counts, len(values))
-            percent = 100 * gain.mean / abs(base_mean) if base_mean else None
-            tried.append(Tried(one.name, one.policy, one.options, gain, percent))
-            if gain.sure and (
-                leading is None or gain_of(values[one.name] - leading, counts, len(values)).sure
-            ):
-                leading, saved = values[one.name], one.name
-        chosen = next((one for one in tried if one.name == saved), None)
-        if chosen is not None:
-            best = fit(chosen.policy, table, validation, seed, **chosen.options)
-    all_rows = np.zeros(table.rewards.shape)
-    all_rows[rows.kept] = probs[saved]
-    arm = str(fixed.policy.origin.options["arm"])
+        crossed, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
+        probs |= crossed
+        values = {name: by_group(earned(judged, each), judged) for name, each in probs.items()}
+        base_mean = float(values[FIXED].mean())
+        tried, saved = _selected([one for one in asked if one.name in crossed], values, seed)
+    for one in tried:
+        if one.name == saved:
+            best = fit(one.policy, table, validation, seed, **one.options)
+    every_row = np.zeros(table.rewards.shape)
+    every_row[rows.kept] = probs[saved]
     gains = {one.name: (one.gain, one.percent) for one in tried}
     return Guarded(
         fitted=best,
@@ -206,5 +182,44 @@ def guarded(
         queries=queries,
         left_out=rows.words(),
         verdict=verdict(saved, arm, gains, queries, len(judged.arms)),
-        probs=all_rows,
+        probs=every_row,
     )
+
+
+def _cross_fitted(
+    asked: Sequence[Candidate], judged: RewardTable, seed: int, strict: bool
+) -> tuple[dict[str, Float64], dict[str, str]]:
+    """Each candidate's cross-fitted distribution [m, A]; and which could not be trained, and why.
+
+    strict: raise what training raises.
+    """
+    folds = folds_of(judged, seed)
+    probs, skipped = dict[str, Float64](), dict[str, str]()
+    for one in asked:
+        try:
+            probs[one.name] = cross_fit(judged, folds, learned(one.policy, seed, one.options))
+        except PolicyError as error:
+            if strict:
+                raise
+            skipped[one.name] = str(error)
+    return probs, skipped
+
+
+def _selected(
+    asked: Sequence[Candidate], values: Mapping[str, Float64], seed: int
+) -> tuple[list[Tried], str]:
+    """Every candidate with its gain, and the name of the one to save.
+
+    asked: simplest first.
+    values: [G], what each, and the best fixed arm, earns on every query.
+    """
+    counts = resampled(len(values[FIXED]), seed)
+    base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
+    for one in asked:
+        gain = gain_of(values[one.name] - values[FIXED], counts, len(asked))
+        percent = 100 * gain.mean / abs(base) if base else None
+        tried.append(Tried(one.name, one.policy, one.options, gain, percent))
+        lead = gain_of(values[one.name] - values[saved], counts, len(asked))
+        if gain.sure and lead.sure:
+            saved = one.name
+    return tried, saved

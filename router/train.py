@@ -120,12 +120,13 @@ def train(
     from collect.dataset import read_manifest
     from collect.table import reward_table
     from policies import PolicyError
+    from policies.curves import require_enough
     from policies.guard import check_policy
     from policies.mlflow_store import shown
     from policies.reinforce import PAPER
     from policies.tracking import train_run
 
-    from .train_tables import further, run_json, run_tables
+    from .train_tables import further, remarks, run_json, run_tables
 
     chosen = _policy_options(options or [])
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
@@ -135,6 +136,8 @@ def train(
         policy, guard, chosen = "reinforce", False, PAPER | chosen
     check_policy(policy, chosen)  # a wrong name should show before the rewards are read
     table = reward_table(rewards, reward, alpha, embedder=embedder)
+    if curve or leave_task_out:
+        require_enough(table)
     arms = read_manifest(rewards).arms
     run = train_run(
         table,
@@ -165,8 +168,10 @@ def train(
     console = Console(width=None if sys.stdout.isatty() else PIPE)
     for made in run_tables(run, more, console.width):
         console.print(made)
+    for sentence in remarks(run):
+        typer.echo(sentence)
     typer.echo(
-        (f"{run.guarded.verdict}\n" if run.guarded else "") + f"Policy:     {run.folder}\n"
+        f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
         + (f"Registered: {run.registered}\n" if run.registered else "")
         + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"

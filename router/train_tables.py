@@ -50,8 +50,8 @@ def further(
         saved = [one for one in tried if one.name == run.guarded.saved]
         one = saved[0] if saved else max(tried, key=lambda one: one.gain.mean)
         policy, options, name = one.policy, one.options, one.name
-    elif policy == "auto":
-        policy = name = "best-fixed"  # too few queries: nothing was tried
+    elif policy == "auto":  # nothing could be tried
+        policy = name = "best-fixed"
     return Further(
         name,
         learning_curve(table, policy, options, seed) if curve else [],
@@ -136,6 +136,15 @@ def _left_out(more: Further, width: int) -> list[Table]:
     ]
     title = f"Gain over the best fixed arm on a task not trained on ({more.policy})"
     return tables(title, ["task", "queries", "gain", "bounds"], rows, width)
+
+
+def remarks(run: TrainedRun) -> list[str]:
+    """The guard's verdict, and what it left out."""
+    if run.guarded is None:
+        return []
+    skipped = [f"Not tried: {name}, as {why}" for name, why in run.guarded.skipped.items()]
+    note = [f"Note: {run.guarded.left_out}."] if run.guarded.left_out else []
+    return [run.guarded.verdict, *skipped, *note]
 
 
 def _between(gain: Gain) -> str:

@@ -169,6 +169,13 @@ def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
     origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
     assert (origin["name"], origin["options"]["baseline"]) == ("reinforce", "none")
     assert (origin["options"]["start"], origin["options"]["epochs"]) == ("random", 3)
+    few = tmp_path / "few"
+    sweep(FakeEngine(), make_queries(4, ("qa",)), few, SweepOptions(max_new_tokens=8))
+    said = run(app, "train", "--rewards", few, *common[3:5], *common[6:]).stdout
+    assert "Saved: the best fixed arm (small). 4 queries are too few to estimate" in said
+    assert "4 queries are too few for an estimate" in str(
+        run(app, "train", "--rewards", few, "--curve").exception
+    )
     for wrong, words in (
         (("--policy", "knn", "--paper"), "--paper is REINFORCE"),
         (("--no-guard",), "'auto' needs the guard"),
