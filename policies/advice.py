@@ -94,8 +94,8 @@ def _missing(facts: Facts) -> str:
         return f"For more, another arm is needed, since {why}."
     task, reward = facts.weakest
     return (
-        f"For more, another arm is needed, since {why}. Most is missing a drafter that is good at "
-        f"{task}: even the best arm of every query earns {reward:.3g} there."
+        f"For more, another arm is needed, since {why}. What is missing most is a drafter that is "
+        f"good at {task}: there even the best arm of every query earns only {reward:.3g}."
     )
 
 

@@ -108,7 +108,7 @@ def test_arms_that_are_alike_need_another_one() -> None:
     assert alike.advice[0].startswith(f"One arm is enough: {alike.best_fixed}.")
     assert "the arms are too alike" in alike.advice[1]
     assert (
-        "a drafter that is good at qa: even the best arm of every query earns 1.2"
+        "a drafter that is good at qa: there even the best arm of every query earns only 1.2"
         in (alike.advice[1])
     )
     ahead = headroom(table(x, base * [1.0, 1.5, 1.2]))
