@@ -7,12 +7,14 @@ come in where they are used.
 
 from __future__ import annotations
 
+from .bands import fit_bands
 from .base import BasePolicy
 from .errors import PolicyError
 from .evaluate import Evaluation, Value, report, value
 from .exact import fit_exact
 from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
+from .guard import Guarded, guarded
 from .knn import fit_knn
 from .loading import KINDS, load
 from .logistic import fit_logistic
@@ -38,6 +40,7 @@ __all__ = [
     "Evaluation",
     "Fit",
     "Fitted",
+    "Guarded",
     "Origin",
     "Policy",
     "PolicyError",
@@ -45,6 +48,7 @@ __all__ = [
     "Value",
     "check_compatible",
     "fit",
+    "fit_bands",
     "fit_best_fixed",
     "fit_exact",
     "fit_fixed",
@@ -54,6 +58,7 @@ __all__ = [
     "fit_reinforce",
     "fit_uniform",
     "fixed_policy",
+    "guarded",
     "load",
     "options_of",
     "report",

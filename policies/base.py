@@ -87,9 +87,18 @@ class BasePolicy(ABC):
 
 
 def origin_of(
-    name: str, table: RewardTable, seed: int, options: dict[str, Any], embedder: str | None = None
+    name: str,
+    table: RewardTable,
+    seed: int,
+    options: dict[str, Any],
+    embedder: str | None = None,
+    features: tuple[str, ...] = (),
 ) -> Origin:
-    """The origin of a policy fitted to this table; embedder=ANY for one that ignores queries."""
+    """The origin of a policy fitted to this table.
+
+    embedder: ANY for one that ignores queries.
+    features: what such a one reads of the request; others read all that the table has.
+    """
     return Origin(
         name=name,
         arms=tuple(table.arms),
@@ -100,7 +109,7 @@ def origin_of(
         arms_fingerprint=table.arms_fingerprint,
         seed=seed,
         options=json.loads(json.dumps(options)),  # as it will be read back: lists, not tuples
-        features=() if embedder else table.feature_names,
+        features=features if embedder else table.feature_names,
         machine=table.machine,
     )
 

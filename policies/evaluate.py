@@ -135,12 +135,17 @@ def report(
     table: RewardTable,
     train: RewardTable | None = None,
     *,
+    probs: Float64 | None = None,
     resamples: int = 1000,
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Evaluation:
-    """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train)."""
-    probs = aligned(policy, table)
+    """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train).
+
+    probs: [n, A], what the policy chooses on the table's rows, where it is known by other means
+        than asking it, such as by cross-fitting.
+    """
+    probs = aligned(policy, table) if probs is None else probs
     distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
     counts = _resample(len(table), resamples, seed)
     rows = [

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
 from decoders.plugins import watched
 
+from .bands import fit_bands
 from .errors import PolicyError, unknown
 from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
@@ -24,6 +26,7 @@ POLICIES: dict[str, Fit] = {
     "knn": fit_knn,
     "regression": fit_regression,
     "logistic": fit_logistic,
+    "bands": fit_bands,
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,
@@ -42,6 +45,17 @@ def options_of(name: str) -> dict[str, Any]:
     return found
 
 
+def check_options(name: str, options: Iterable[str]) -> None:
+    """Raise PolicyError for an unknown policy, and for an option that it does not take."""
+    known = options_of(name)
+    for option in options:
+        if option not in known:
+            raise PolicyError(
+                f"the policy {name!r} has no option {option!r}; it takes: "
+                f"{', '.join(known) or 'none'}"
+            )
+
+
 def _keywords(name: str) -> dict[str, Any]:
     parameters = inspect.signature(POLICIES[name]).parameters.values()
     return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
@@ -58,13 +72,7 @@ def fit(
 
     Raises PolicyError for an unknown name or option, and for tables that do not belong together.
     """
-    known = options_of(name)
-    for option in options:
-        if option not in known:
-            raise PolicyError(
-                f"the policy {name!r} has no option {option!r}; it takes: "
-                f"{', '.join(known) or 'none'}"
-            )
+    check_options(name, options)
     if validation is not None:
         ours = (table.arms, table.embedder, table.width, table.reward_name)
         theirs = (validation.arms, validation.embedder, validation.width)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from decoders import plugins
 
+from .bands import BandPolicy
 from .base import BasePolicy
 from .errors import PolicyError
 from .fixed import ConstantPolicy
@@ -15,7 +16,7 @@ from .network import NetworkPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {
-    cls.kind: cls for cls in (ConstantPolicy, NetworkPolicy, NeighbourPolicy)
+    cls.kind: cls for cls in (ConstantPolicy, BandPolicy, NetworkPolicy, NeighbourPolicy)
 }
 plugins.watched("policy kind", KINDS)
 REMOTE = ("runs:/", "models:/", "mlflow-artifacts:/")

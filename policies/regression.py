@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MODELS = ("ridge", "mlp")
-GRID = 10.0 ** np.arange(-2, 6)  # ridge strengths tried when none is given
+GRID = 10.0 ** np.arange(-2, 9)  # ridge strengths tried when none is given
 
 
 def fit_regression(
@@ -34,7 +34,7 @@ def fit_regression(
 
     model: "ridge" (closed form; only ridge, temperature and standardise matter) or "mlp" (the
         policy's MLP on squared error).
-    ridge: strength; None picks it by exact leave-one-out error.
+    ridge: strength; None picks it by exact leave-one-out error of the arms' differences.
     temperature: 0 puts all mass on the best prediction; above 0, in units of the reward, softens it
         so that sampling explores.
 
@@ -75,6 +75,11 @@ def _fit_ridge(
 def ridge_weights(x: Float64, y: Float64, ridge: float | None) -> tuple[Float64, float]:
     """([A, d] weights, strength) for centred x [n, d] and y [n, A], from one SVD.
 
+    Weights are shrunk and the arms' means are not, so that a strong ridge ends at the best fixed
+    arm. As the weights are linear in y, the predicted difference of two arms is what the same ridge
+    makes of their difference; a strength is therefore judged by its errors on differences, each
+    arm's reward less the mean over arms, which alone decide the choice.
+
     The leave-one-out residual of a linear smoother is (y - fit) / (1 - leverage), exactly; the
     1/n is the leverage of the mean that was taken off.
     """
@@ -86,7 +91,9 @@ def ridge_weights(x: Float64, y: Float64, ridge: float | None) -> tuple[Float64,
             shrink = s**2 / (s**2 + strength)
             residual = y - (u * shrink) @ projected
             leverage = (u**2 * shrink).sum(axis=1, keepdims=True) + 1 / len(x)
-            errors.append(float(np.square(residual / np.maximum(1 - leverage, 1e-9)).mean()))
+            left_out = residual / np.maximum(1 - leverage, 1e-9)  # [n, A]
+            differences = left_out - left_out.mean(axis=1, keepdims=True)
+            errors.append(float(np.square(differences).mean()))
         ridge = float(GRID[int(np.argmin(errors))])
     weights = vt.T @ ((s / (s**2 + ridge))[:, None] * projected)  # [d, A]
     return np.asarray(weights.T, dtype=np.float64), float(ridge)

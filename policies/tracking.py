@@ -16,15 +16,20 @@ from decoders.provenance import tags
 from .errors import PolicyError
 from .evaluate import Evaluation, report
 from .figures import all_figures
-from .fitting import fit, options_of
+from .fitting import fit
+from .guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .mlflow_store import one_line, shown, sqlite_path, using
 from .records import EpochStats, Fitted, Policy, RewardTable
+from .regret import Regret, regret
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 ENTRY = Path(__file__).with_name("pyfunc_entry.py")
 SERVED_WITH = ("mlflow", "numpy", "pandas", "safetensors")  # what the logged model needs
+
+
+HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,10 @@ class TrainedRun:
     folder: the policy on this disk.
     policy_uri: ``runs:/<id>/policy``.
     registered: ``models:/NAME@champion`` or None.
-    evaluated_on: "validation" or, without any, "train".
+    regret: on the same queries.
+    evaluated_on: "validation"; without any, "folds" where the guard judged, all queries by policies
+        that were trained without them; else "train".
+    guarded: what the guard compared; None where it was off, or where nothing is learnt.
     """
 
     run_id: str
@@ -45,17 +53,21 @@ class TrainedRun:
     registered: str | None
     fitted: Fitted
     evaluation: Evaluation
+    regret: Regret
     evaluated_on: str
+    guarded: Guarded | None
 
 
 def train_run(
     table: RewardTable,
     validation: RewardTable | None = None,
     *,
-    policy: str = "reinforce",
+    policy: str = AUTO,
     options: Mapping[str, Any] | None = None,
+    guard: bool = True,
+    plain: str | None = None,
     seed: int = 0,
-    held_out: float = 0.2,
+    held_out: float | None = None,
     out: str | Path | None = None,
     tracking_uri: str | None = None,
     experiment: str = "draftpick",
@@ -68,8 +80,13 @@ def train_run(
 
     The store is reached before any training time is spent.
 
-    validation: None holds out that share of every task (0 trains on all and evaluates on the
-        training table).
+    policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
+    guard: save the policy only where it surely beats the best fixed arm, and that arm otherwise
+        (see `guarded`). Policies that learn nothing are saved as they are.
+    plain: the arm that does not draft, to count the queries that the policy makes slower.
+    validation: None holds out that share of every task. Where held_out is None as well, a guarded
+        run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
+        evaluates on the training table.
     out: folder for the policy; None makes mlruns/policies/<run id>.
     register: model name in the registry; its new version gets the alias.
     params: more to record, such as the reward's alpha.
@@ -77,9 +94,13 @@ def train_run(
     Raises PolicyError for the user's mistakes, an unreachable store among them; a run that fails is
     marked FAILED, and a policy that was trained before the store broke is still in ``out``.
     """
-    options_of(policy)
+    check_policy(policy, options)  # wrong names should show before the store is reached
+    if policy == AUTO and not guard:
+        raise PolicyError("the policy 'auto' needs the guard; name a policy to train it unguarded")
+    guard = guard and policy not in CONSTANT
     if validation is None:
-        table, validation = table.split(held_out, seed)
+        share = HELD_OUT if held_out is None and not guard else held_out or 0.0
+        table, validation = table.split(share, seed)
     with using(tracking_uri) as uri:
         import mlflow
         from mlflow.exceptions import MlflowException
@@ -91,12 +112,23 @@ def train_run(
             with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
                 run_id = str(run.info.run_id)
                 mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
-                fitted = fit(policy, table, validation, seed, **dict(options or {}))
+                judged = None
+                if guard:
+                    judged = guarded(table, validation, seed, policy=policy, options=options)
+                    fitted = judged.fitted
+                else:
+                    fitted = fit(policy, table, validation, seed, **dict(options or {}))
                 target = Path(out) if out else Path("mlruns") / "policies" / run_id
                 folder = fitted.policy.save(target)
-                evaluation = report(fitted.policy, validation or table, table, seed=seed)
+                by_folds = judged is not None and validation is None
+                probs = judged.probs if judged is not None and by_folds else None
+                on = validation or table
+                evaluation = report(fitted.policy, on, table, probs=probs, seed=seed)
+                left = regret(fitted.policy, on, table, plain, probs)
+                asked = {"asked": policy, **(params or {})}
                 try:
-                    _log(client, run_id, fitted, evaluation, table, validation, params or {})
+                    _log(client, run_id, fitted, evaluation, table, validation, asked)
+                    _log_guard(judged, left)
                     registered = _log_model(client, fitted.policy, folder, table, register, alias)
                 except MlflowException as error:
                     raise PolicyError(
@@ -117,7 +149,9 @@ def train_run(
         registered=registered,
         fitted=fitted,
         evaluation=evaluation,
-        evaluated_on="train" if validation is None else "validation",
+        regret=left,
+        guarded=judged,
+        evaluated_on="validation" if validation else "folds" if by_folds else "train",
     )
 
 
@@ -183,6 +217,19 @@ def _log(
         mlflow.log_figure(figure, f"figures/{name}")
 
 
+def _log_guard(judged: Guarded | None, left: Regret) -> None:
+    """The verdict as a tag, the candidates' gains, and the regret."""
+    import mlflow
+
+    found = {f"regret/{k}": v for k, v in dataclasses.asdict(left).items() if v is not None}
+    if judged is not None:
+        mlflow.set_tag("draftpick.verdict", judged.verdict)
+        for one in judged.tried:
+            key = f"guard/{metric_name(one.name)}"
+            found |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
+    mlflow.log_metrics(found)
+
+
 def _log_input(table: RewardTable, context: str) -> None:
     import mlflow
     from mlflow.data.numpy_dataset import from_numpy
@@ -231,7 +278,7 @@ def _log_model(
     from .pyfunc import predictions
 
     mlflow.log_artifacts(str(folder), "policy")
-    example = table.inputs[:2].copy()
+    example = table.read_by(policy.origin)[:2].copy()
     info = mlflow.pyfunc.log_model(
         name="model",
         python_model=str(ENTRY),

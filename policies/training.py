@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -35,6 +35,8 @@ class Training:
     keep_best: end with the weights of the epoch whose greedy reward was highest, instead of the
         last epoch's, on a fifth of every task's training queries that is not trained on; the
         validation table is left for the report.
+    patience: with keep_best, stop once so many epochs have passed without a better one; 0 never
+        stops early.
     standardise: bring every input to mean 0 and deviation 1 over the training table (not in the
         paper: raw hidden states differ by orders of magnitude between inputs and saturate the first
         tanh).
@@ -47,6 +49,7 @@ class Training:
     hidden: int = 512
     standardise: bool = True
     keep_best: bool = False
+    patience: int = 0
     betas: ClassVar[tuple[float, float]] = (0.9, 0.99)
     eps: ClassVar[float] = 1e-8
 
@@ -56,6 +59,8 @@ class Training:
                 raise PolicyError(f"{name} must be at least 1, not {getattr(self, name)}")
         if not self.lr > 0 or self.weight_decay < 0:
             raise PolicyError("lr must be above 0 and weight_decay at least 0")
+        if self.patience < 0:
+            raise PolicyError(f"patience must be at least 0, not {self.patience}")
 
     def options(self) -> dict[str, Any]:
         """What a policy remembers of them."""
@@ -81,6 +86,7 @@ def train(
     loss: Loss,
     options: dict[str, Any],
     head: Head | None = None,
+    prior: Float64 | None = None,
 ) -> Fitted:
     """Fit the paper's MLP (3 linear layers, tanh) with AdamW on shuffled batches.
 
@@ -88,6 +94,8 @@ def train(
 
     options: recorded in the policy's origin.
     validation: measured after every epoch, and never chosen by.
+    prior: [A] outputs to start from, the same for every query; the last layer's weights then start
+        at 0, and keep_best may keep this start. None draws the last layer as the others.
 
     Raises PolicyError where training diverges, and where keep_best has too few queries to choose
     by.
@@ -103,6 +111,10 @@ def train(
     generator = torch.Generator().manual_seed(seed)
     widths = [table.width, training.hidden, training.hidden, len(table.arms)]
     weights = _initial(widths, generator)
+    if prior is not None:
+        with torch.no_grad():
+            weights[-2].zero_()
+            weights[-1].copy_(torch.tensor(prior))
     optimiser = torch.optim.AdamW(
         weights,
         training.lr,
@@ -120,8 +132,10 @@ def train(
         return NetworkPolicy(origin, layers, mean, std, head.kind, head.temperature)
 
     history: list[EpochStats] = []
-    best: tuple[float, NetworkPolicy] | None = None
     policy = snapshot()
+    best, best_epoch = (-math.inf, policy), 0
+    if prior is not None and choosing is not None:
+        best = (_greedy_mean(policy, choosing), policy)
     for epoch in range(1, training.epochs + 1):
         began, losses = time.perf_counter(), []
         order = torch.randperm(len(x), generator=generator)
@@ -137,9 +151,11 @@ def train(
         policy = snapshot()
         history.append(_stats(epoch, losses, policy, full, validation, choosing, began))
         score = history[-1].choosing_greedy
-        if score is not None and (best is None or score > best[0]):
-            best = (score, policy)
-    return Fitted(policy if best is None else best[1], history)
+        if score is not None and score > best[0]:
+            best, best_epoch = (score, policy), epoch
+        elif choosing is not None and training.patience and epoch - best_epoch >= training.patience:
+            break
+    return Fitted(policy if choosing is None else best[1], history)
 
 
 def _parts(
@@ -150,10 +166,13 @@ def _parts(
         return table, None
     usable = table.rows(np.flatnonzero(~np.isnan(table.rewards).all(axis=1)))
     kept, choosing = usable.split(CHOOSING_SHARE, seed)
+    if choosing is None:  # tasks of a query or two each: a fifth of all of them together
+        as_one = replace(usable, tasks=["all"] * len(usable))
+        kept, choosing = as_one.split(CHOOSING_SHARE, seed)
     if choosing is None:
         raise PolicyError(
             "keep_best chooses the epoch by a part of the training queries, and there are too few "
-            f"to part ({len(usable)}); collect at least 3 of a task, or leave keep_best out"
+            f"to part ({len(usable)}); collect at least 3, or train with keep_best=false"
         )
     return kept, choosing
 
@@ -201,9 +220,7 @@ def _stats(
         held_probs = policy.distribution(validation.inputs)
         held = _mean(held_probs, validation)
         held_greedy = _mean(greedy_probs(held_probs), validation)
-    chosen_by = None
-    if choosing is not None:
-        chosen_by = _mean(greedy_probs(policy.distribution(choosing.inputs)), choosing)
+    chosen_by = None if choosing is None else _greedy_mean(policy, choosing)
     return EpochStats(
         epoch=epoch,
         loss=float(np.mean(losses)),
@@ -216,6 +233,10 @@ def _stats(
         seconds=time.perf_counter() - began,
         choosing_greedy=chosen_by,
     )
+
+
+def _greedy_mean(policy: NetworkPolicy, table: RewardTable) -> float:
+    return _mean(greedy_probs(policy.distribution(table.inputs)), table)
 
 
 def _mean(probs: Float64, table: RewardTable) -> float:

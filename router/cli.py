@@ -18,7 +18,7 @@ from decoders import plugins
 from decoders.options import EngineOptions
 from decoders.records import Request
 
-from . import train
+from . import headroom, train
 from .options import Embedder, Limit, MaxNewTokens, Policy, Questions, Seed, Tasks, answer_request
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
@@ -32,6 +32,7 @@ Pick, for every query, the cheapest way to make a language model answer.
 \b
   draftpick generate "Why is the sky blue?"             answer through the arm a policy picks
   draftpick collect --out rewards                       what every arm does on every query
+  draftpick headroom rewards                            what picking could gain
   draftpick train --rewards rewards --out policy        learn which arm to pick
   draftpick specbench --limit 5 --out bench             measure it, arm against arm
   draftpick report bench                                one HTML page of it
@@ -253,6 +254,7 @@ def demo(
 collect_command.mount(app)
 theory_command.mount(app)
 tradeoff_command.mount(app)
+headroom.mount(app)
 train.mount(app)
 
 

@@ -41,7 +41,7 @@ def run_demo(
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]
     summary = ["collect", "--summary", rewards, "--reward", REWARD]
-    train = ["train", "--rewards", rewards, "--reward", REWARD, "--policy", "reinforce"]
+    train = ["train", "--rewards", rewards, "--reward", REWARD]
     try:
         _banner("1/5  collect: every arm answers the training queries")
         queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
@@ -49,12 +49,13 @@ def run_demo(
         _run(command, summary)
         collected = _save(out / "collected.json", _capture(command, [*summary, "--json"]))
 
-        _banner("2/5  train: REINFORCE learns which arm pays off for which query")
+        _banner("2/5  headroom and train: a policy is kept only where it surely pays")
+        _run(command, ["headroom", rewards, "--reward", REWARD])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
         history = _save(out / "history.json", _history(trained))
 
-        _banner("3/5  generate: the policy picks an arm for one prompt")
+        _banner("3/5  generate: what was saved picks an arm for one prompt")
         _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
 
         _banner("4/5  specbench: every arm and the routed choice on the test questions")
@@ -104,13 +105,17 @@ def _print_values(trained: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"Mean reward ({REWARD}) on the {trained['evaluated_on']} queries")
+    from .train_tables import JUDGED
+
+    table = Table(title=f"Mean reward ({REWARD}) on {JUDGED[trained['evaluated_on']]} queries")
     for heading in ("choice", "reward", "95% interval"):
         table.add_column(heading, justify="left" if heading == "choice" else "right")
     for name, found in trained["values"].items():
         low, high = found["ci95"]
         table.add_row(name, f"{found['mean']:.4f}", f"{low:.4f} to {high:.4f}")
     Console().print(table)
+    if trained["guard"] is not None:
+        print(trained["guard"]["verdict"])
 
 
 def _banner(title: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,23 +14,28 @@ from collect.options import AsJson
 
 from .options import Experiment, TrackingUri
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from policies.tracking import TrainedRun
-
 TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
 
 A policy reads each query's embedding and features of the request: its temperature, where the
 rewards were collected at several (`draftpick collect --temperatures 0,1`), the length of the
 prompt, how much the prompt repeats itself.
 
-Some queries are held out; the table at the end gives the mean reward on them of the policy and of
-what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such arm,
-the best arm for each task, and, out of reach, the best arm for every query (oracle). Everything
-about the run is kept in MLflow.
+A policy is saved only where it is surely better than always taking the best arm: its gain is
+measured on queries that it was not trained on (five folds), and unless the lower bound of the mean
+is above zero, the best fixed arm is saved instead, with a sentence that says so and how many
+queries would settle it. --policy auto, the default, compares several ways to learn.
+
+--paper trains as the paper does, and saves the result whatever it is worth: REINFORCE on the reward
+of the sampled arm alone, without a baseline, three epochs from a random start, the embedding its
+only input.
+
+The table at the end gives the mean reward of the policy, on queries that it was not trained on,
+and of what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such
+arm, the best arm for each task, and, out of reach, the best arm for every query (oracle).
+Everything about the run is kept in MLflow.
 
 \b
+  draftpick headroom rewards                       what there is to gain, before any training
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
@@ -50,8 +56,29 @@ def train(
     ],
     policy: Annotated[
         str,
-        typer.Option(help="How to learn: {policies.POLICIES}."),
-    ] = "reinforce",
+        typer.Option(help="How to learn: auto (several, guarded), {policies.POLICIES}."),
+    ] = "auto",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's REINFORCE as it stands, unguarded.")
+    ] = False,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Save the best fixed arm unless the policy is surely better; --no-guard saves the "
+            "policy that you name in any case.",
+        ),
+    ] = True,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="Also learn from an eighth, a quarter, a half of the queries."
+        ),
+    ] = False,
+    leave_task_out: Annotated[
+        bool,
+        typer.Option("--leave-task-out", help="Also judge on each task after training without it."),
+    ] = False,
     reward: Annotated[
         str,
         typer.Option(help="What to maximise: {collect.REWARDS}."),
@@ -92,8 +119,12 @@ def train(
         ),
     ] = "all",
     validation_share: Annotated[
-        float, typer.Option(help="Share of every task's queries held out to judge the policy.")
-    ] = 0.2,
+        float | None,
+        typer.Option(
+            help="Share of every task's queries held out to judge the policy. Default: 0 with the "
+            "guard, which judges by folds, else 0.2."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
@@ -115,14 +146,26 @@ def train(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    from collect.dataset import read_manifest
     from collect.options import names_in, temperatures_in
     from collect.table import read_rewards
-    from policies import options_of
+    from policies import PolicyError
+    from policies.curves import require_enough
+    from policies.guard import check_policy
+    from policies.mlflow_store import shown
+    from policies.reinforce import PAPER
     from policies.tracking import train_run
 
-    options_of(policy)  # an unknown policy should show before the rewards are read
+    from .train_tables import further, remarks, run_json, run_tables
+
     chosen = _policy_options(options or [])
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
+    if paper:
+        if policy not in ("auto", "reinforce"):
+            raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
+        policy, guard, chosen = "reinforce", False, PAPER | chosen
+        features = features or "none"
+    check_policy(policy, chosen)  # a wrong name should show before the rewards are read
     table, left_out = read_rewards(
         rewards,
         reward,
@@ -132,10 +175,15 @@ def train(
         features=[] if features == "none" else features and names_in(features),
         loops=loops,
     )
+    if curve or leave_task_out:
+        require_enough(table)
+    arms = read_manifest(rewards).arms
     run = train_run(
         table,
         policy=policy,
         options=chosen,
+        guard=guard,
+        plain=next((arm.name for arm in arms if arm.autoregressive), None),
         seed=seed,
         held_out=validation_share,
         out=out,
@@ -150,19 +198,27 @@ def train(
             "loops": loops,
         },
     )
+    more = further(table, run, policy, chosen, seed, curve, leave_task_out)
     if as_json:
-        typer.echo(json.dumps(_run_as_json(run) | {"features": list(table.feature_names)}))
+        found = run_json(run, more) | {"features": list(table.feature_names)}
+        typer.echo(json.dumps(found))
         return
     from rich.console import Console
 
-    Console().print(_value_table(run))
+    from decoders.terminal import PIPE
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    for made in run_tables(run, more, console.width):
+        console.print(made)
+    for sentence in remarks(run):
+        typer.echo(sentence)
     typer.echo(
         f"Reads:      {', '.join(['the query', *table.feature_names])}\n"
         + (f"Left out:   {left_out}\n" if str(left_out) else "")
         + f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
         + (f"Registered: {run.registered}\n" if run.registered else "")
-        + f"Look:       mlflow ui --backend-store-uri {_shown(run.tracking_uri)}\n"
+        + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
         f'Use:        draftpick generate "..." --policy {run.folder}'
     )
 
@@ -181,48 +237,3 @@ def _policy_options(pairs: list[str]) -> dict[str, Any]:
         except ValueError:
             found[name] = value
     return found
-
-
-def _value_table(run: TrainedRun) -> Table:
-    """The policy's rows and the reference rows, with bootstrap intervals."""
-    from rich.table import Table
-
-    judged = "held-out" if run.evaluated_on == "validation" else "training"
-    table = Table(title=f"Mean reward on the {judged} queries, with its 95 % interval")
-    for name in ("choice", "reward", "interval", "queries"):
-        table.add_column(name, justify="left" if name == "choice" else "right")
-    evaluation = run.evaluation
-    for row in [*evaluation.rows, evaluation.gain]:
-        name = {
-            "greedy": "policy (greedy)",
-            "dynamic": "policy (sampled)",
-            "best-fixed": f"best fixed ({evaluation.best_fixed})",
-        }.get(row.name, row.name)
-        if row is evaluation.gain:
-            table.add_section()
-            name = "policy - best fixed"
-        style = "bold green" if row.name == "greedy" else None
-        interval = f"{row.low:.4f} .. {row.high:.4f}"
-        table.add_row(name, f"{row.mean:.4f}", interval, str(row.queries), style=style)
-    return table
-
-
-def _run_as_json(run: TrainedRun) -> dict[str, Any]:
-    rows = [*run.evaluation.rows, run.evaluation.gain]
-    return {
-        "run_id": run.run_id,
-        "experiment": run.experiment,
-        "tracking_uri": _shown(run.tracking_uri),
-        "policy": str(run.folder),
-        "policy_uri": run.policy_uri,
-        "registered": run.registered,
-        "evaluated_on": run.evaluated_on,
-        "best_fixed": run.evaluation.best_fixed,
-        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
-    }
-
-
-def _shown(uri: str) -> str:
-    from policies.mlflow_store import shown
-
-    return shown(uri)

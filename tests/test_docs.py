@@ -118,13 +118,14 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
     from collect.rewards import REWARDS
     from decoders.arms import load_arms
     from policies import POLICIES, options_of
+    from policies.guard import AUTO
 
     if values.get("arm") and values["config"] is None:
         assert values["arm"] in load_arms()
     if "reward" in values:
         assert values["reward"] in REWARDS
     if command == "train":
-        assert values["policy"] in POLICIES
+        assert values["policy"] in (AUTO, *POLICIES)
         for pair in values["options"] or ():
             assert pair.partition("=")[0] in options_of(values["policy"])
     if command == "align" and values["tasks"]:

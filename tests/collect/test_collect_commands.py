@@ -17,7 +17,7 @@ from collect.batch import SweepOptions
 from decoders.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
-from router import train
+from router import headroom, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +26,7 @@ ROOT = Path(__file__).parents[2]
 def app() -> typer.Typer:
     app = typer.Typer()
     commands.mount(app)
+    headroom.mount(app)
     train.mount(app)
     return app
 
@@ -180,6 +181,72 @@ def test_temperatures_from_the_command_line(
     ):
         caught = run(app, *wrong).exception
         assert isinstance(caught, DraftpickError) and says in str(caught)
+
+
+def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
+    app: typer.Typer, tmp_path: Path
+) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance", "--json"]
+    common += ["--out", tmp_path / "policy", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    guarded = json.loads(run(app, *common).stdout)
+    assert guarded["guard"]["saved"] == "best-fixed"
+    assert guarded["guard"]["verdict"].startswith("Saved: the best fixed arm (small). No policy")
+    assert [one["name"] for one in guarded["guard"]["tried"]] == [
+        "regression", "knn", "logistic", "reinforce",
+    ]  # fmt: skip
+    assert guarded["regret"]["worse_than_plain"] == 0.0
+    named = [*common, "--policy", "knn", "--no-guard", "--curve", "--leave-task-out"]
+    unguarded = json.loads(run(app, *named).stdout)
+    assert unguarded["guard"] is None
+    assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["name"] == "knn"
+    assert [point["queries"] for point in unguarded["curve"]] == [6, 12, 24, 48]
+    assert set(unguarded["task_left_out"]) == {"qa", "math"}
+    shown = run(app, *[word for word in common if word != "--json"], "--paper").stdout
+    assert "Saved:" not in shown and "oracle - policy (regret)" in shown
+    origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
+    assert (origin["name"], origin["options"]["baseline"]) == ("reinforce", "none")
+    assert (origin["options"]["start"], origin["options"]["epochs"]) == ("random", 3)
+    few = tmp_path / "few"
+    sweep(FakeEngine(), make_queries(4, ("qa",)), few, SweepOptions(max_new_tokens=8))
+    said = run(app, "train", "--rewards", few, *common[3:5], *common[6:]).stdout
+    assert "Saved: the best fixed arm (small). 4 queries are too few to estimate" in said
+    assert "4 queries are too few for an estimate" in str(
+        run(app, "train", "--rewards", few, "--curve").exception
+    )
+    for wrong, words in (
+        (("--policy", "knn", "--paper"), "--paper is REINFORCE"),
+        (("--no-guard",), "'auto' needs the guard"),
+        (("--epochs", "3"), "'auto' takes no options (epochs)"),
+    ):
+        assert words in str(run(app, *common, *wrong).exception)
+
+
+def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["headroom", rewards, "--reward", "acceptance"]
+    result = run(app, *common, "--out", tmp_path / "h.png")
+    assert result.exit_code == 0, (result.output, result.exception)
+    for words in (
+        "best fixed (small)",
+        "oracle",
+        "Where the gap lies",
+        "One arm is enough: small.",
+    ):
+        assert words in result.stdout
+    assert (tmp_path / "h.png").read_bytes().startswith(b"\x89PNG")
+    found = json.loads(run(app, *common, "--json").stdout)
+    assert found["best_fixed"] == "small" and found["queries"] == 60
+    assert found["choices"][0]["gain"]["mean"] == 0.0
+    for wrong, words in (
+        (["headroom", tmp_path / "none"], "holds no collected rewards"),
+        ([*common, "--by", "load"], "unknown feature 'load'"),
+        ([*common, "--out", tmp_path / "h.txt"], "takes a .png, .svg or .pdf file, not h.txt"),
+        (["headroom", rewards, "--reward", "measured"], "needs measured times"),
+    ):
+        assert words in str(run(app, *wrong).exception)
 
 
 def test_importing_the_commands_is_light() -> None:

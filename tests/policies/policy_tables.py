@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from policies import RewardTable
@@ -43,12 +45,19 @@ def tiny(seed: int = 0, failures: bool = False) -> RewardTable:
     return table(rng.normal(size=(12, 5)).astype(np.float32), rewards)
 
 
+def with_features(data: RewardTable, **columns: np.ndarray) -> RewardTable:
+    """The same table, whose rows also have these features."""
+    features = np.stack(list(columns.values()), axis=1).astype(np.float32)
+    return replace(data, features=features, feature_names=tuple(columns))
+
+
 OPTIONS: dict[str, dict[str, object]] = {
-    "reinforce": {"hidden": 8, "epochs": 2},
+    "reinforce": {"hidden": 8, "epochs": 2, "keep_best": False},
     "exact": {"hidden": 8, "epochs": 2},
     "knn": {"k": 3},
     "regression": {},
     "logistic": {},
+    "bands": {},
     "best-fixed": {},
     "fixed": {"arm": "small"},
     "uniform": {},

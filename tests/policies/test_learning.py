@@ -11,7 +11,7 @@ from policy_tables import separable, table
 
 import policies
 from policies.exact import exact_loss
-from policies.reinforce import reinforce_loss
+from policies.reinforce import PAPER, reinforce_loss
 from policies.training import CHOOSING_SHARE, entropy
 
 LEARNERS = {
@@ -36,7 +36,7 @@ def test_beats_the_best_fixed_arm_and_nears_the_oracle(name: str) -> None:
 def test_the_paper_settings_learn_too() -> None:
     """Three epochs, no baseline, width 512: better than uniform after a handful of steps."""
     train, test = separable(2048, seed=0), separable(256, seed=1)
-    fitted = policies.fit("reinforce", train, test, 0)
+    fitted = policies.fit("reinforce", train, test, 0, **PAPER)
     report = policies.report(fitted.policy, test, train, resamples=200)
     assert report["greedy"].low > report["best-fixed"].high
     assert [row.epoch for row in fitted.history] == [1, 2, 3]
@@ -51,7 +51,9 @@ def test_the_paper_settings_learn_too() -> None:
 def test_nothing_to_choose_keeps_the_entropy_high(name: str) -> None:
     x = np.random.default_rng(0).normal(size=(256, 6)).astype(np.float32)
     same = table(x, np.full((256, 3), 0.5))
-    options = {"epochs": 3, "hidden": 32} | ({"baseline": "mean"} if name == "reinforce" else {})
+    options = {"epochs": 3, "hidden": 32}
+    if name == "reinforce":
+        options |= PAPER | {"baseline": "mean"}
     fitted = policies.fit(name, same, None, 0, **options)
     assert fitted.history[-1].entropy == pytest.approx(math.log(3), abs=0.1)
     held = policies.fit(name, same, None, 0, **options, entropy_bonus=1.0)
@@ -70,11 +72,24 @@ def test_reinforce_gradient_is_the_exact_one_on_average() -> None:
 
     truth = gradient(lambda x: exact_loss(x, rewards, 0.1))
     many_logits, many = logits.repeat(40_000, 1), rewards.repeat(40_000, 1)
-    for baseline in ("none", "mean"):
+    for baseline in ("none", "mean", "exact"):
         leaf = many_logits.clone().requires_grad_()
         reinforce_loss(leaf, many, generator, 0.1, baseline).backward()
         estimate = leaf.grad.view(40_000, 6, 3).sum(0)
         assert (estimate - truth).abs().max() < 3e-3
+
+
+def test_reinforce_starts_at_the_best_fixed_arm_and_keeps_it_where_nothing_is_better() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 6)).astype(np.float32)
+    noise = table(x, rng.normal([0.0, 0.3, 0.0], 0.1, size=(200, 3)))
+    fitted = policies.fit("reinforce", noise, None, 0, hidden=32)
+    assert (fitted.policy.distribution(rng.normal(size=(50, 6))).argmax(axis=1) == 1).all()
+    assert len(fitted.history) < 30, "it stops once no epoch is better"
+    still = policies.fit("reinforce", noise, None, 0, hidden=32, epochs=1, lr=1e-9).policy
+    np.testing.assert_allclose(
+        still.distribution(x), np.tile([0.25, 0.5, 0.25], (200, 1)), rtol=1e-5
+    )
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -115,8 +130,10 @@ def test_keep_best_returns_the_best_epoch() -> None:
     _, choosing = train.split(CHOOSING_SHARE, 0)
     found = policies.value(fitted.policy, choosing, greedy=True, resamples=1).mean
     assert found == pytest.approx(best)
-    few = train.rows([0, 1, 2, 3])  # two of each task
-    with pytest.raises(policies.PolicyError, match=r"too few to part \(4\)"):
+    each = train.rows([0, 1, 2, 3])  # two of each task: the fifth is of all together
+    assert policies.fit("exact", each, None, 0, epochs=1, hidden=4, keep_best=True).history
+    few = train.rows([0, 1])
+    with pytest.raises(policies.PolicyError, match=r"too few to part \(2\)"):
         policies.fit("exact", few, None, 0, epochs=1, hidden=4, keep_best=True)
 
 
@@ -145,6 +162,17 @@ def test_keep_best_promises_nothing_where_there_is_nothing_to_gain() -> None:
         gains.append(policies.report(fitted.policy, held, train, resamples=1).gain.mean)
     standard_error = np.std(gains, ddof=1) / np.sqrt(len(gains))
     assert abs(np.mean(gains)) < 2 * standard_error, (np.mean(gains), standard_error)
+
+
+def test_ridge_shrinks_to_the_best_fixed_arm() -> None:
+    """Common noise of a query moves all its arms alike: it says nothing about the choice, and must
+    not choose the strength."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 20)).astype(np.float32)
+    rewards = 5 * x[:, :1] + rng.normal(size=(300, 3)) * 0.5 + [0.0, 0.1, 0.0]
+    policy = policies.fit("regression", table(x, rewards)).policy
+    fresh = rng.normal(size=(200, 20)).astype(np.float32)
+    assert (policy.distribution(fresh).argmax(axis=1) == 1).all()
 
 
 def test_ridge_matches_scikit_learn() -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from policy_tables import separable, tiny
+from policy_tables import separable, table, tiny, with_features
 
 import policies
-from policies import PolicyError, tracking
+from policies import PolicyError, mlflow_store, tracking
 from policies.mlflow_store import default_uri, shown
 from policies.tracking import TrainedRun, train_run
 
@@ -32,7 +32,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def run(place: Path) -> TrainedRun:
     options = {"epochs": 2, "hidden": 8}
-    return train_run(separable(80), options=options, register="router-test", params={"alpha": 0.5})
+    return train_run(
+        separable(80),
+        policy="reinforce",
+        options=options,
+        guard=False,
+        register="router-test",
+        params={"alpha": 0.5},
+    )
 
 
 def test_the_default_store_is_beside_you(place: Path, run: TrainedRun) -> None:
@@ -105,11 +112,63 @@ def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_second_run_takes_the_alias(run: TrainedRun) -> None:
-    again = train_run(tiny(), policy="knn", options={"k": 2}, held_out=0, register="router-test")
+    again = train_run(
+        tiny(), policy="knn", options={"k": 2}, guard=False, held_out=0, register="router-test"
+    )
     assert again.evaluated_on == "train"
     policy = policies.load("models:/router-test@champion")
     assert policy.name == "knn"
     assert again.fitted.history == []
+
+
+def test_the_guard_is_on_record(place: Path) -> None:
+    import mlflow
+
+    run = train_run(separable(120), plain="autoregressive", seed=1)
+    assert run.guarded is not None and run.guarded.saved == "regression"
+    logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
+    assert logged.tags["draftpick.verdict"] == run.guarded.verdict
+    assert run.evaluated_on == "folds" and logged.params["validation_queries"] == "0"
+    gain = next(one.gain for one in run.guarded.tried if one.name == "regression")
+    assert run.evaluation.gain.mean == pytest.approx(gain.mean), "the table shows what was judged"
+    assert logged.params["asked"] == "auto" and logged.params["policy"] == "regression"
+    metrics = logged.metrics
+    assert 0 < metrics["guard/regression_low"] < metrics["guard/regression"]
+    assert metrics["regret/mean"] == run.regret.mean < 0.2
+    assert metrics["regret/worse_than_plain"] == run.regret.worse_than_plain
+    assert set(metrics) >= {"guard/knn", "guard/logistic", "guard/reinforce", "regret/gap_closed"}
+
+
+def test_a_band_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> None:
+    import mlflow
+
+    temperature = np.arange(60) % 3 / 2
+    rewards = separable(60).rewards.copy()
+    rewards[:, 1] += np.where(temperature > 0.7, 1, -1)
+    data = table(separable(60).embeddings, rewards)
+    data = with_features(data, temperature=temperature, length=np.arange(60.0))
+    run = train_run(data, policy="bands", held_out=0)
+    assert run.guarded is not None and run.guarded.saved == "bands of temperature"
+    answer = policies.load(run.policy_uri, run.tracking_uri).choose(np.array([1.0]))
+    assert answer.arm == "small"
+    with mlflow_store.using(run.tracking_uri):
+        model = mlflow.pyfunc.load_model(f"runs:/{run.run_id}/model")
+        assert list(model.predict(np.array([[1.0]], dtype=np.float32))["arm"]) == ["small"]
+
+
+def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
+    run = train_run(separable(120), policy="regression", held_out=0.25)
+    assert run.evaluated_on == "validation" and run.evaluation["greedy"].queries == 30
+    assert run.guarded is not None and run.guarded.queries == 90
+
+
+def test_what_the_guard_refuses(place: Path) -> None:
+    with pytest.raises(PolicyError, match="'auto' needs the guard"):
+        train_run(tiny(), guard=False)
+    with pytest.raises(PolicyError, match=r"'auto' takes no options \(k\)"):
+        train_run(tiny(), options={"k": 3})
+    with pytest.raises(PolicyError, match="has no option 'epochs'"):
+        train_run(tiny(), policy="knn", options={"epochs": 3})
 
 
 @pytest.mark.parametrize("uri", ["models:/nope@champion", "runs:/abc/policy"])

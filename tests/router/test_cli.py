@@ -325,6 +325,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "report",
         "demo",
         "collect",
+        "headroom",
         "train",
         "theory",
         "tradeoff",
@@ -334,7 +335,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["generate", "specbench", "arms", "models", "report", "demo", "theory", "tradeoff"],
+    ["generate", "specbench", "arms", "models", "report", "demo", "headroom", "theory", "tradeoff"],
 )
 def test_every_command_has_help(command: str) -> None:
     found = CliRunner().invoke(cli.app, [command, "--help"])
@@ -348,6 +349,7 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     trained = {
         "run_id": "r1", "tracking_uri": "sqlite:///mlruns/mlflow.db", "evaluated_on": "validation",
         "values": {"greedy": {"mean": 1.5, "ci95": [1.4, 1.6]}},
+        "guard": {"verdict": "Saved: the best fixed arm (hybrid)."},
     }  # fmt: skip
 
     def command(arguments: list[str]) -> int:
@@ -359,10 +361,12 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     monkeypatch.setattr(demo, "_history", lambda found: [{"epoch": 1, "run": found["run_id"]}])
     stop_at = ""
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0
-    assert list(dict.fromkeys(ran)) == ["collect", "train", "generate", "specbench", "report"]
+    stages = ["collect", "headroom", "train", "generate", "specbench", "report"]
+    assert list(dict.fromkeys(ran)) == stages
     shown = capsys.readouterr().out
     assert "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db" in shown
     assert "1.5000" in shown and "report.html" in shown
+    assert "Saved: the best fixed arm (hybrid)." in shown
     assert json.loads((tmp_path / "history.json").read_text()) == [{"epoch": 1, "run": "r1"}]
     ran.clear()
     stop_at = "train"

@@ -8,13 +8,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 from router_fakes import FakeEngine, FakePolicy
 from toy_engine import ToyEngine
 
 from decoders.records import Request
+from policies import RewardTable
+from policies.headroom import headroom
+from policies.tracking import train_run
 from router.arms_view import arms_table
+from router.headroom import headroom_tables
 from router.kinds_view import kinds_json, kinds_table
 from router.models_view import models_json, models_tables
 from router.route import Router
@@ -26,6 +31,7 @@ from router.theory.inputs import DrafterFigures
 from router.tradeoff import markdown as tradeoff_markdown
 from router.tradeoff.run import tradeoff
 from router.tradeoff.sweep import load_sweep
+from router.train_tables import further, run_tables
 
 FIGURE = re.compile(r"\d")
 
@@ -126,3 +132,53 @@ def test_theory(verify: tuple[float, ...] | None) -> None:
         for row in drafter["over_k"]:
             whole(text, [f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x"])
     assert f"{found['horizontal']['speedup']:.2f}x" in text and "…" not in text
+
+
+def large_table() -> RewardTable:
+    """Names and figures as wide as they get."""
+    rng = np.random.default_rng(0)
+    arms = ["autoregressive", "max-gram-adaptive", "draft-general-long", "recurrent"]
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    rewards = 300 + 20 * rng.normal(size=(120, 4))
+    rewards[:, 1] += 300 * (x[:, 0] > 0)
+    return RewardTable(
+        query_ids=[f"q{i}" for i in range(120)],
+        tasks=[("summarization", "translation")[i % 2] for i in range(120)],
+        embeddings=x,
+        arms=arms,
+        rewards=rewards,
+        reward_name="measured@1",
+        embedder="e",
+        arms_fingerprint="f",
+        features=np.stack([np.arange(120) % 3 / 2, np.exp(x[:, 1])], axis=1),
+        feature_names=("temperature", "log-prompt-length"),
+    )
+
+
+def test_headroom() -> None:
+    found = headroom(large_table())
+    text = at_eighty(*headroom_tables(found, 80))
+    for one in found.choices:
+        whole(text, [f"{one.mean:.4f}", f"{one.low:.4f} .. {one.high:.4f}"])
+    for part in found.parts:
+        whole(text, [part.name, part.arm, f"{part.fixed:.4f}", f"{part.oracle:.4f}"])
+    assert "…" not in text
+
+
+def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = large_table()
+    run = train_run(data, policy="regression", plain="autoregressive", held_out=0)
+    more = further(data, run, "regression", {}, 0, curve=True, leave_task_out=True)
+    text = at_eighty(*run_tables(run, more, 80))
+    for row in run.evaluation.rows:
+        whole(text, [f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"])
+    assert run.guarded is not None
+    for gain in (
+        *(one.gain for one in run.guarded.tried),
+        *(point.gain for point in more.curve),
+        *more.left_out.values(),
+    ):
+        whole(text, [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"])
+    whole(text, ["gap to the oracle closed", "worse than plain decoding", "bands of temperature"])
+    assert "…" not in text

@@ -1,0 +1,140 @@
+"""The best arm for each band of one feature of the request, such as its temperature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .base import BasePolicy, as_rows, from_rewards, origin_of
+from .errors import PolicyError, unknown
+from .records import ANY, Fitted, Float64, Origin, RewardTable
+
+MOST = 8  # distinct values of a feature that have a band each
+
+
+@dataclass(frozen=True)
+class Bands:
+    """Intervals of a number: band i has edges[i - 1] <= x < edges[i]; the outer ones are open.
+
+    values: of each band, where it stands for a single value that was seen; else empty.
+    """
+
+    edges: tuple[float, ...]
+    values: tuple[float, ...] = ()
+
+    def of(self, x: NDArray[Any]) -> NDArray[np.intp]:
+        """[n] -> [n], each number's band."""
+        return np.asarray(np.searchsorted(np.array(self.edges), x, side="right"), dtype=np.intp)
+
+    def names(self) -> list[str]:
+        """A band's value, or its limits in words."""
+        if self.values:
+            return [f"{value:g}" for value in self.values]
+        if not self.edges:
+            return ["all"]
+        between = zip(self.edges, self.edges[1:], strict=False)
+        inner = [f"{low:g} to {high:g}" for low, high in between]
+        return [f"below {self.edges[0]:g}", *inner, f"from {self.edges[-1]:g}"]
+
+
+def bands_of(x: NDArray[Any], most: int) -> Bands:
+    """A band for each distinct value where there are `most` at most, parted half-way between them;
+    else four bands with about as many numbers in each."""
+    seen = np.unique(np.asarray(x, dtype=np.float64))
+    if len(seen) <= most:
+        edges = (seen[:-1] + seen[1:]) / 2
+        # float32 values written as they were given: 0.7, not 0.69999999
+        values = tuple(float(f"{value:.6g}") for value in seen)
+        return Bands(tuple(float(edge) for edge in edges), values)
+    cuts = np.unique(np.quantile(np.asarray(x, dtype=np.float64), [0.25, 0.5, 0.75]))
+    return Bands(tuple(float(cut) for cut in cuts if cut > seen[0]))
+
+
+def parting_features(table: RewardTable) -> list[str]:
+    """The features that part the table's rows into bands, temperature first.
+
+    Of two that part them alike, such as temperature and greedy where there are two temperatures,
+    the first is taken.
+    """
+    names = sorted(table.feature_names, key=lambda name: name != "temperature")
+    found: dict[bytes, str] = {}
+    for name in names:
+        x = table.features[:, table.feature_names.index(name)]
+        _, first, band = np.unique(bands_of(x, MOST).of(x), return_index=True, return_inverse=True)
+        if len(first) > 1:
+            found.setdefault(first[band].tobytes(), name)  # each row's first companion
+    return list(found.values())
+
+
+class BandPolicy(BasePolicy):
+    """Reads one feature, and nothing of the query; takes the arm that is best in its band.
+
+    edges: [b - 1], ascending, as in `Bands`.
+    rewards: [b, A], what an arm is expected to earn in each band.
+    """
+
+    kind = "bands"
+
+    def __init__(self, origin: Origin, edges: Float64, rewards: Float64) -> None:
+        super().__init__(origin)
+        edges, rewards = np.asarray(edges, np.float64), np.asarray(rewards, np.float64)
+        if len(origin.features) != 1 or origin.dimension:
+            raise PolicyError("a band policy reads exactly one feature")
+        if edges.ndim != 1 or rewards.shape != (len(edges) + 1, len(origin.arms)):
+            raise PolicyError("a band policy needs one row of rewards for each band")
+        if not np.isfinite(rewards).all() or (np.diff(edges) <= 0).any():
+            raise PolicyError("a band policy's edges ascend, and its rewards are numbers")
+        self._edges, self._rewards = edges, rewards
+
+    def scores(self, x: Any) -> Float64:
+        rows = as_rows(x, self.origin.width)  # [n, 1]
+        return self._rewards[Bands(tuple(self._edges)).of(rows[:, 0])]
+
+    def probabilities(self, scores: Float64) -> Float64:
+        return from_rewards(scores, temperature=0.0)
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {"edges": self._edges, "rewards": self._rewards}
+
+    @classmethod
+    def rebuild(
+        cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
+    ) -> BandPolicy:
+        return cls(origin, arrays["edges"], arrays["rewards"])
+
+
+def fit_bands(
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    seed: int = 0,
+    *,
+    feature: str = "temperature",
+    most: int = MOST,
+    prior: float = 10.0,
+) -> Fitted:
+    """The best arm for each band of one feature, shrunk towards the best fixed arm.
+
+    feature: which of the table's.
+    most: so many distinct values have a band each; above that there are four bands.
+    prior: so many queries at the means of the whole table are added to every band's own, so that a
+        band of few queries takes the best fixed arm.
+
+    Raises PolicyError for a feature that the table lacks and for an option out of range.
+    """
+    if feature not in table.feature_names:
+        raise unknown("feature", feature, table.feature_names)
+    if most < 1 or prior < 0:
+        raise PolicyError("most must be at least 1 and prior at least 0")
+    seen = table.filled()
+    x = seen.features[:, seen.feature_names.index(feature)]
+    bands = bands_of(x, most)
+    member = np.eye(len(bands.edges) + 1)[bands.of(x)]  # [n, b]
+    overall, counts = seen.rewards.mean(axis=0), member.sum(axis=0)[:, None]
+    rewards = (member.T @ seen.rewards + prior * overall) / np.maximum(counts + prior, 1e-12)
+    rewards = np.where(counts + prior > 0, rewards, overall)
+    options = {"feature": feature, "most": most, "prior": prior}
+    origin = origin_of("bands", table, seed, options, embedder=ANY, features=(feature,))
+    return Fitted(BandPolicy(origin, np.array(bands.edges), rewards), [])

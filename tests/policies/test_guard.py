@@ -1,0 +1,367 @@
+"""The guard: noise is never mistaken for a gain, and a gain is kept with honest bounds."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from policy_tables import ARMS, separable, table, tiny, with_features
+from scipy.stats import binom
+
+import policies
+from policies import PolicyError, RewardTable, guarded
+from policies.bands import bands_of
+from policies.bounds import CONFIDENCE, gain_of, resampled
+from policies.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
+from policies.curves import learning_curve, leave_one_task_out
+from policies.guard import LEARNERS, candidates
+from policies.regret import regret
+from policies.verdict import verdict
+
+SEEDS = 120
+
+
+def noise(seed: int, kind: str, n: int = 60) -> RewardTable:
+    """Rewards that neither the embedding nor the feature says anything of."""
+    rng = np.random.default_rng(seed)
+    drawn = {
+        "normal": rng.normal(size=(n, 3)),
+        "skewed": rng.lognormal(0.0, 1.0, size=(n, 3)),
+        "one arm ahead": rng.normal([0.0, 0.3, 0.0], size=(n, 3)),
+    }[kind]
+    plain = table(rng.normal(size=(n, 4)).astype(np.float32), drawn)
+    return with_features(plain, temperature=rng.choice([0.0, 0.7, 1.0], size=n))
+
+
+def banded(n: int = 120, seed: int = 0) -> RewardTable:
+    """`ngram` is best at temperature 0, `small` above; the embedding says nothing."""
+    rng = np.random.default_rng(seed)
+    temperature = np.arange(n) % 3 / 2
+    rewards = rng.normal(scale=0.3, size=(n, 3)) + 1
+    rewards[:, 1] += np.where(temperature > 0, 0.3, -0.3)
+    rewards[:, 2] += np.where(temperature > 0, -0.3, 0.3)
+    plain = table(rng.normal(size=(n, 4)).astype(np.float32), rewards)
+    return with_features(plain, temperature=temperature, words=rng.integers(5, 500, size=n))
+
+
+@pytest.mark.parametrize("kind", ["normal", "skewed", "one arm ahead"])
+@pytest.mark.parametrize("policy", ["knn", pytest.param("logistic", marks=pytest.mark.slow)])
+def test_noise_is_left_to_the_best_fixed_arm(kind: str, policy: str) -> None:
+    """At most 5 % of tables are mistaken; the tolerance is that count's own binomial spread."""
+    kept = sum(
+        guarded(noise(seed, kind), seed=seed, policy=policy).saved == "best-fixed"
+        for seed in range(SEEDS)
+    )
+    assert kept >= binom.ppf(0.001, SEEDS, CONFIDENCE), kept
+
+
+@pytest.mark.slow
+def test_noise_is_left_to_the_best_fixed_arm_by_all_candidates_together() -> None:
+    kept = sum(
+        guarded(noise(seed, "normal", n=40), seed=seed).saved == "best-fixed" for seed in range(40)
+    )
+    assert kept >= binom.ppf(0.001, 40, CONFIDENCE), kept
+
+
+def test_a_learner_with_something_to_learn_is_saved_and_keeps_its_promise() -> None:
+    """Between its bounds lies what a policy of as many queries as it was judged with, four fifths,
+    gains on fresh ones; the policy that is saved has learnt from all of them and gains more."""
+    inside = 0
+    for seed in range(20):
+        train, fresh = separable(160, seed=seed), separable(2000, seed=1000 + seed)
+        found = guarded(train, seed=seed, policy="regression")
+        assert found.saved == "regression"
+        (one,) = found.tried
+        assert one.percent == pytest.approx(100 * one.gain.mean / found.best_fixed_mean)
+        fixed = fresh.rewards[:, train.arms.index(found.best_fixed)].mean()
+        part, _ = train.split(0.2, seed)
+        judged = policies.fit("regression", part).policy
+        inside += one.gain.low <= policies.value(judged, fresh).mean - fixed <= one.gain.high
+        assert policies.value(found.fitted.policy, fresh).mean - fixed > one.gain.low > 0
+    assert inside >= binom.ppf(0.001, 20, 0.9), inside
+
+
+def test_auto_saves_the_simplest_that_is_sure() -> None:
+    found = guarded(separable(160), seed=0)
+    assert [one.name for one in found.tried] == list(LEARNERS)
+    assert found.saved == "regression"
+    assert found.fitted.policy.name == "regression"
+    assert found.verdict.startswith("Saved: regression. It gains ")
+    assert found.skipped == {}
+    (alone,) = guarded(separable(160), seed=0, policy="regression").tried
+    among = found.tried[0]
+    assert among.gain.mean == alone.gain.mean
+    assert among.gain.low < alone.gain.low, "four bounds that hold together are wider"
+
+
+def test_auto_takes_a_more_complex_one_where_it_is_surely_better() -> None:
+    """The best arm depends on the product of two inputs: nothing linear sees it."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(400, 2)).astype(np.float32)
+    rewards = np.zeros((400, 3)) + 0.2
+    rewards[:, 0] += x[:, 0] > 0.5  # a part is linear
+    rewards[:, 1] += 2 * (x[:, 0] * x[:, 1] > 0)
+    found = guarded(table(x, rewards), seed=0)
+    by_name = {one.name: one.gain for one in found.tried}
+    assert found.saved in ("knn", "reinforce")
+    assert by_name[found.saved].mean > by_name["regression"].mean
+
+
+def test_bands_are_saved_where_the_temperature_decides() -> None:
+    found = guarded(banded(), seed=0, policy="knn")
+    assert found.saved == "bands of temperature"
+    policy = found.fitted.policy
+    assert policy.embedder == "any" and policy.origin.features == ("temperature",)
+    assert [policy.choose(np.array([t])).arm for t in (0.0, 0.5, 1.0)] == [
+        "ngram",
+        "small",
+        "small",
+    ]
+    assert [one.name for one in found.tried] == ["bands of temperature", "bands of words", "knn"]
+    assert policies.value(policy, banded(), greedy=True).mean > 1.1
+
+
+def test_the_same_seed_gives_the_same_numbers() -> None:
+    one, two = (guarded(noise(3, "normal", 40), seed=5) for _ in range(2))
+    assert (one.tried, one.verdict, one.best_fixed_mean) == (
+        two.tried,
+        two.verdict,
+        two.best_fixed_mean,
+    )
+
+
+def test_too_few_queries_and_too_few_arms() -> None:
+    few = guarded(tiny(), policy="knn")
+    assert few.saved == "best-fixed" and not few.tried
+    assert "12 queries are too few to estimate" in few.verdict and "at least 20" in few.verdict
+    repeated = replace(separable(60), groups=[f"g{i % 12}" for i in range(60)])
+    assert "12 queries are too few" in guarded(repeated, policy="knn").verdict
+    alone = table(separable(40).embeddings, separable(40).rewards[:, :1])
+    assert "no other arm" in guarded(alone, policy="knn").verdict
+
+
+def test_failures_are_counted_and_never_attractive() -> None:
+    """Arm 1 succeeds on every tenth query alone, and earns much there."""
+    good = separable(80)
+    rewards = good.rewards.copy()
+    rewards[:, 1] = np.where(np.arange(80) % 10 == 0, 9.0, np.nan)
+    rewards[3] = np.nan
+    found = guarded(table(good.embeddings, rewards), policy="knn")
+    assert found.left_out == (
+        "1 rows on which every arm failed are left out; 71 failed answers count as the worst of "
+        "their query"
+    )
+    assert found.queries == 79
+    mass = found.probs.sum(axis=1)
+    assert mass[3] == 0 and (np.delete(mass, 3) == 1).all()
+
+
+def test_what_is_there_twice_is_refused() -> None:
+    twice = separable(40).rows([*range(40), 7])
+    with pytest.raises(PolicyError, match="the query 'q7' is in the table twice"):
+        guarded(twice, policy="knn")
+    again = replace(twice, rewards=np.vstack([twice.rewards[:40], [[1.0, 2.0, 3.0]]]))
+    assert usable(again).failed == 0, "the same query measured again is no mistake"
+    parted = replace(again, groups=[f"g{i}" for i in range(41)])
+    with pytest.raises(PolicyError, match="'q7' is in two groups, 'g7' and 'g40'"):
+        usable(parted)
+    failed = table(np.zeros((30, 2), np.float32), np.full((30, 2), np.nan), ["a", "b"])
+    with pytest.raises(PolicyError, match="every arm failed on every query"):
+        guarded(failed)
+
+
+def test_a_candidate_that_cannot_be_trained_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> policies.Fitted:
+        raise PolicyError("training diverged in epoch 1")
+
+    monkeypatch.setitem(policies.POLICIES, "knn", broken)
+    monkeypatch.setattr("policies.guard.LEARNERS", {"knn": {}, "regression": {}})
+    found = guarded(separable(80))
+    assert found.skipped == {"knn": "training diverged in epoch 1"}
+    assert found.saved == "regression"
+    with pytest.raises(PolicyError, match="diverged"):
+        guarded(separable(80), policy="knn")
+
+
+def test_candidates() -> None:
+    data = banded()
+    names = [one.name for one in candidates("auto", data)]
+    assert names == ["bands of temperature", "bands of words", *LEARNERS]
+    alike = with_features(separable(30), words=np.ones(30), temperature=np.arange(30))
+    assert [c.name for c in candidates("knn", alike)] == ["bands of temperature", "knn"]
+    greedy = np.arange(30) % 2
+    both = with_features(separable(30), greedy=greedy, words=np.arange(30), temperature=1 - greedy)
+    assert [c.name for c in candidates("knn", both)] == [
+        "bands of temperature",
+        "bands of words",
+        "knn",
+    ]
+    asked = candidates("bands", data, {"feature": "words"})
+    assert [c.name for c in asked] == ["bands of temperature", "bands of words"]
+    with pytest.raises(PolicyError, match="unknown policy 'guess'; known: auto, reinforce"):
+        candidates("guess", data)
+    with pytest.raises(PolicyError, match="unknown feature 'load'; known: temperature, words"):
+        guarded(data, policy="bands", options={"feature": "load"})
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), groups=st.integers(5, 40), tasks=st.integers(1, 4))
+def test_folds_keep_groups_together_and_spread_tasks(seed: int, groups: int, tasks: int) -> None:
+    rng = np.random.default_rng(seed)
+    of = np.concatenate([np.arange(groups), rng.integers(groups, size=groups)])
+    data = replace(
+        table(np.zeros((len(of), 1), np.float32), np.zeros((len(of), 2)), ["a", "b"]),
+        groups=[f"g{i}" for i in of],
+        tasks=[f"t{i % tasks}" for i in of],
+    )
+    folds = folds_of(data, seed)
+    assert len({(int(g), int(f)) for g, f in zip(of, folds, strict=True)}) == groups
+    sizes = np.bincount(folds[:groups], minlength=5)
+    assert sizes.max() - sizes.min() <= 1
+    for task in range(tasks):
+        each = np.bincount(folds[:groups][np.arange(groups) % tasks == task], minlength=5)
+        assert each.max() - each.min() <= 1
+
+
+def test_cross_fitting_never_sees_the_rows_it_judges() -> None:
+    data = separable(50)
+    folds = folds_of(data, 0)
+    seen: list[int] = []
+
+    def chooser(train: RewardTable, held: RewardTable) -> np.ndarray:
+        assert not set(train.query_ids) & set(held.query_ids)
+        assert len(train) + len(held) == 50
+        seen.append(len(held))
+        return np.eye(3)[np.arange(len(held)) % 3]
+
+    probs = cross_fit(data, folds, chooser)
+    assert seen == [10] * 5
+    arms = probs.argmax(axis=1)
+    np.testing.assert_array_equal(earned(data, probs), data.rewards[np.arange(50), arms])
+    # the fixed arm is chosen without the rows that it is judged on
+    rewards = np.zeros((50, 2))
+    rewards[folds == 2, 1] = 9.0
+    lopsided = table(np.zeros((50, 1), np.float32), rewards, ["a", "b"])
+    assert (cross_fit(lopsided, folds, best_fixed)[folds == 2] == [1, 0]).all()
+
+
+def test_a_query_counts_once() -> None:
+    data = replace(separable(4), groups=["a", "b", "a", "a"])
+    np.testing.assert_allclose(by_group(np.array([1.0, 5.0, 2.0, 3.0]), data), [2.0, 5.0])
+
+
+def test_bounds_are_the_more_careful_of_two() -> None:
+    rng = np.random.default_rng(0)
+    for drawn in (rng.normal(0.2, 1, size=30), rng.lognormal(0, 2, size=30), np.full(30, 0.5)):
+        counts = resampled(30, 1)
+        for tests in (1, 6):
+            gain = gain_of(drawn, counts, tests)
+            level = 0.05 / tests
+            means = np.quantile(counts @ drawn / 30, [level, 1 - level])
+            from scipy.stats import t
+
+            margin = t.ppf(1 - level, 29) * drawn.std(ddof=1) / np.sqrt(30)
+            assert gain.low == pytest.approx(min(drawn.mean() - margin, means[0]))
+            assert gain.high == pytest.approx(max(drawn.mean() + margin, means[1]))
+    assert gain_of(np.full(30, 0.5), resampled(30, 0)).needed == 2
+    assert gain_of(np.full(30, -0.5), resampled(30, 0)).needed is None
+
+
+def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
+    counts = resampled(40, 0)
+    rng = np.random.default_rng(1)
+    wrong = sum(gain_of(rng.exponential(size=40) - 1, counts).low > 0 for _ in range(400))
+    assert wrong <= binom.ppf(0.999, 400, 1 - CONFIDENCE), wrong
+
+
+def test_queries_needed_settle_it() -> None:
+    """As many draws as the figure says put the lower bound about at 0."""
+    rng = np.random.default_rng(0)
+    first = gain_of(rng.normal(0.1, 1, size=400), resampled(400, 0))
+    assert first.needed is not None
+    drawn = rng.normal(first.mean, 1, size=(200, first.needed)).mean(axis=1)
+    sure = drawn - 1.645 / np.sqrt(first.needed) > 0
+    assert 0.35 < sure.mean() < 0.65
+
+
+def test_verdicts() -> None:
+    gains = gain_of(np.array([0.1, 0.3] * 20), resampled(40, 0))
+    unsure = gain_of(np.array([-1.0, 1.1] * 20), resampled(40, 0))
+    worse = gain_of(np.array([-0.1, -0.3] * 20), resampled(40, 0))
+    said = verdict("knn", "small", {"knn": (gains, 12.5)}, 40, 3)
+    assert re.fullmatch(
+        r"Saved: knn\. It gains 0\.2 \(12%\) over the best fixed arm \(small\), and at least "
+        r"0\.17\d? \(95% sure\)\.",
+        said,
+    )
+    said = verdict("best-fixed", "small", {"knn": (unsure, 3.0), "x": (worse, -1)}, 40, 3)
+    assert "the best, knn, gains 0.05 (3%)" in said
+    assert f"About {unsure.needed:,} queries would settle it; there are 40." in said
+    said = verdict("best-fixed", "small", {"x": (worse, None)}, 40, 3)
+    assert said.endswith("(the best, x: -0.2); one arm is enough here.")
+
+
+def test_band_edges_and_names() -> None:
+    few = bands_of(np.array([0.7, 0.0, 1.0, 0.7], np.float32), most=8)
+    assert few.names() == ["0", "0.7", "1"]
+    assert few.of(np.array([-1, 0.3, 0.4, 0.84, 0.86, 2])).tolist() == [0, 0, 1, 1, 2, 2]
+    many = bands_of(np.arange(100), most=8)
+    assert np.bincount(many.of(np.arange(100))).tolist() == [25, 25, 25, 25]
+    assert many.names() == ["below 24.75", "24.75 to 49.5", "49.5 to 74.25", "from 74.25"]
+    heap = bands_of(np.array([0] * 90 + list(range(10))), most=8)
+    assert heap.names() == ["all"], "most of them are the least: nothing to part at the quarters"
+
+
+def test_a_band_of_few_queries_takes_the_best_fixed_arm() -> None:
+    temperature = np.array([0.0] * 38 + [1.0] * 2)
+    rewards = np.tile([1.0, 0.9, 0.0], (40, 1))
+    rewards[38:, 1] = 1.3  # two queries do not outweigh ten at the mean of all
+    data = with_features(table(np.zeros((40, 1), np.float32), rewards), temperature=temperature)
+    assert policies.fit("bands", data).policy.choose(np.array([1.0])).arm == ARMS[0]
+    bold = policies.fit("bands", data, prior=0.0).policy
+    assert bold.choose(np.array([1.0])).arm == ARMS[1]
+    assert bold.choose(np.array([0.0])).arm == ARMS[0]
+
+
+def test_regret_by_hand() -> None:
+    rewards = np.array([[1.0, 2.0, 0.5], [1.0, 0.0, 3.0], [1.0, 2.0, 0.0], [1.0, np.nan, 0.0]])
+    data = table(np.zeros((4, 1), np.float32), rewards)
+    small = policies.fit("fixed", data, arm="small").policy
+    found = regret(small, data, plain="autoregressive")  # the last query failed
+    assert found.queries == 3
+    assert found.mean == pytest.approx(1.0)  # 0, 3, 0
+    assert found.gap_closed == pytest.approx(1 - 3 / 4)  # the best fixed arm is the first
+    assert found.worse_than_plain == pytest.approx(1 / 3)
+    assert regret(small, data).worse_than_plain is None
+    plain = policies.fit("fixed", data, arm="autoregressive").policy
+    left = regret(plain, data, plain="autoregressive")
+    assert left.worse_than_plain == 0 and left.mean == pytest.approx((1 + 2 + 1 + 0) / 4)
+
+
+def test_learning_curves_rise_where_there_is_something_to_learn() -> None:
+    points = learning_curve(separable(400), "regression")
+    best = separable(400).rewards.mean(axis=0).max()
+    assert [point.queries for point in points] == [40, 80, 160, 320]
+    assert points[-1].gain.mean > points[0].gain.mean > 0
+    for point in points:
+        assert point.gain.mean == pytest.approx(point.policy - best)
+    with pytest.raises(PolicyError, match="12 queries are too few for an estimate"):
+        learning_curve(tiny(), "knn")
+
+
+def test_a_task_left_out_is_judged_by_the_others() -> None:
+    """The arms trade places between the tasks: what is learnt on one is wrong on the other."""
+    data = separable(200)
+    turned = data.rewards.copy()
+    qa = np.array([task == "qa" for task in data.tasks])
+    turned[qa] = turned[qa][:, [1, 2, 0]]
+    same = leave_one_task_out(data, "regression")
+    other = leave_one_task_out(table(data.embeddings, turned), "regression")
+    assert set(same) == {"math", "qa"}
+    assert all(gain.sure for gain in same.values())
+    assert other["qa"].mean < 0 and same["qa"].queries == 100
+    assert leave_one_task_out(replace(data, tasks=["qa"] * 200), "knn") == {}

@@ -1,0 +1,195 @@
+"""Headroom: what there is to gain, on tables where it is known, and what is said about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from policy_tables import ARMS, separable, table, with_features
+
+from policies import PolicyError, RewardTable
+from policies.advice import Choice, Facts, advice
+from policies.bounds import Gain
+from policies.headroom import headroom
+from policies.oracle import oracle_of
+
+
+def repeated(times: int, spread: float, seed: int = 0, queries: int = 200) -> RewardTable:
+    """Arms of equal worth 1, each query measured several times with noise."""
+    rng = np.random.default_rng(seed)
+    of = np.repeat(np.arange(queries), times)
+    x = rng.normal(size=(queries, 3)).astype(np.float32)[of]
+    made = table(x, 1 + rng.normal(scale=spread, size=(len(of), 3)))
+    return replace(made, groups=[f"g{i}" for i in of])
+
+
+def test_halves_take_the_optimism_of_noise_off() -> None:
+    noisy = repeated(4, 0.3)
+    found = oracle_of(noisy)
+    assert (found.repeated, found.single) == (200, 0)
+    error = found.values.std() / np.sqrt(200)
+    assert abs(found.values.mean() - 1) < 3 * error, "no arm is better than another"
+    assert noisy.rewards.max(axis=1).mean() > 1.2, "the maximum believes the noise"
+    once = oracle_of(repeated(1, 0.3))
+    assert (once.repeated, once.single) == (0, 200) and once.values.mean() > 1.2
+
+
+def test_halves_keep_what_is_real() -> None:
+    data = separable(60)
+    twice = data.rows(np.repeat(np.arange(60), 2))
+    np.testing.assert_allclose(oracle_of(twice).values, twice.rewards.max(axis=1))
+    temperatures = with_features(
+        replace(twice, query_ids=[f"r{i}" for i in range(120)]), temperature=np.arange(120) % 2
+    )
+    apart = oracle_of(temperatures)
+    assert (apart.repeated, apart.single) == (0, 120), "another temperature is no repeat"
+
+
+def test_three_repeats_by_enumeration() -> None:
+    """With three repeats the halves have one and two rows: one of three partings was drawn."""
+    rewards = np.array([[1.0, 0.0], [0.0, 3.0], [2.0, 1.0]])
+    data = table(np.zeros((3, 1), np.float32), rewards, ["a", "b"])
+    found = oracle_of(replace(data, groups=["g"] * 3)).values
+    possible = []
+    for alone in range(3):
+        rest = [i for i in range(3) if i != alone]
+        pair = rewards[rest].mean(axis=0)
+        possible.append((pair[rewards[alone].argmax()] + rewards[alone, pair.argmax()]) / 2)
+    assert min(abs(found[0] - value) for value in possible) < 1e-12
+    assert len(set(found.tolist())) == 1
+
+
+def test_a_learner_closes_the_gap_of_a_table_with_structure() -> None:
+    found = headroom(separable(300))
+    by_name = {one.name: one for one in found.choices}
+    assert [one.kind for one in found.choices] == ["fixed", "task", "learner", "learner", "oracle"]
+    assert by_name["oracle"].mean == pytest.approx(separable(300).rewards.max(axis=1).mean())
+    assert by_name["oracle"].gap_share == pytest.approx(1)
+    assert by_name["ridge"].gain.sure and by_name["ridge"].gap_share > 0.8
+    assert not by_name["best by task"].gain.sure
+    best = separable(300).rewards.mean(axis=0).max()
+    assert by_name["best fixed"].mean == pytest.approx(best)
+    for one in found.choices:
+        assert one.low <= one.mean <= one.high
+        assert sum(one.arms.values()) == pytest.approx(1)
+    assert "Route by the query's embedding: ridge gains" in found.advice[0]
+    assert all(arm in found.advice[0] for arm in ARMS)
+    assert sum(arm.wins for arm in found.arms) == pytest.approx(1)
+    shares = [part.gap_share for part in found.parts]
+    assert sum(share for share in shares if share is not None) == pytest.approx(1)
+    assert {(part.by, part.name) for part in found.parts} == {("task", "math"), ("task", "qa")}
+
+
+def test_the_temperature_is_found() -> None:
+    rng = np.random.default_rng(0)
+    temperature = np.arange(120) % 2
+    rewards = 1 + rng.normal(scale=0.1, size=(120, 3))
+    rewards[:, 0] -= 0.8
+    rewards[:, 1] += np.where(temperature > 0, 0.3, -0.3)
+    plain = table(rng.normal(size=(120, 3)).astype(np.float32), rewards)
+    data = with_features(plain, temperature=temperature, words=rng.integers(5, 90, 120))
+    found = headroom(data)
+    assert found.advice[0].startswith("Route by temperature: best by temperature gains ")
+    assert "It takes small (50%), ngram (50%)." in found.advice[0]
+    assert found.advice[-1] == "Never the best arm: autoregressive."
+    bands = {(p.by, p.name): p.arm for p in found.parts if p.by == "temperature"}
+    assert bands == {("temperature", "0"): "ngram", ("temperature", "1"): "small"}
+    names = [one.name for one in headroom(data, by=["words"]).choices]
+    assert "best by words" in names and "best by temperature" not in names
+
+
+def test_arms_that_are_alike_need_another_one() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 3)).astype(np.float32)
+    base = np.where(np.arange(80) % 2, 1.2, 2.0)[:, None]  # qa is slow with every arm
+    alike = headroom(table(x, base * (1 + 0.001 * rng.normal(size=(80, 3)))))
+    assert alike.advice[0].startswith(f"One arm is enough: {alike.best_fixed}.")
+    assert "the arms are too alike" in alike.advice[1]
+    assert (
+        "a drafter that is good at qa: there even the best arm of every query earns only 1.2"
+        in (alike.advice[1])
+    )
+    ahead = headroom(table(x, base * [1.0, 1.5, 1.2]))
+    assert "small is the best arm of 100% of the rows" in ahead.advice[1]
+    assert ahead.advice[2] == "Never the best arm: autoregressive, ngram."
+
+
+def choice(name: str, kind: str, gain: float, low: float, needed: int | None = 90) -> Choice:
+    made = Gain(gain, low, gain + 1, 100, needed)
+    return Choice(name, kind, 1 + gain, 0.9, 1.1, made, 100 * gain, 0.5, {"a": 0.75, "b": 0.25})
+
+
+ORACLE = choice("oracle", "oracle", 0.2, 0.1)
+NOTHING = choice("ridge", "learner", -0.01, -0.1, None)
+FACTS = Facts("a", 1.0, [NOTHING, ORACLE], {"a": 0.5, "b": 0.5}, 0.3, ("qa", 1.1), 100)
+
+
+@pytest.mark.parametrize(
+    ("facts", "says"),
+    [
+        (FACTS, "nothing known of a query shows which arm that is: no choice gains anything"),
+        (
+            replace(FACTS, choices=[choice("kNN", "learner", 0.05, -0.01, 900), ORACLE]),
+            "the best choice, kNN, gains 5.00%. About 900 queries would settle it; there are 100. "
+            "Until then one arm is enough: a.",
+        ),
+        (
+            replace(FACTS, choices=[choice("best by task", "task", 0.1, 0.05), NOTHING, ORACLE]),
+            "the best arm by task gains 10.00% over the best fixed arm (a), at least 5.00%, and "
+            "50% of what the best arm of every query would, but nothing that a policy reads",
+        ),
+        (
+            replace(
+                FACTS,
+                choices=[
+                    choice("best by words", "feature", 0.04, 0.01),
+                    choice("kNN", "learner", 0.1, 0.05),
+                    ORACLE,
+                ],
+            ),
+            "Route by words: best by words gains 4.00% over the best fixed arm (a), at least "
+            "1.00%, and 20% of what the best arm of every query would. kNN, of the query's "
+            "embedding, is better: it gains 10.00%, at least 5.00%. It takes a (75%), b (25%).",
+        ),
+        (replace(FACTS, choices=[choice("oracle", "oracle", 0.01, 0)]), "One arm is enough: a."),
+        (replace(FACTS, optimistic=True), "The oracle is optimistic"),
+        (replace(FACTS, wins={"a": 1.0, "b": 0.0}), "Never the best arm: b."),
+    ],
+)
+def test_advice(facts: Facts, says: str) -> None:
+    assert says in " ".join(advice(facts))
+
+
+def test_noise_that_cannot_be_taken_off_is_said() -> None:
+    assert headroom(repeated(1, 0.1), noisy=True).optimistic
+    assert not headroom(repeated(2, 0.1), noisy=True).optimistic
+    assert not headroom(repeated(1, 0.1)).optimistic
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(PolicyError, match="unknown feature 'load'; known: none"):
+        headroom(separable(40), by=["load"])
+    with pytest.raises(PolicyError, match=r"10 queries are too few .* at least 20"):
+        headroom(separable(10))
+    alone = table(separable(40).embeddings, separable(40).rewards[:, :1])
+    with pytest.raises(PolicyError, match="one arm, autoregressive, so that there is nothing"):
+        headroom(alone)
+
+
+def test_failures_are_said() -> None:
+    rewards = separable(40).rewards.copy()
+    rewards[0], rewards[1, 0] = np.nan, np.nan
+    found = headroom(table(separable(40).embeddings, rewards))
+    assert found.queries == 39
+    assert found.left_out.startswith("1 rows on which every arm failed are left out; 1 failed")
+
+
+def test_the_picture(tmp_path: Path) -> None:
+    from policies.headroom_figure import draw
+
+    found = headroom(separable(60))
+    for name, first in (("h.png", b"\x89PNG"), ("h.svg", b"<?xml"), ("h.pdf", b"%PDF")):
+        draw(found, tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(first)
