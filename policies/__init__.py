@@ -16,6 +16,8 @@ from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform
 from .knn import fit_knn
 from .loading import KINDS, load
 from .logistic import fit_logistic
+from .promise import fit_promised, with_temperature
+from .promised import Promise, PromisedPolicy
 from .records import (
     Decision,
     EpochStats,
@@ -41,6 +43,8 @@ __all__ = [
     "Origin",
     "Policy",
     "PolicyError",
+    "Promise",
+    "PromisedPolicy",
     "RewardTable",
     "Value",
     "check_compatible",
@@ -50,6 +54,7 @@ __all__ = [
     "fit_fixed",
     "fit_knn",
     "fit_logistic",
+    "fit_promised",
     "fit_regression",
     "fit_reinforce",
     "fit_uniform",
@@ -59,4 +64,5 @@ __all__ = [
     "report",
     "uniform_policy",
     "value",
+    "with_temperature",
 ]
