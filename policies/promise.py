@@ -7,6 +7,7 @@ still be chosen. See ``risk`` for what the calibration says and its sources.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -154,21 +155,21 @@ class Calibration:
 
     def steps(self, risk: Risk) -> int:
         """The last step that keeps the promise; 0 is the lossless one."""
-        if len(self) < risk.least_queries:
-            raise PolicyError(too_few(risk, len(self)))
         means = risk.comparable(self.losses[:, 1:]).mean(axis=0)
         return int(risk.steps_kept(means, len(self)))
 
 
-def too_few(risk: Risk, here: int) -> str:
+def too_few(risk: Risk, here: int, share: float) -> str:
     """The sentence for a calibration that could keep nothing."""
-    surely = (
-        "in expectation" if risk.confidence is None else f"with {100 * risk.confidence:.4g}% confidence"
-    )
+    surely = "in expectation"
+    if risk.confidence is not None:
+        surely = f"with {100 * risk.confidence:.4g}% confidence"
+    least = risk.least_queries
     return (
-        f"a loss of at most {risk.max_loss:g} {surely} needs at least {risk.least_queries} "
-        f"calibration queries answered at temperature 0, even where nothing is lost, and here are "
-        f"{here}; collect more queries, raise the share that is calibrated on, or promise less"
+        f"a loss of at most {risk.max_loss:g} {surely} needs at least {least} queries answered at "
+        f"temperature 0 to calibrate on, even where nothing is lost, and there are {here}; collect "
+        f"at least {math.ceil(least / share)} to train on, of which {share:.0%} are calibrated "
+        "on, or promise less"
     )
 
 
@@ -214,9 +215,12 @@ def fit_promised(
     calibration_share: of the queries, not learnt from.
 
     The table has losses and the feature ``temperature`` (see ``with_temperature``), and rewards of
-    speed. Where no lossy arm can keep the promise the policy takes lossless arms alone, and
-    ``Promise.z`` is None. Raises PolicyError where the table lacks these, every arm is lossless,
-    none is, or there are too few queries to promise anything.
+    speed. Where no lossy arm can keep the promise the policy takes lossless arms alone, and where
+    what it takes does not surely earn more than the best lossless arm, that arm: falling back to no
+    loss leaves the promise as it is. ``Promise.z`` is None in both cases.
+
+    Raises PolicyError where the table lacks these, every arm is lossless, none is, or there are too
+    few queries to promise anything.
     """
     risk = Risk(max_loss, None if in_expectation else confidence)
     lossless = list(lossless)
@@ -224,20 +228,27 @@ def fit_promised(
     learning, held = parted(table, calibration_share, seed)
     here = len({g for g, greedy in zip(held.groups, greedy_rows(held), strict=True) if greedy})
     if here < risk.least_queries or not greedy_rows(learning).any():
-        raise PolicyError(too_few(risk, here))
-    ladder = learn(learning, lossless, model, seed)
-    found = calibrate(ladder, held)
+        raise PolicyError(too_few(risk, here, calibration_share))
+    ladder, fixed = learn(learning, lossless, model, seed), learn(learning, lossless, "mean")
+    found, alone = calibrate(ladder, held), calibrate(fixed, held)
     step = found.steps(risk)
+    gain, gain_low = _gain(found.rewards[:, step] - alone.rewards[:, 0])
+    surely = gain_low > 0
+    taken = ladder if surely else fixed
+    best = _constant_arms(fixed, held)  # [Z + 1]
     promise = Promise(
         max_loss=max_loss,
         confidence=risk.confidence,
         method=risk.method,
-        z=float(ladder.limits[step - 1]) if step else None,
+        z=float(ladder.limits[step - 1]) if step and surely else None,
         queries=len(found),
         tasks={task: found.tasks.count(task) for task in sorted(set(found.tasks))},
         loss=float(found.losses[:, step].mean()),
+        gain=gain,
+        gain_low=gain_low,
+        best_lossless=best[0],
+        best_kept=best[alone.steps(risk)],
         **_alone(held, lossless),
-        **_fixed(learning, held, lossless, risk),
     )
     options = {
         "lossless": lossless,
@@ -249,7 +260,7 @@ def fit_promised(
         "promise": asdict(promise),
     }
     origin = origin_of("promised", table, seed, options)
-    return Fitted(PromisedPolicy(origin, ladder.rewards, ladder.losses, lossless), [])
+    return Fitted(PromisedPolicy(origin, taken.rewards, taken.losses, lossless), [])
 
 
 def _check(table: RewardTable, lossless: list[str]) -> None:
@@ -281,14 +292,20 @@ def _alone(table: RewardTable, lossless: list[str]) -> dict[str, Any]:
     }
 
 
-def _fixed(
-    learning: RewardTable, held: RewardTable, lossless: list[str], risk: Risk
-) -> dict[str, Any]:
-    """The two fixed arms that a promise is measured against."""
-    ladder = learn(learning, lossless, "mean")
-    chosen = ladder.climb(held)[greedy_rows(held)][0]  # [Z + 1], the same for every greedy query
-    step = calibrate(ladder, held).steps(risk)
-    return {"best_lossless": held.arms[chosen[0]], "best_kept": held.arms[chosen[step]]}
+def _constant_arms(fixed: Ladder, table: RewardTable) -> list[str]:
+    """[Z + 1] the arm that a ladder of means takes for every greedy query, step by step."""
+    chosen = fixed.climb(table)[greedy_rows(table)][0]
+    return [table.arms[i] for i in chosen]
+
+
+def _gain(gains: Float64) -> tuple[float, float]:
+    """Mean and its lower bound (one-sided, 95%, Student's t) of [m] paired gains."""
+    from scipy.stats import t
+
+    mean, m = float(gains.mean()), len(gains)
+    if m < 2:
+        return mean, min(mean, 0.0)
+    return mean, mean - float(t.ppf(0.95, m - 1) * gains.std(ddof=1) / np.sqrt(m))
 
 
 def parted(table: RewardTable, share: float, seed: int) -> tuple[RewardTable, RewardTable]:

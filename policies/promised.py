@@ -33,7 +33,10 @@ class Promise:
     z: lossy arms with a predicted loss below it are allowed; None where none ever is.
     queries: calibrated on.
     tasks: how many of them are of each task.
-    loss: their mean loss under the policy.
+    loss: their mean loss under what keeps the promise.
+    gain: their mean reward under it less that of the best lossless arm.
+    gain_low: its lower bound (one-sided, 95%, Student's t); where it is not above 0, the policy is
+        the best lossless arm for every query, z is None and nothing is lost.
     arm_losses: their mean loss under each lossy arm alone.
     failed: how often a lossy arm failed on one of them, which counts as a loss of 1.
     sampled: rows at temperatures above 0, about which nothing is promised.
@@ -49,6 +52,8 @@ class Promise:
     queries: int
     tasks: dict[str, int]
     loss: float
+    gain: float
+    gain_low: float
     arm_losses: dict[str, float]
     failed: int
     sampled: int
@@ -64,17 +69,22 @@ class Promise:
         )
         tasks = ", ".join(f"{task} {n}" for task, n in self.tasks.items())
         over = f"the {self.queries} calibration queries ({tasks})"
-        if self.z is None:
-            losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in self.arm_losses.items())
+        if self.z is not None:
             return (
-                f"No lossy arm is used: none is faster and shown to lose at most "
-                f"{self.max_loss:g} {surely} by {over}, on which they lose {losses}; every answer "
-                "is lossless. Allow more loss, or collect more queries."
+                f"Promised {surely}: greedy answers to queries like {over} lose at most "
+                f"{self.max_loss:g} on average; other traffic voids this, and requests at a "
+                "temperature above 0 are left to lossless arms."
             )
+        losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in self.arm_losses.items())
+        why = (
+            f"what loses at most {self.max_loss:g} {surely} is not surely faster than "
+            f"{self.best_lossless}"
+            if self.loss > 0
+            else f"none that is faster is shown to lose at most {self.max_loss:g} {surely}"
+        )
         return (
-            f"Promised {surely}: greedy answers to queries like {over} lose at most "
-            f"{self.max_loss:g} on average; other traffic voids this, and requests at a "
-            "temperature above 0 are left to lossless arms."
+            f"No lossy arm is used, as {why}, by {over}, where the arms lose {losses}; every "
+            "answer is lossless. Allow more loss, or collect more queries."
         )
 
 

@@ -12,6 +12,17 @@ from collect.listing import Listing
 from collect.options import AsJson
 
 from .options import Experiment, TrackingUri
+from .promise import (
+    PROMISED,
+    SPEED,
+    Confidence,
+    InExpectation,
+    MaxLoss,
+    asked_for,
+    promise_json,
+    promise_tables,
+    promised_table,
+)
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -29,6 +40,7 @@ about the run is kept in MLflow.
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
+  draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
   draftpick generate "Why is the sky blue?" --policy policy
 """
 
@@ -40,6 +52,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def train(
+    context: typer.Context,
     rewards: Annotated[
         Path, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
     ],
@@ -55,6 +68,9 @@ def train(
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
     ] = 0.5,
+    max_loss: MaxLoss = None,
+    confidence: Confidence = None,
+    in_expectation: InExpectation = False,
     embedder: Annotated[
         str | None,
         typer.Option(
@@ -88,18 +104,29 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     from collect.table import reward_table
-    from policies import options_of
+    from policies import PromisedPolicy, options_of
+    from policies.promise_check import kept
     from policies.tracking import train_run
 
     options_of(policy)  # an unknown policy should show before the rewards are read
     chosen = _policy_options(options or [])
+    named = policy if _given(context, "policy") else None
+    promised = asked_for(max_loss, confidence, in_expectation, named)
+    if promised is not None:
+        policy, reward = PROMISED, reward if _given(context, "reward") else SPEED
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
+    table = reward_table(rewards, reward, alpha, embedder=embedder)
+    if promised is not None:
+        table, lossless = promised_table(table, rewards)
+        chosen |= promised | {"lossless": lossless}
+    table, held = table.split(validation_share, seed)
     run = train_run(
-        reward_table(rewards, reward, alpha, embedder=embedder),
+        table,
+        held,
         policy=policy,
         options=chosen,
         seed=seed,
-        held_out=validation_share,
+        held_out=0.0,  # is held out already
         out=out,
         tracking_uri=tracking_uri,
         experiment=experiment,
@@ -110,12 +137,21 @@ def train(
             "validation_share": validation_share,
         },
     )
+    made = run.fitted.policy
+    rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:
-        typer.echo(json.dumps(_run_as_json(run)))
+        more = {"promise": promise_json(made, rows)} if isinstance(made, PromisedPolicy) else {}
+        typer.echo(json.dumps(_run_as_json(run) | more))
         return
     from rich.console import Console
 
-    Console().print(_value_table(run))
+    console = Console()
+    if isinstance(made, PromisedPolicy):
+        for shown in promise_tables(rows, _judged(run), console.width):
+            console.print(shown)
+        typer.echo(str(made.promise))
+    else:
+        console.print(_value_table(run))
     typer.echo(
         f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
@@ -123,6 +159,16 @@ def train(
         + f"Look:       mlflow ui --backend-store-uri {_shown(run.tracking_uri)}\n"
         f'Use:        draftpick generate "..." --policy {run.folder}'
     )
+
+
+def _given(context: typer.Context, option: str) -> bool:
+    """Whether the user named it, rather than leave it at its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _judged(run: TrainedRun) -> str:
+    return "held-out" if run.evaluated_on == "validation" else "training"
 
 
 def _policy_options(pairs: list[str]) -> dict[str, Any]:
@@ -145,8 +191,7 @@ def _value_table(run: TrainedRun) -> Table:
     """The policy's rows and the reference rows, with bootstrap intervals."""
     from rich.table import Table
 
-    judged = "held-out" if run.evaluated_on == "validation" else "training"
-    table = Table(title=f"Mean reward on the {judged} queries, with its 95 % interval")
+    table = Table(title=f"Mean reward on the {_judged(run)} queries, with its 95 % interval")
     for name in ("choice", "reward", "interval", "queries"):
         table.add_column(name, justify="left" if name == "choice" else "right")
     evaluation = run.evaluation
