@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from .errors import PolicyError
 from .records import Float64
 
-ROUNDING = 1e-9  # of a sum of n losses; without it a sum of 3 may be taken for one of 4
+ROUNDING = 1e-9  # without it a sum of 3 may be taken for one of 4, and a chance of 5% for more
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ class Risk:
         if self.confidence is None:
             fine = (n * means + 1) / (n + 1) <= self.max_loss + ROUNDING / n
         else:
-            fine = hoeffding_bentkus(means, n, self.max_loss) <= 1 - self.confidence
+            believed = (1 - self.confidence) * (1 + ROUNDING)
+            fine = hoeffding_bentkus(means, n, self.max_loss) <= believed
         return np.asarray(np.cumprod(fine, axis=-1).sum(axis=-1), dtype=np.intp)
 
 

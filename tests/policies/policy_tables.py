@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from policies import RewardTable
@@ -43,6 +45,24 @@ def tiny(seed: int = 0, failures: bool = False) -> RewardTable:
     return table(rng.normal(size=(12, 5)).astype(np.float32), rewards)
 
 
+def promising(seed: int = 0, failures: bool = False) -> RewardTable:
+    """`tiny` for a promise: its last input is the temperature, 0, and one arm is lossy."""
+    made = tiny(seed, failures)
+    losses = np.where(np.isnan(made.rewards), np.nan, [0.0, 0.1, 0.0])
+    return replace(
+        made,
+        embeddings=made.embeddings[:, :-1],
+        features=np.zeros((len(made), 1), dtype=np.float32),
+        feature_names=("temperature",),
+        losses=losses,
+    )
+
+
+def smallest(name: str, failures: bool = False) -> RewardTable:
+    """A table of 12 queries with inputs of width 5 that the named policy can be fitted to."""
+    return promising(failures=failures) if name == "promised" else tiny(failures=failures)
+
+
 OPTIONS: dict[str, dict[str, object]] = {
     "reinforce": {"hidden": 8, "epochs": 2},
     "exact": {"hidden": 8, "epochs": 2},
@@ -52,4 +72,5 @@ OPTIONS: dict[str, dict[str, object]] = {
     "best-fixed": {},
     "fixed": {"arm": "small"},
     "uniform": {},
+    "promised": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
 }
