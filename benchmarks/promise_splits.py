@@ -93,7 +93,7 @@ def simulated(n: int, seed: int) -> RewardTable:
         tasks=["simulated"] * n,
         embeddings=x,
         arms=["plain", "copy", "bild", "cascade"],
-        rewards=noise + [1.0, 1.5, 2.0, 2.3],
+        rewards=noise + np.array([1.0, 1.5, 2.0, 2.3]),
         reward_name="speed",
         embedder="simulated",
         arms_fingerprint="",

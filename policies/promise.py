@@ -31,15 +31,15 @@ STEPS = 50  # of the ladder of z
 def with_temperature(table: RewardTable) -> RewardTable:
     """The table with the feature that a promise needs: temperature 0 where it has no such column.
 
-    Only for tables of greedy answers. Raises PolicyError where rows share a query, as those at
-    several temperatures do.
+    Only for tables of greedy answers. Raises PolicyError where a row is not named by its group, as
+    the rows of a query at several temperatures are not.
     """
     if TEMPERATURE in table.feature_names:
         return table
-    if len(set(table.groups)) < len(table):
+    if table.groups != table.query_ids:
         raise PolicyError(
-            f"several rows are of one query, and the table does not say at which {TEMPERATURE} "
-            "each was answered; a promise needs that feature, so keep it among the features"
+            f"some rows are not of greedy answers, and the table does not say which: a promise "
+            f"needs the feature {TEMPERATURE!r}, so leave it among those that the policy reads"
         )
     zeros = np.zeros((len(table), 1), dtype=np.float32)
     features = np.concatenate([table.features, zeros], axis=1)

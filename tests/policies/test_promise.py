@@ -262,5 +262,6 @@ def test_a_table_without_temperatures() -> None:
     made = with_temperature(plain)
     assert made.feature_names == ("temperature",) and not made.features.any()
     assert with_temperature(made) is made
-    with pytest.raises(PolicyError, match="several rows are of one query"):
-        with_temperature(both(plain, plain))
+    hot = replace(plain, query_ids=[f"{query}@1" for query in plain.query_ids], groups=plain.groups)
+    with pytest.raises(PolicyError, match="some rows are not of greedy answers"):
+        with_temperature(hot)
