@@ -9,13 +9,12 @@ from pathlib import Path
 
 import pytest
 import typer
-from collect_fakes import ARMS, FakeEngine, FakeRecipe, all_pairs, make_queries, pairs, sweep
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 from typer.testing import CliRunner, Result
 
 from collect import command as commands
 from collect.batch import SweepOptions
 from decoders.errors import DraftpickError
-from policies import load
 from policies.errors import PolicyError
 from router import train
 
@@ -142,46 +141,6 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
     caught = run(app, *common, "--epochs", 3).exception
     assert isinstance(caught, PolicyError)
     assert "has no option 'epochs'" in str(caught)
-
-
-def test_train_keeps_a_promise(app: typer.Typer, tmp_path: Path) -> None:
-    rewards, engine = tmp_path / "rewards", FakeEngine()
-    engine.arms["ngram"] = FakeRecipe("ngram", "neural", lossless=False)
-    sweep(engine, make_queries(20), rewards, SweepOptions(max_new_tokens=8))
-    common: list[object] = ["train", "--rewards", rewards, "--out", tmp_path / "policy"]
-    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--max-loss", 0.2]
-    record = json.loads(run(app, *common, "--json").stdout)["promise"]
-    assert (record["max_loss"], record["confidence"]) == (0.2, 0.95)
-    assert record["queries"] == 48  # half of the four fifths that are not held out
-    assert record["arm_losses"] == {"ngram": 0.5}  # of four words it writes two
-    rows = {row["name"]: row for row in record["kept"]}
-    assert rows["policy"]["loss"]["mean"] == 0 and rows["fixed/ngram"]["loss"]["mean"] == 0.5
-    result = run(app, *common, "--in-expectation")
-    assert result.exit_code == 0, (result.output, result.exception)
-    for words in ("24 held-out queries at temperature 0", "best lossless arm", "No lossy arm"):
-        assert words in result.stdout
-    made = load(tmp_path / "policy")
-    assert made.origin.reward_name.startswith("modelled")
-    assert made.origin.features == ("temperature",)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (["--confidence", 0.9], "say what may be lost"),
-        (["--in-expectation"], "say what may be lost"),
-        (["--policy", "promised"], "say what may be lost"),
-        (["--max-loss", 0.1, "--policy", "knn"], "leave --policy knn out"),
-        (["--max-loss", 0.1, "--in-expectation", "--confidence", 0.9], "leave one out"),
-        (["--max-loss", 2], "above 0 and below 1"),
-    ],
-)
-def test_promises_that_make_no_sense(
-    app: typer.Typer, tmp_path: Path, given: list[object], says: str
-) -> None:
-    caught = run(app, "train", "--rewards", tmp_path / "none", *given).exception
-    assert isinstance(caught, DraftpickError)
-    assert says in str(caught)
 
 
 def test_importing_the_commands_is_light() -> None:

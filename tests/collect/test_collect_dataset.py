@@ -13,16 +13,15 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from collect_fakes import ARMS, FakeEngine, FakeRecipe, all_pairs, make_queries, pairs, sweep
+from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 
 from collect import dataset
 from collect.batch import SweepOptions
 from collect.dataset import MANIFEST, Store, load, read_manifest
-from collect.losses import losses_of, lossless_arms
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
 from collect.summary import render, summarise
-from collect.table import read_outcomes, reward_table
+from collect.table import reward_table
 from decoders.errors import Damaged, DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
@@ -169,24 +168,6 @@ def test_reward_table(folder: Path) -> None:
     chosen = reward_table(folder, "acceptance", arms=("small",))
     assert chosen.arms == ["small"]
     assert chosen.arms_fingerprint == ""
-
-
-def test_losses(tmp_path: Path) -> None:
-    engine, queries = FakeEngine(), make_queries(1)
-    engine.arms["ngram"] = FakeRecipe("ngram", "neural", lossless=False)
-    engine.batch.poison["replay small"] = engine.encode_chat(
-        [{"role": "user", "content": queries[0].turns[0]}]
-    )[0]
-    sweep(engine, queries, tmp_path / "out", OPTIONS)
-    folder = tmp_path / "out"
-    assert lossless_arms(folder) == ["autoregressive", "small"]
-    made = losses_of(folder, [query.id for query in queries], ["small", "ngram"])
-    likeness = read_outcomes(folder)
-    for row, query in enumerate(queries):
-        assert made[row, 1] == 1 - likeness[query.id]["ngram"].rouge_l
-        failed = likeness[query.id]["small"].error is not None
-        assert np.isnan(made[row, 0]) if failed else made[row, 0] == 0
-    assert np.isnan(made[:, 0]).sum() == 1
 
 
 def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
