@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,18 +83,18 @@ def promise_tables(rows: list[Kept], judged: str, width: int) -> list[Table]:
     """What the policy and every fixed arm lose and earn; judged: on which queries."""
     from decoders.terminal import tables
 
-    names: dict[str, Callable[[str | None], str]] = {
-        "policy": lambda arm: "[bold green]policy[/]",
-        "lossless": lambda arm: f"best lossless arm ({arm})",
-        "keeps": lambda arm: f"best arm that keeps it ({arm})",
+    names = {
+        "policy": "[bold green]policy[/]",
+        "lossless": "best lossless ({})",
+        "keeps": "best that keeps it ({})",
     }
     cells = [
         [
-            names[row.name](row.arm) if row.name in names else row.name,
-            f"{row.loss.mean:.4f}",
-            f"{row.loss.low:.4f} .. {row.loss.high:.4f}",
-            f"{row.reward.mean:.4f}",
-            f"{row.reward.low:.4f} .. {row.reward.high:.4f}",
+            names.get(row.name, row.name).format(row.arm),
+            f"{row.loss.mean:.3f}",
+            f"{row.loss.low:.3f} .. {row.loss.high:.3f}",
+            f"{row.reward.mean:.3f}",
+            f"{row.reward.low:.3f} .. {row.reward.high:.3f}",
             f"{row.lossy:.0%}",
         ]
         for row in rows
