@@ -86,7 +86,7 @@ def promise_tables(rows: list[Kept], judged: str, width: int) -> list[Table]:
     names = {
         "policy": "[bold green]policy[/]",
         "lossless": "best lossless ({})",
-        "keeps": "best that keeps it ({})",
+        "keeps": "best kept ({})",
     }
     cells = [
         [

@@ -61,7 +61,7 @@ def test_train_keeps_a_promise(tmp_path: Path) -> None:
     for words in (
         "24 held-out queries at temperature 0",
         "best lossless (",
-        "best that keeps it (",
+        "best kept (",
         "No lossy arm",
     ):
         assert words in result.stdout
