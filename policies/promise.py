@@ -24,7 +24,8 @@ from .records import Fitted, Float64, RewardTable, arm_index
 from .regression import fit_regression
 from .risk import Risk
 
-MODELS = ("ridge", "knn", "mean")
+MODELS = ("mean", "ridge", "knn")  # simplest first
+AUTO = "auto"
 STEPS = 50  # of the ladder of z
 
 
@@ -106,7 +107,7 @@ def learn(table: RewardTable, lossless: list[str], model: str = "ridge", seed: i
     model: "ridge", "knn", or "mean", each arm's mean, whatever the query is.
     """
     if model not in MODELS:
-        raise unknown("model of a promise", model, MODELS)
+        raise unknown("model of a promise", model, (AUTO, *MODELS))
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     lossy = replace(greedy, rewards=losses_at_most_one(greedy, lossless), losses=None)
     rewards, losses = _predictor(table, model, seed), _predictor(lossy, model, seed)
@@ -181,16 +182,40 @@ def calibrate(ladder: Ladder, table: RewardTable) -> Calibration:
     table = table.rows(np.flatnonzero(greedy_rows(table)))
     chosen, rows = ladder.climb(table), np.arange(len(table))[:, None]
     _, first, member = np.unique(table.groups, return_index=True, return_inverse=True)
-    share = np.eye(len(first))[member].T  # [m, n]
-    share = share / share.sum(axis=1, keepdims=True)
     losses = losses_at_most_one(table, ladder.lossless)
-    lossy = ~ladder.free[chosen]
     return Calibration(
-        losses=share @ losses[rows, chosen],
-        rewards=share @ table.rewards[rows, chosen],
-        lossy=share @ lossy.astype(np.float64),
+        losses=_by_query(losses[rows, chosen], member),
+        rewards=_by_query(table.rewards[rows, chosen], member),
+        lossy=_by_query(~ladder.free[chosen], member),
         tasks=[table.tasks[i] for i in first],
     )
+
+
+def best_model(table: RewardTable, lossless: list[str], max_loss: float, seed: int) -> str:
+    """The model that earns most where it loses at most max_loss, each half of the table's greedy
+    queries judging what was learnt from the other; the simplest of equals, and of very few."""
+    greedy = table.rows(np.flatnonzero(greedy_rows(table)))
+    if len(set(greedy.groups)) < 2:
+        return MODELS[0]
+    halves = parted(greedy, 0.5, seed)
+
+    def worth(model: str) -> float:
+        earned = 0.0
+        for learning, held in (halves, halves[::-1]):
+            found = calibrate(learn(learning, lossless, model, seed), held)
+            kept = np.cumprod(found.losses.mean(axis=0) <= max_loss).sum()  # the first loses 0
+            earned += float(found.rewards.mean(axis=0)[kept - 1])
+        return earned
+
+    return max(MODELS, key=worth)
+
+
+def _by_query(values: NDArray[Any], member: NDArray[np.intp]) -> Float64:
+    """[n, Z] to [m, Z]: means over the rows of each query. member: [n], whose row it is."""
+    counts = np.bincount(member)  # [m]
+    sums = np.zeros((len(counts), values.shape[1]))
+    np.add.at(sums, member, values)
+    return sums / counts[:, None]
 
 
 def fit_promised(
@@ -202,7 +227,7 @@ def fit_promised(
     max_loss: float = 0.05,
     confidence: float = 0.95,
     in_expectation: bool = False,
-    model: str = "ridge",
+    model: str = AUTO,
     calibration_share: float = 0.5,
 ) -> Fitted:
     """The fastest arm that keeps a promise about the loss of greedy answers.
@@ -211,7 +236,8 @@ def fit_promised(
     max_loss: the most that is lost on average over queries.
     confidence: that this is so, over calibrations; in_expectation: ignore it and promise that the
         loss is at most max_loss on average over calibrations.
-    model: "ridge", "knn" or "mean" (one arm for every query); for rewards and losses alike.
+    model: of rewards and losses alike: "ridge", "knn", "mean" (one arm for every query), or "auto"
+        for the one that does best on what is learnt from (`best_model`).
     calibration_share: of the queries, not learnt from.
 
     The table has losses and the feature ``temperature`` (see ``with_temperature``), and rewards of
@@ -229,7 +255,8 @@ def fit_promised(
     here = len({g for g, greedy in zip(held.groups, greedy_rows(held), strict=True) if greedy})
     if here < risk.least_queries or not greedy_rows(learning).any():
         raise PolicyError(too_few(risk, here, calibration_share))
-    ladder, fixed = learn(learning, lossless, model, seed), learn(learning, lossless, "mean")
+    chosen = best_model(learning, lossless, max_loss, seed) if model == AUTO else model
+    ladder, fixed = learn(learning, lossless, chosen, seed), learn(learning, lossless, "mean")
     found, alone = calibrate(ladder, held), calibrate(fixed, held)
     step = found.steps(risk)
     gain, gain_low = _gain(found.rewards[:, step] - alone.rewards[:, 0])
@@ -255,7 +282,7 @@ def fit_promised(
         "max_loss": max_loss,
         "confidence": confidence,
         "in_expectation": in_expectation,
-        "model": model,
+        "model": chosen,
         "calibration_share": calibration_share,
         "promise": asdict(promise),
     }

@@ -83,8 +83,8 @@ class Promise:
             else f"none that is faster is shown to lose at most {self.max_loss:g} {surely}"
         )
         return (
-            f"No lossy arm is used, as {why}, by {over}, where the arms lose {losses}; every "
-            "answer is lossless. Allow more loss, or collect more queries."
+            f"No lossy arm is used: on {over}, where they lose {losses}, {why}. Every answer is "
+            "lossless; allow more loss, or collect more queries."
         )
 
 

@@ -10,7 +10,7 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
-from policies.promise import calibrate, learn, parted
+from policies.promise import best_model, calibrate, learn, parted
 from policies.promise_check import check_splits, kept
 from policies.risk import Risk
 
@@ -102,7 +102,7 @@ def test_a_thousand_splits_keep_it_in_expectation(model: str, queries: int) -> N
 
 
 def test_whole_trainings_keep_it() -> None:
-    """Everything learnt and calibrated anew from queries of their own, 60 times. With as many
+    """Everything learnt and calibrated anew from queries of their own, 40 times. With as many
     inputs as queries to learn from, what is learnt fits those queries far too well."""
 
     def wide(n: int, seed: int) -> RewardTable:
@@ -110,29 +110,42 @@ def test_whole_trainings_keep_it() -> None:
         noise = rng.normal(size=(n, 96)).astype(np.float32)
         return replace(table, embeddings=np.concatenate([table.embeddings, noise], axis=1))
 
-    truth = wide(10_000, 1)
+    truth = wide(4000, 1)
     losses = [
-        true_loss(promised(wide(200, seed), max_loss=0.1, confidence=0.8), truth)
-        for seed in range(100, 160)
+        true_loss(promised(wide(200, seed), max_loss=0.1, confidence=0.8, model="ridge"), truth)
+        for seed in range(100, 140)
     ]
-    assert sum(loss > 0.1 for loss in losses) <= binom.ppf(0.999, 60, 0.2)
+    assert sum(loss > 0.1 for loss in losses) <= binom.ppf(0.999, 40, 0.2)
     assert np.mean(losses) > 0.02  # something is risked
 
 
 def test_an_easy_table_uses_lossy_arms() -> None:
-    table, truth = world(1000, lost=0.1), world(5000, seed=1, lost=0.1)
+    table, truth = world(1000, lost=0.1), world(3000, seed=1, lost=0.1)
     policy = promised(table, max_loss=0.03)
     lossless, keeps, arms = policy.promise.best_lossless, policy.promise.best_kept, policy.arms
     assert (lossless, keeps) == ("copy", "bild")
-    rows = {row.name: row for row in kept(policy, truth)}
+    rows = {row.name: row for row in kept(policy, truth, resamples=50)}
     assert rows["policy"].lossy > 0.8
     assert rows["policy"].loss.mean <= 0.03
     assert rows["policy"].reward.mean > rows["keeps"].reward.mean > rows["lossless"].reward.mean
     assert rows["policy"].loss.mean == true_loss(policy, truth)
-    assert [row.arm for row in kept(policy, truth)] == [None, "copy", "bild", *arms]
+    assert [row.arm for row in kept(policy, truth, resamples=50)] == [None, "copy", "bild", *arms]
     assert rows["fixed/bild"].lossy == 1 and rows["fixed/plain"].lossy == 0
     assert "Promised with 95% confidence" in str(policy.promise)
     assert "math" in str(policy.promise) and "other traffic voids" in str(policy.promise)
+
+
+def test_the_model_is_the_one_that_pays() -> None:
+    """Where all queries are alike one arm serves all of them."""
+    table = world(600, lost=0.3)
+    assert (
+        best_model(table, LOSSLESS, 0.05, 0) == promised(table).origin.options["model"] == "ridge"
+    )
+    same = np.tile([1.0, 1.5, 2.0, 2.3], (600, 1)), np.tile([0.0, 0.0, 0.0, 1.0], (600, 1))
+    alike = replace(table, rewards=same[0], losses=same[1])
+    assert best_model(alike, LOSSLESS, 0.1, 0) == "mean"
+    assert set(served(promised(alike), table)) == {2}
+    assert best_model(table.rows([0]), LOSSLESS, 0.1, 0) == "mean"
 
 
 def test_in_expectation_allows_more_than_with_confidence() -> None:
@@ -186,7 +199,7 @@ def test_requests_above_temperature_0_get_lossless_arms() -> None:
     chosen = policy.choose(warm.inputs[0])
     assert chosen.arm in LOSSLESS
     assert len(chosen.scores) == 4 and max(chosen.scores) > chosen.scores[chosen.index]
-    rows = kept(policy, both(truth, warm))
+    rows = kept(policy, both(truth, warm), resamples=50)
     assert {row.loss.queries for row in rows} == {1000}
 
 
@@ -244,7 +257,7 @@ def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
         ({}, {"lossless": ["guess"]}, "unknown arm 'guess'"),
         ({}, {"max_loss": 0.0}, "leave the lossy arms out"),
         ({}, {"confidence": 1.0}, "the confidence must be above 0"),
-        ({}, {"model": "forest"}, "known: ridge, knn, mean"),
+        ({}, {"model": "forest"}, "known: auto, mean, ridge, knn"),
         ({}, {"calibration_share": 1.0}, "share to calibrate on"),
         ({}, {}, "needs at least 59 .* there are 50; collect at least 118 to train on, of which"),
         ({}, {"in_expectation": True, "max_loss": 0.01}, "in expectation needs at least 99"),
