@@ -154,10 +154,13 @@ class Calibration:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def steps(self, risk: Risk) -> int:
-        """The last step that keeps the promise; 0 is the lossless one."""
+    def steps(self, risk: Risk, queries: int | None = None) -> int:
+        """The last step that keeps the promise; 0 is the lossless one.
+
+        queries: what the means are taken to be over, None for those they are over.
+        """
         means = risk.comparable(self.losses[:, 1:]).mean(axis=0)
-        return int(risk.steps_kept(means, len(self)))
+        return int(risk.steps_kept(means, queries or len(self)))
 
 
 def too_few(risk: Risk, here: int, share: float) -> str:
@@ -191,9 +194,9 @@ def calibrate(ladder: Ladder, table: RewardTable) -> Calibration:
     )
 
 
-def best_model(table: RewardTable, lossless: list[str], max_loss: float, seed: int) -> str:
-    """The model that earns most where it loses at most max_loss, each half of the table's greedy
-    queries judging what was learnt from the other; the simplest of equals, and of very few."""
+def best_model(table: RewardTable, lossless: list[str], risk: Risk, queries: int, seed: int) -> str:
+    """The model that would earn most if each half of the table's greedy queries, judging what was
+    learnt from the other, were as many to calibrate on; the simplest of equals, and of very few."""
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     if len(set(greedy.groups)) < 2:
         return MODELS[0]
@@ -203,8 +206,7 @@ def best_model(table: RewardTable, lossless: list[str], max_loss: float, seed: i
         earned = 0.0
         for learning, held in (halves, halves[::-1]):
             found = calibrate(learn(learning, lossless, model, seed), held)
-            kept = np.cumprod(found.losses.mean(axis=0) <= max_loss).sum()  # the first loses 0
-            earned += float(found.rewards.mean(axis=0)[kept - 1])
+            earned += float(found.rewards[:, found.steps(risk, queries)].mean())
         return earned
 
     return max(MODELS, key=worth)
@@ -255,7 +257,7 @@ def fit_promised(
     here = len({g for g, greedy in zip(held.groups, greedy_rows(held), strict=True) if greedy})
     if here < risk.least_queries or not greedy_rows(learning).any():
         raise PolicyError(too_few(risk, here, calibration_share))
-    chosen = best_model(learning, lossless, max_loss, seed) if model == AUTO else model
+    chosen = best_model(learning, lossless, risk, here, seed) if model == AUTO else model
     ladder, fixed = learn(learning, lossless, chosen, seed), learn(learning, lossless, "mean")
     found, alone = calibrate(ladder, held), calibrate(fixed, held)
     step = found.steps(risk)

@@ -138,14 +138,13 @@ def test_an_easy_table_uses_lossy_arms() -> None:
 def test_the_model_is_the_one_that_pays() -> None:
     """Where all queries are alike one arm serves all of them."""
     table = world(600, lost=0.3)
-    assert (
-        best_model(table, LOSSLESS, 0.05, 0) == promised(table).origin.options["model"] == "ridge"
-    )
+    assert best_model(table, LOSSLESS, Risk(0.05), 300, 0) == "ridge"
+    assert promised(table).origin.options["model"] == "ridge"
     same = np.tile([1.0, 1.5, 2.0, 2.3], (600, 1)), np.tile([0.0, 0.0, 0.0, 1.0], (600, 1))
     alike = replace(table, rewards=same[0], losses=same[1])
-    assert best_model(alike, LOSSLESS, 0.1, 0) == "mean"
+    assert best_model(alike, LOSSLESS, Risk(0.1), 300, 0) == "mean"
     assert set(served(promised(alike), table)) == {2}
-    assert best_model(table.rows([0]), LOSSLESS, 0.1, 0) == "mean"
+    assert best_model(table.rows([0]), LOSSLESS, Risk(0.1), 300, 0) == "mean"
 
 
 def test_in_expectation_allows_more_than_with_confidence() -> None:
