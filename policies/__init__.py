@@ -14,9 +14,10 @@ from .exact import fit_exact
 from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
 from .knn import fit_knn
+from .ladder import with_temperature
 from .loading import KINDS, load
 from .logistic import fit_logistic
-from .promise import fit_promised, with_temperature
+from .promise import fit_promised
 from .promised import Promise, PromisedPolicy
 from .records import (
     Decision,

@@ -10,7 +10,7 @@ import numpy as np
 from .base import BasePolicy
 from .evaluate import Value, aligned, value
 from .fixed import fixed_policy
-from .promise import calibrate, greedy_rows, learn, losses_at_most_one, parted
+from .ladder import calibrate, counted_losses, greedy_rows, learn, parted
 from .promised import PromisedPolicy
 from .records import RewardTable
 from .risk import Risk
@@ -39,7 +39,7 @@ def kept(
     """The policy, the fixed arms it is measured against and every other one, on a table's greedy
     rows; a failed lossy arm loses 1. Raises PolicyError where there is no greedy row."""
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
-    lost = replace(greedy, rewards=losses_at_most_one(greedy, policy.lossless))
+    lost = replace(greedy, rewards=counted_losses(greedy, policy.lossless))
 
     def row(name: str, arm: str | None, chooses: BasePolicy) -> Kept:
         probs = aligned(chooses, greedy)

@@ -10,7 +10,8 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
-from policies.promise import best_model, calibrate, learn, parted
+from policies.ladder import calibrate, learn, parted
+from policies.promise import best_model
 from policies.promise_check import check_splits, kept
 from policies.risk import Risk
 
