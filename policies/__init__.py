@@ -16,8 +16,11 @@ from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
 from .guard import Guarded, guarded
 from .knn import fit_knn
+from .ladder import with_temperature
 from .loading import KINDS, load
 from .logistic import fit_logistic
+from .promise import fit_promised
+from .promised import Promise, PromisedPolicy
 from .records import (
     Decision,
     EpochStats,
@@ -44,6 +47,8 @@ __all__ = [
     "Origin",
     "Policy",
     "PolicyError",
+    "Promise",
+    "PromisedPolicy",
     "RewardTable",
     "Value",
     "check_compatible",
@@ -54,6 +59,7 @@ __all__ = [
     "fit_fixed",
     "fit_knn",
     "fit_logistic",
+    "fit_promised",
     "fit_regression",
     "fit_reinforce",
     "fit_uniform",
@@ -64,4 +70,5 @@ __all__ = [
     "report",
     "uniform_policy",
     "value",
+    "with_temperature",
 ]

@@ -57,9 +57,15 @@ class BasePolicy(ABC):
         A greedy choice has propensity 1.0. Raises PolicyError unless x holds exactly one query.
         """
         scores = self.scores(x)  # [1, A]
+        return self.decide(scores, self.probabilities(scores), rng)
+
+    def decide(
+        self, scores: Float64, probabilities: Float64, rng: np.random.Generator | None = None
+    ) -> Decision:
+        """`choose`, where the scores and the probabilities ([1, A] both) are known."""
         if len(scores) != 1:
             raise PolicyError(f"choose takes one query at a time, not {len(scores)}")
-        probs = self.probabilities(scores)[0]
+        probs = probabilities[0]
         index, propensity = int(np.argmax(probs)), 1.0
         if rng is not None:
             index = int(rng.choice(len(probs), p=probs))

@@ -15,6 +15,7 @@ from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
 from .knn import fit_knn
 from .logistic import fit_logistic
+from .promise import fit_promised
 from .records import Fit, Fitted, RewardTable
 from .regression import fit_regression
 from .reinforce import fit_reinforce
@@ -30,6 +31,7 @@ POLICIES: dict[str, Fit] = {
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,
+    "promised": fit_promised,
 }
 watched("policy", POLICIES)
 

@@ -13,10 +13,12 @@ from .errors import PolicyError
 from .fixed import ConstantPolicy
 from .knn import NeighbourPolicy
 from .network import NetworkPolicy
+from .promised import PromisedPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {
-    cls.kind: cls for cls in (ConstantPolicy, BandPolicy, NetworkPolicy, NeighbourPolicy)
+    cls.kind: cls
+    for cls in (ConstantPolicy, BandPolicy, NetworkPolicy, NeighbourPolicy, PromisedPolicy)
 }
 plugins.watched("policy kind", KINDS)
 REMOTE = ("runs:/", "models:/", "mlflow-artifacts:/")

@@ -13,6 +13,17 @@ from collect.listing import Listing
 from collect.options import AsJson
 
 from .options import Experiment, TrackingUri
+from .promise import (
+    PROMISED,
+    SPEED,
+    Confidence,
+    InExpectation,
+    MaxLoss,
+    asked_for,
+    promise_json,
+    promise_tables,
+    promised_table,
+)
 
 TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
 
@@ -40,6 +51,7 @@ Everything about the run is kept in MLflow.
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick train --rewards rewards --reward modelled --features temperature,greedy
+  draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
   draftpick generate "Why is the sky blue?" --policy policy
 """
 
@@ -51,6 +63,7 @@ def mount(app: typer.Typer) -> None:
 
 
 def train(
+    context: typer.Context,
     rewards: Annotated[
         Path, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
     ],
@@ -87,6 +100,9 @@ def train(
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
     ] = 0.5,
+    max_loss: MaxLoss = None,
+    confidence: Confidence = None,
+    in_expectation: InExpectation = False,
     embedder: Annotated[
         str | None,
         typer.Option(
@@ -153,14 +169,22 @@ def train(
     from policies.curves import require_enough
     from policies.guard import check_policy
     from policies.mlflow_store import shown
+    from policies.promise_check import kept
+    from policies.promised import PromisedPolicy
     from policies.reinforce import PAPER
-    from policies.tracking import train_run
+    from policies.tracking import HELD_OUT, train_run
 
     from .train_tables import further, remarks, run_json, run_tables
 
     chosen = _policy_options(options or [])
+    named = policy if _given(context, "policy") else None
+    promised = asked_for(max_loss, confidence, in_expectation, named)
+    if promised is not None:
+        policy, reward = PROMISED, reward if _given(context, "reward") else SPEED
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
     if paper:
+        if promised is not None:
+            raise PolicyError("--paper promises nothing; leave --max-loss out")
         if policy not in ("auto", "reinforce"):
             raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
         policy, guard, chosen = "reinforce", False, PAPER | chosen
@@ -175,11 +199,19 @@ def train(
         features=[] if features == "none" else features and names_in(features),
         loops=loops,
     )
+    held = None
+    if promised is not None:
+        table, lossless = promised_table(table, rewards)
+        chosen |= promised | {"lossless": lossless}
+        share = HELD_OUT if validation_share is None else validation_share
+        table, held = table.split(share, seed)
+        validation_share, guard = 0.0, False  # what is promised needs no other guard
     if curve or leave_task_out:
         require_enough(table)
     arms = read_manifest(rewards).arms
     run = train_run(
         table,
+        held,
         policy=policy,
         options=chosen,
         guard=guard,
@@ -199,8 +231,12 @@ def train(
         },
     )
     more = further(table, run, policy, chosen, seed, curve, leave_task_out)
+    made = run.fitted.policy
+    rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:
         found = run_json(run, more) | {"features": list(table.feature_names)}
+        if isinstance(made, PromisedPolicy):
+            found["promise"] = promise_json(made, rows)
         typer.echo(json.dumps(found))
         return
     from rich.console import Console
@@ -208,10 +244,15 @@ def train(
     from decoders.terminal import PIPE
 
     console = Console(width=None if sys.stdout.isatty() else PIPE)
-    for made in run_tables(run, more, console.width):
-        console.print(made)
-    for sentence in remarks(run):
-        typer.echo(sentence)
+    if isinstance(made, PromisedPolicy):
+        for part in promise_tables(rows, "held-out" if held else "training", console.width):
+            console.print(part)
+        typer.echo(str(made.promise))
+    else:
+        for part in run_tables(run, more, console.width):
+            console.print(part)
+        for sentence in remarks(run):
+            typer.echo(sentence)
     typer.echo(
         f"Reads:      {', '.join(['the query', *table.feature_names])}\n"
         + (f"Left out:   {left_out}\n" if str(left_out) else "")
@@ -221,6 +262,12 @@ def train(
         + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
         f'Use:        draftpick generate "..." --policy {run.folder}'
     )
+
+
+def _given(context: typer.Context, option: str) -> bool:
+    """Whether the user named it, rather than leave it at its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
 
 
 def _policy_options(pairs: list[str]) -> dict[str, Any]:

@@ -326,3 +326,13 @@ def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
     assert "collect: done before" in done.stdout
     assert "no such step: sweep" in done.stdout
     assert (tmp_path / "figures.tar.gz").is_file()
+
+
+def test_promises_over_many_splits(script: Main, capsys: pytest.CaptureFixture[str]) -> None:
+    script("promise_splits", "--simulate", 600, "--splits", 200, "--max-loss", 0.1)
+    rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
+    told = [row for row in rows if row and row[0] == "0.1,"]
+    assert [row[1] for row in told] == ["in", "0.8", "0.95"]
+    for row in told[1:]:
+        assert row[2] == "300" and float(row[3]) <= 1 - float(row[1])
+        assert float(row[4]) <= 0.1 and row[6].startswith("+")

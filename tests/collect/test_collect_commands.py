@@ -161,7 +161,7 @@ def test_temperatures_from_the_command_line(
     assert record["at_temperature"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
     greedy = json.loads(run(app, "collect", "--summary", out, "--json").stdout)
     assert "at_temperature" not in greedy  # likeness is of greedy answers
-    learn: list[object] = ["train", "--rewards", out, "--policy", "regression"]
+    learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
     learn += ["--reward", "saved-passes", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
     learn += ["--out", tmp_path / "policy"]
     result = run(app, *learn)
@@ -190,6 +190,7 @@ def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
     sweep(FakeEngine(), make_queries(30, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
     common: list[object] = ["train", "--rewards", rewards, "--reward", "acceptance", "--json"]
     common += ["--out", tmp_path / "policy", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    common += ["--features", "none"]
     guarded = json.loads(run(app, *common).stdout)
     assert guarded["guard"]["saved"] == "best-fixed"
     assert guarded["guard"]["verdict"].startswith("Saved: the best fixed arm (small). No policy")

@@ -51,6 +51,19 @@ def with_features(data: RewardTable, **columns: np.ndarray) -> RewardTable:
     return replace(data, features=features, feature_names=tuple(columns))
 
 
+def promising(seed: int = 0, failures: bool = False) -> RewardTable:
+    """`tiny` for a promise: its last input is the temperature, 0, and one arm is lossy."""
+    made = tiny(seed, failures)
+    losses = np.where(np.isnan(made.rewards), np.nan, [0.0, 0.1, 0.0])
+    return replace(
+        made,
+        embeddings=made.embeddings[:, :-1],
+        features=np.zeros((len(made), 1), dtype=np.float32),
+        feature_names=("temperature",),
+        losses=losses,
+    )
+
+
 OPTIONS: dict[str, dict[str, object]] = {
     "reinforce": {"hidden": 8, "epochs": 2, "keep_best": False},
     "exact": {"hidden": 8, "epochs": 2},
@@ -61,4 +74,5 @@ OPTIONS: dict[str, dict[str, object]] = {
     "best-fixed": {},
     "fixed": {"arm": "small"},
     "uniform": {},
+    "promised": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
 }

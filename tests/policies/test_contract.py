@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_tables import ARMS, OPTIONS, separable, table, tiny, with_features
+from policy_tables import ARMS, OPTIONS, promising, separable, table, tiny, with_features
 
 import policies
 from policies import POLICIES, Policy, PolicyError, RewardTable
@@ -25,7 +25,9 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def data_for(name: str, failures: bool = False) -> RewardTable:
-    """A table that the policy can be trained on: bands need a feature to read."""
+    """A table that the policy can be trained on: bands need a feature to read, a promise losses."""
+    if name == "promised":
+        return promising(failures=failures)
     data = tiny(failures=failures)
     temperature = np.arange(len(data)) % 3 / 2
     return with_features(data, temperature=temperature) if name == "bands" else data

@@ -1,0 +1,107 @@
+"""How often a promise is kept over many calibrations, and the speed that it buys.
+
+    python benchmarks/promise_splits.py --rewards rewards --max-loss 0.05 0.1 0.2
+    python benchmarks/promise_splits.py --simulate 2000
+
+Half of a table's queries are learnt from. The other half is taken for the whole world: each split
+draws queries from it to calibrate on, and what comes out is judged on all of it, so that its true
+loss is known. `broken`: the share of splits whose true loss is above the promised one. `loss`: the
+true one, mean over splits. `gain`: mean reward over that of the fastest lossless arms. `lossy`: the
+share of queries that a lossy arm answers. No clock is read.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from decoders.terminal import tables
+from policies import RewardTable
+from policies.promise_check import check_splits
+from policies.risk import Risk
+
+HEADINGS = ["promise", "queries", "broken", "loss", "reward", "gain", "lossy", "unused"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    source = parser.add_mutually_exclusive_group(required=True)
+    source.add_argument("--rewards", type=Path, help="a collection with lossy arms")
+    source.add_argument("--simulate", type=int, metavar="N", help="a made-up table of N queries")
+    parser.add_argument("--reward", default="modelled")
+    parser.add_argument("--max-loss", nargs="+", type=float, default=[0.05, 0.1])
+    parser.add_argument("--confidence", nargs="+", type=float, default=[0.8, 0.95])
+    parser.add_argument("--queries", type=int, help="calibrated on; default: half the table's")
+    parser.add_argument("--model", default="ridge")
+    parser.add_argument("--splits", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if given.rewards:
+        table, lossless = collected(given.rewards, given.reward)
+    else:
+        table, lossless = simulated(given.simulate, given.seed), ["plain", "copy"]
+    rows = []
+    for max_loss in given.max_loss:
+        for confidence in [None, *given.confidence]:
+            found = check_splits(
+                table,
+                Risk(max_loss, confidence),
+                lossless=lossless,
+                model=given.model,
+                queries=given.queries,
+                splits=given.splits,
+                seed=given.seed,
+            )
+            surely = "in expectation" if confidence is None else f"{confidence:.4g}"
+            rows.append(
+                [
+                    f"{max_loss:g}, {surely}",
+                    str(found.queries),
+                    f"{found.broken:.3f}",
+                    f"{found.loss:.4f}",
+                    f"{found.reward:.3f}",
+                    f"{found.reward / found.lossless_reward - 1:+.1%}",
+                    f"{found.lossy:.0%}",
+                    f"{found.unused:.0%}",
+                ]
+            )
+    console = Console()
+    for table_ in tables(f"{given.splits} calibrations each", HEADINGS, rows, console.width):
+        console.print(table_)
+
+
+def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
+    """A collection's table and its lossless arms."""
+    from collect.table import reward_table
+    from router.promise import promised_table
+
+    return promised_table(reward_table(folder, reward), folder)
+
+
+def simulated(n: int, seed: int) -> RewardTable:
+    """Two lossless arms, and two faster ones that lose more where the first input is large."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 8)).astype(np.float32)
+    chance = np.minimum([1, 2] / (1 + np.exp(3 - 2 * x[:, :1])), 1)  # [n, 2] of losing anything
+    losses = np.where(rng.random((n, 2)) < chance, rng.random((n, 2)), 0.0)
+    noise = 0.2 * x[:, 1:5] + 0.1 * rng.normal(size=(n, 4))
+    return RewardTable(
+        query_ids=[str(i) for i in range(n)],
+        tasks=["simulated"] * n,
+        embeddings=x,
+        arms=["plain", "copy", "bild", "cascade"],
+        rewards=noise + np.array([1.0, 1.5, 2.0, 2.3]),
+        reward_name="speed",
+        embedder="simulated",
+        arms_fingerprint="",
+        features=np.zeros((n, 1), dtype=np.float32),
+        feature_names=("temperature",),
+        losses=np.concatenate([np.zeros((n, 2)), losses], axis=1),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,280 @@
+"""Promises: kept as often as they say over tables whose truth is known, and used where they can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+import policies
+from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
+from policies.ladder import calibrate, learn, parted
+from policies.promise import best_model
+from policies.promise_check import check_splits, kept
+from policies.risk import Risk
+
+ARMS = ["plain", "copy", "bild", "cascade"]
+LOSSLESS = ["plain", "copy"]
+
+
+def world(n: int, seed: int = 0, lost: float = 1.0, temperature: float = 0.0) -> RewardTable:
+    """The lossy arms are faster, and spoil answers of which the first input tells something.
+
+    lost: times the chance of a spoilt answer. Spoilt ones lose all, the hardest case.
+    """
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 4)).astype(np.float32)
+    chance = np.minimum(lost / (1 + np.exp(3 - 2 * x[:, :1])) * [1, 2], 1)  # [n, 2]
+    losses = np.concatenate([np.zeros((n, 2)), rng.random((n, 2)) < chance], axis=1)
+    speed = np.array([1.0, 1.5, 2.0, 2.3]) + 0.2 * x + 0.1 * rng.normal(size=(n, 4))
+    return RewardTable(
+        query_ids=[f"q{seed}-{i}" for i in range(n)],
+        tasks=[("math", "qa")[i % 2] for i in range(n)],
+        embeddings=x,
+        arms=ARMS,
+        rewards=speed,
+        reward_name="speed/1",
+        embedder="toy/4",
+        arms_fingerprint="",
+        features=np.full((n, 1), temperature, dtype=np.float32),
+        feature_names=("temperature",),
+        losses=losses,
+    )
+
+
+def promised(table: RewardTable, **options: object) -> PromisedPolicy:
+    made = policies.fit("promised", table, None, 0, lossless=LOSSLESS, **options).policy
+    assert isinstance(made, PromisedPolicy)
+    return made
+
+
+def served(policy: PromisedPolicy, table: RewardTable) -> np.ndarray:
+    return policy.distribution(table.inputs).argmax(axis=1)
+
+
+def true_loss(policy: PromisedPolicy, table: RewardTable) -> float:
+    assert table.losses is not None
+    return float(table.losses[np.arange(len(table)), served(policy, table)].mean())
+
+
+def both(*tables: RewardTable) -> RewardTable:
+    """Rows of several tables in one."""
+    parts = {
+        name: np.concatenate([getattr(t, name) for t in tables])
+        for name in ("embeddings", "rewards", "features", "losses")
+    }
+    return replace(
+        tables[0],
+        query_ids=[f"{i}/{q}" for i, t in enumerate(tables) for q in t.query_ids],
+        tasks=[task for t in tables for task in t.tasks],
+        groups=[group for t in tables for group in t.groups],
+        **parts,
+    )
+
+
+@pytest.mark.parametrize("model", ["ridge", "knn", "mean"])
+@pytest.mark.parametrize("queries", [60, 200, 1000])
+@pytest.mark.parametrize("confidence", [0.95, 0.8])
+def test_a_thousand_splits_keep_their_confidence(
+    model: str, queries: int, confidence: float
+) -> None:
+    found = check_splits(
+        world(2000, lost=0.5),
+        Risk(0.1, confidence),
+        lossless=LOSSLESS,
+        model=model,
+        queries=queries,
+    )
+    most = binom.ppf(0.999, found.splits, 1 - confidence)
+    assert found.splits == 1000
+    assert found.broken * found.splits <= most
+
+
+@pytest.mark.parametrize("model", ["ridge", "knn", "mean"])
+@pytest.mark.parametrize("queries", [30, 200])
+def test_a_thousand_splits_keep_it_in_expectation(model: str, queries: int) -> None:
+    found = check_splits(
+        world(2000, lost=0.5), Risk(0.1, None), lossless=LOSSLESS, model=model, queries=queries
+    )
+    assert found.loss <= 0.1 + 4 * 0.5 / np.sqrt(found.splits) * 0.1
+    assert found.reward > found.lossless_reward
+
+
+def test_whole_trainings_keep_it() -> None:
+    """Everything learnt and calibrated anew from queries of their own, 40 times. With as many
+    inputs as queries to learn from, what is learnt fits those queries far too well."""
+
+    def wide(n: int, seed: int) -> RewardTable:
+        table, rng = world(n, seed), np.random.default_rng([seed, n])
+        noise = rng.normal(size=(n, 96)).astype(np.float32)
+        return replace(table, embeddings=np.concatenate([table.embeddings, noise], axis=1))
+
+    truth = wide(4000, 1)
+    losses = [
+        true_loss(promised(wide(200, seed), max_loss=0.1, confidence=0.8, model="ridge"), truth)
+        for seed in range(100, 140)
+    ]
+    assert sum(loss > 0.1 for loss in losses) <= binom.ppf(0.999, 40, 0.2)
+    assert np.mean(losses) > 0.02  # something is risked
+
+
+def test_an_easy_table_uses_lossy_arms() -> None:
+    table, truth = world(1000, lost=0.1), world(3000, seed=1, lost=0.1)
+    policy = promised(table, max_loss=0.03)
+    lossless, keeps, arms = policy.promise.best_lossless, policy.promise.best_kept, policy.arms
+    assert (lossless, keeps) == ("copy", "bild")
+    rows = {row.name: row for row in kept(policy, truth, resamples=50)}
+    assert rows["policy"].lossy > 0.8
+    assert rows["policy"].loss.mean <= 0.03
+    assert rows["policy"].reward.mean > rows["keeps"].reward.mean > rows["lossless"].reward.mean
+    assert rows["policy"].loss.mean == true_loss(policy, truth)
+    assert [row.arm for row in kept(policy, truth, resamples=50)] == [None, "copy", "bild", *arms]
+    assert rows["fixed/bild"].lossy == 1 and rows["fixed/plain"].lossy == 0
+    assert "Promised with 95% confidence" in str(policy.promise)
+    assert "math" in str(policy.promise) and "other traffic voids" in str(policy.promise)
+
+
+def test_the_model_is_the_one_that_pays() -> None:
+    """Where all queries are alike one arm serves all of them."""
+    table = world(600, lost=0.3)
+    assert best_model(table, LOSSLESS, Risk(0.05), 300, 0) == "ridge"
+    assert promised(table).origin.options["model"] == "ridge"
+    same = np.tile([1.0, 1.5, 2.0, 2.3], (600, 1)), np.tile([0.0, 0.0, 0.0, 1.0], (600, 1))
+    alike = replace(table, rewards=same[0], losses=same[1])
+    assert best_model(alike, LOSSLESS, Risk(0.1), 300, 0) == "mean"
+    assert set(served(promised(alike), table)) == {2}
+    assert best_model(table.rows([0]), LOSSLESS, Risk(0.1), 300, 0) == "mean"
+
+
+def test_in_expectation_allows_more_than_with_confidence() -> None:
+    table, truth = world(400, lost=0.3), world(5000, seed=1, lost=0.3)
+    sure = promised(table, max_loss=0.05)
+    mean = promised(table, max_loss=0.05, in_expectation=True)
+    assert 0 < true_loss(sure, truth) < true_loss(mean, truth)
+    assert mean.promise.confidence is None
+    assert "on average over calibrations" in str(mean.promise)
+
+
+def test_a_promise_that_no_arm_keeps() -> None:
+    table = world(400)
+    spoilt = replace(table, losses=np.tile([0.0, 0, 1, 1], (400, 1)))
+    policy = promised(spoilt, max_loss=0.05)
+    assert policy.promise.z is None
+    assert policy.promise.loss == 0
+    assert policy.promise.best_kept == policy.promise.best_lossless == "copy"
+    assert set(served(policy, world(500, seed=1))) <= {0, 1}
+    assert "none that is faster is shown" in str(policy.promise)
+    assert "bild 1.000" in str(policy.promise)
+
+
+def test_lossy_arms_that_are_no_faster_are_left_out() -> None:
+    table = world(400, lost=0.1)
+    slow = table.rewards - [0, 0, 1.5, 1.5]
+    policy = promised(replace(table, rewards=slow), max_loss=0.2)
+    assert policy.promise.z is None
+    assert set(served(policy, world(500, seed=1))) <= {0, 1}
+
+
+def test_a_gain_that_is_noise_is_no_gain() -> None:
+    """Rewards that nothing predicts: the best lossless arm for every query, and no loss."""
+    table, rng = world(400, lost=0.1), np.random.default_rng(5)
+    policy = promised(replace(table, rewards=rng.normal(size=(400, 4))), max_loss=0.2)
+    assert policy.promise.gain_low <= 0
+    assert policy.promise.z is None
+    best = policy.arms.index(policy.promise.best_lossless)
+    assert set(served(policy, world(500, seed=1))) == {best}
+
+
+def test_requests_above_temperature_0_get_lossless_arms() -> None:
+    greedy = world(400, lost=0.2)
+    hot = replace(greedy, features=np.ones((400, 1), dtype=np.float32))
+    policy = promised(both(greedy, hot), max_loss=0.1)
+    assert policy.promise.sampled == policy.promise.queries == 200
+    truth = world(1000, seed=1, lost=0.2)
+    assert (served(policy, truth) > 1).mean() > 0.5
+    warm = replace(truth, features=np.full((1000, 1), 0.3, dtype=np.float32))
+    assert set(served(policy, warm)) <= {0, 1}
+    chosen = policy.choose(warm.inputs[0])
+    assert chosen.arm in LOSSLESS
+    assert len(chosen.scores) == 4 and max(chosen.scores) > chosen.scores[chosen.index]
+    rows = kept(policy, both(truth, warm), resamples=50)
+    assert {row.loss.queries for row in rows} == {1000}
+
+
+def test_losses_above_temperature_0_are_not_looked_at() -> None:
+    greedy = world(400, lost=0.2)
+    hot = replace(greedy, features=np.ones((400, 1), dtype=np.float32))
+    spoilt = replace(hot, losses=np.tile([0.0, 0, 1, np.nan], (400, 1)))
+    z = {promised(both(greedy, other), max_loss=0.1).promise.z for other in (hot, spoilt)}
+    assert len(z) == 1 and z != {None}
+
+
+def test_sampled_rows_do_not_dilute_the_calibration() -> None:
+    learning, held = parted(world(400, lost=0.2), 0.5, 0)
+    hot = replace(held, features=np.ones((200, 1), dtype=np.float32))
+    ladder = learn(learning, LOSSLESS)
+    alone, mixed = calibrate(ladder, held), calibrate(ladder, both(held, hot))
+    assert alone.losses.max() == 1
+    np.testing.assert_array_equal(mixed.losses, alone.losses)
+
+
+def test_rows_of_one_query_count_once() -> None:
+    table = world(100)
+    with pytest.raises(PolicyError, match=r"at least 59 queries .* there are 50; collect"):
+        promised(both(table, table, table), max_loss=0.05)
+
+
+def test_a_failed_lossy_arm_loses_everything() -> None:
+    table = world(400, lost=0.2)
+    assert table.losses is not None
+    failed = np.array(table.losses)
+    failed[::2, 2:] = np.nan
+    policy = promised(replace(table, losses=failed), max_loss=0.1)
+    assert policy.promise.failed > 150
+    assert policy.promise.arm_losses["bild"] > 0.4
+
+
+def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
+    policy = promised(world(400, lost=0.2), max_loss=0.1, confidence=0.9)
+    told = policy.origin.options["promise"]
+    assert (told["max_loss"], told["confidence"]) == (0.1, 0.9)
+    assert told["method"] == "learn then test"
+    assert told["queries"] == sum(told["tasks"].values()) == 200
+    assert 0 < told["loss"] <= 0.1
+    assert policies.load(policy.save(str(tmp_path))).promise == policy.promise
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "says"),
+    [
+        ({"losses": None}, {}, "needs the arms' losses"),
+        ({"features": np.zeros((100, 0)), "feature_names": ()}, {}, "with_temperature"),
+        ({}, {"lossless": []}, "needs a lossless arm"),
+        ({}, {"lossless": [*LOSSLESS, "bild"]}, "bild is said to be lossless but has lost"),
+        ({"losses": np.zeros((100, 4))}, {"lossless": ARMS}, "every arm is lossless"),
+        ({}, {"lossless": ["guess"]}, "unknown arm 'guess'"),
+        ({}, {"max_loss": 0.0}, "leave the lossy arms out"),
+        ({}, {"confidence": 1.0}, "the confidence must be above 0"),
+        ({}, {"model": "forest"}, "known: auto, mean, ridge, knn"),
+        ({}, {"calibration_share": 1.0}, "share to calibrate on"),
+        ({}, {}, "needs at least 59 .* there are 50; collect at least 118 to train on, of which"),
+        ({}, {"in_expectation": True, "max_loss": 0.01}, "in expectation needs at least 99"),
+        ({"features": np.ones((100, 1))}, {}, "there are 0; collect"),
+    ],
+)
+def test_mistakes_are_sentences(change: dict, options: dict, says: str) -> None:  # type: ignore[type-arg]
+    given = {"lossless": LOSSLESS, "in_expectation": "model" in options} | options
+    with pytest.raises(PolicyError, match=says):
+        policies.fit("promised", replace(world(100), **change), **given)
+
+
+def test_a_table_without_temperatures() -> None:
+    plain = replace(world(10), features=np.zeros((10, 0)), feature_names=())
+    made = with_temperature(plain)
+    assert made.feature_names == ("temperature",) and not made.features.any()
+    assert with_temperature(made) is made
+    hot = replace(plain, query_ids=[f"{query}@1" for query in plain.query_ids], groups=plain.groups)
+    with pytest.raises(PolicyError, match="some rows are not of greedy answers"):
+        with_temperature(hot)

@@ -1,0 +1,112 @@
+"""The two calibrations: against slow formulas, and by enumerating every calibration set."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import PolicyError
+from policies.risk import Risk, hoeffding_bentkus
+
+ALPHAS = st.floats(0.005, 0.9)
+
+
+@pytest.mark.parametrize("n", [7, 60])
+@pytest.mark.parametrize("alpha", [0.05, 0.3])
+def test_p_values_are_the_formula(n: int, alpha: float) -> None:
+    for k in range(n + 1):
+        low = min(k / n, alpha)
+        kl = (low * math.log(low / alpha) if low else 0) + (1 - low) * math.log(
+            (1 - low) / (1 - alpha)
+        )
+        below = sum(math.comb(n, i) * alpha**i * (1 - alpha) ** (n - i) for i in range(k + 1))
+        slow = min(math.exp(-n * kl), math.e * below, 1)
+        assert hoeffding_bentkus(np.array([k / n]), n, alpha)[0] == pytest.approx(slow)
+
+
+@given(n=st.integers(1, 80), alpha=ALPHAS, delta=st.floats(0.01, 0.5))
+def test_a_broken_promise_is_rarely_believed(n: int, alpha: float, delta: float) -> None:
+    """P(p <= delta) <= delta, over all samples of losses 0 and 1 whose expectation is alpha."""
+    k = np.arange(n + 1)
+    chances = np.array([math.comb(n, i) * alpha**i * (1 - alpha) ** (n - i) for i in k])
+    believed = hoeffding_bentkus(k / n, n, alpha) <= delta
+    assert chances[believed].sum() <= delta + 1e-12
+
+
+def test_how_many_queries_are_needed() -> None:
+    assert Risk(0.05, 0.95).least_queries == 59
+    assert Risk(0.05, 0.9).least_queries == 45
+    assert Risk(0.05, None).least_queries == 19
+
+
+@given(alpha=ALPHAS, confidence=st.none() | st.floats(0.5, 0.99))
+def test_one_query_fewer_promises_nothing(alpha: float, confidence: float | None) -> None:
+    risk = Risk(alpha, confidence)
+    nothing_lost, n = np.zeros(1), risk.least_queries
+    assert n >= 1
+    assert risk.steps_kept(nothing_lost, n) == 1
+    if n > 1:
+        assert risk.steps_kept(nothing_lost, n - 1) == 0
+
+
+@pytest.mark.parametrize("confidence", [None, 0.9])
+def test_steps_end_at_the_first_that_fails(confidence: float | None) -> None:
+    risk = Risk(0.1, confidence)
+    means = np.array([[0.0, 0.9, 0.0], [0.9, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert risk.steps_kept(means, 1000).tolist() == [1, 0, 3]
+
+
+# Kinds of query by step: a kind may lose less at a later step, where another arm is the fastest.
+WORLD = np.array([[0.0, 0.1, 0.0, 0.6], [0.0, 0.0, 0.4, 0.9], [0.1, 0.3, 0.2, 1.0]])
+CHANCES = np.array([0.5, 0.3, 0.2])
+
+
+def samples(n: int) -> list[tuple[np.ndarray, float]]:
+    """Every sample of n queries as counts of kinds, and its chance."""
+    found = []
+    for counts in itertools.product(range(n + 1), repeat=3):
+        if sum(counts) == n:
+            ways = math.factorial(n) / math.prod(math.factorial(c) for c in counts)
+            found.append((np.array(counts), ways * float(np.prod(CHANCES ** np.array(counts)))))
+    return found
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.15, 0.2, 0.3])
+@pytest.mark.parametrize("n", [5, 12])
+def test_the_expected_loss_over_every_calibration(n: int, alpha: float) -> None:
+    risk, truth = Risk(alpha, None), np.concatenate([[0.0], CHANCES @ WORLD])
+    assert sum(chance for _, chance in samples(n)) == pytest.approx(1)
+    expected = sum(
+        chance * truth[risk.steps_kept(counts / n @ risk.comparable(WORLD), n)]
+        for counts, chance in samples(n)
+    )
+    assert expected <= alpha
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.15, 0.2, 0.3])
+def test_how_often_it_is_broken_over_every_calibration(alpha: float) -> None:
+    risk, truth = Risk(alpha, 0.8), np.concatenate([[0.0], CHANCES @ WORLD])
+    broken = sum(
+        chance
+        for counts, chance in samples(30)
+        if truth[risk.steps_kept(counts / 30 @ risk.comparable(WORLD), 30)] > alpha
+    )
+    assert broken <= 0.2
+
+
+def test_the_losses_in_expectation_never_fall() -> None:
+    made = Risk(0.1, None).comparable(WORLD)
+    assert (np.diff(made, axis=1) >= 0).all()
+    assert (made >= WORLD).all()
+    np.testing.assert_array_equal(Risk(0.1, 0.9).comparable(WORLD), WORLD)
+
+
+@pytest.mark.parametrize("given", [(0.0, 0.9), (1.0, 0.9), (-0.1, None), (0.1, 0.0), (0.1, 1.0)])
+def test_numbers_out_of_range(given: tuple[float, float | None]) -> None:
+    with pytest.raises(PolicyError, match="above 0 and below 1"):
+        Risk(*given)
