@@ -57,8 +57,11 @@ def compare(
 ) -> Comparison:
     """target: [n, A], the policy's probabilities. predicted: [n, A], as ``cross_fitted`` gives.
 
-    tau: of switch-dr. Intervals are percentiles over resamples of the log's independent rows; the
-    predictions are not fitted again. Raises PolicyError where the policy never takes a logged arm.
+    tau: of switch-dr. Intervals are percentiles over resamples of the log's independent rows, for
+    which predictions are not fitted again: what the others make of them is corrected by the rows,
+    but "dm" has no interval, as nothing in the log shows how far its predictions are off.
+
+    Raises PolicyError where the policy never takes a logged arm.
     """
     own = Terms(log.rewards, np.ones_like(log.rewards))
     terms = {"ips": ips_terms(log, target), "snips": snips_terms(log, target)}
@@ -71,6 +74,10 @@ def compare(
     drawn = resampled([own, *terms.values()], log.units, resamples, seed)  # [B, E]
     values, gains = {}, {}
     for at, (name, parts) in enumerate(terms.items(), 1):
+        if name == "dm":
+            values[name] = Estimate(parts.value, math.nan)
+            gains[name] = Estimate(parts.value - own.value, math.nan)
+            continue
         values[name] = _between(parts.estimate(log.units), drawn[:, at], confidence)
         error = standard_error(parts.residual - own.residual, log.units)
         found = Estimate(parts.value - own.value, error)
@@ -113,9 +120,10 @@ def resampled(terms: list[Terms], units: NDArray[np.intp], resamples: int, seed:
 
 
 def _between(found: Estimate, drawn: Float64, confidence: float) -> Estimate:
-    """With the percentile interval; a resample without any weight has no value and is left out."""
+    """With the percentile interval, where there is more than one unit; a resample without any
+    weight has no value and is left out."""
     seen = drawn[np.isfinite(drawn)]
-    if not len(seen):
+    if not len(seen) or not math.isfinite(found.standard_error):
         return found
     tail = (1 - confidence) / 2
     low, high = np.quantile(seen, [tail, 1 - tail])

@@ -18,6 +18,8 @@ from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
+from .logs.recorder import Asking, Choice, Recorder
+from .logs.writer import DecisionLog
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
@@ -98,13 +100,20 @@ class Router:
 
     policy: None where every call names its arm.
     embedder: None for the one that the policy was trained with.
+    log: where every decision becomes a line, for `draftpick evaluate`: a DecisionLog, or a folder
+        for one that keeps neither embeddings nor text. What goes wrong there never reaches an
+        answer.
 
     Raises policies.PolicyError where the policy was trained for other arms than the engine's or
     with another embedder.
     """
 
     def __init__(
-        self, engine: RoutingEngine, policy: Policy | None, embedder: Embedder | None = None
+        self,
+        engine: RoutingEngine,
+        policy: Policy | None,
+        embedder: Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> None:
         reader = embedder if policy is None else embedder_of(policy, embedder)
         if policy is not None:
@@ -122,6 +131,16 @@ class Router:
         self.engine = engine
         self.policy = policy
         self.embedder = reader
+        self.log = DecisionLog(log) if isinstance(log, str | Path) else log
+        self._recorder = (
+            None
+            if self.log is None
+            else Recorder(self.log, engine, policy, reader.name if reader else engine.embedder)
+        )
+
+    def unlogged(self) -> Router:
+        """The same router without its log, for warming up."""
+        return Router(self.engine, self.policy, self.embedder) if self.log else self
 
     @classmethod
     def from_pretrained(
@@ -135,11 +154,12 @@ class Router:
         context: int | None = EngineOptions.context,
         chat_template: str | None = EngineOptions.chat_template,
         embedder: str | Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> Router:
         """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
         each means."""
         options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
-        return cls.from_options(options, policy, embedder)
+        return cls.from_options(options, policy, embedder, log)
 
     @classmethod
     def from_options(
@@ -147,12 +167,14 @@ class Router:
         options: EngineOptions,
         policy: str | Path | Policy | None = None,
         embedder: str | Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         policy: a folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships.
         embedder: where the policy's own lies now, a folder most often; None for where it was when
             the policy was trained.
+        log: as in `Router`.
         """
         import policies
 
@@ -171,7 +193,7 @@ class Router:
         reader = embedder_of(chosen, embedder, options.device)
         engine = load_engine(options)
         try:
-            router = cls(engine, chosen, reader)
+            router = cls(engine, chosen, reader, log)
         except policies.PolicyError as error:
             if policy is not None:
                 raise
@@ -194,6 +216,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """Answer a prompt (a string) or a chat (role and content messages).
 
@@ -204,6 +228,8 @@ class Router:
         streamer: a transformers streamer.
         reuse: do not read again what the target still holds of the same beginning, as at the next
             turn of a conversation.
+        request_id: of the log's line; None makes one up.
+        group: requests that depend on each other, as a conversation's turns, share it in the log.
 
         The other names mean what they mean in transformers' `generate`.
 
@@ -218,7 +244,14 @@ class Router:
             seed=seed,
         )
         return self.respond(
-            prompt_or_messages, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+            prompt_or_messages,
+            request,
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=reuse,
+            request_id=request_id,
+            group=group,
         )
 
     def respond(
@@ -230,6 +263,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """As `generate`, for a request that is made already."""
         messages = as_messages(prompt_or_messages)
@@ -241,6 +276,8 @@ class Router:
             streamer=streamer,
             dynamic=dynamic,
             reuse=reuse,
+            request_id=request_id,
+            group=group,
         )
 
     def answer(
@@ -253,6 +290,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """As `respond`, for a prompt that is token ids already.
 
@@ -287,11 +326,22 @@ class Router:
             decision = self.policy.choose(embedding, rng)
             policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-        assert arm is not None
+            choice = Choice(arm, propensity, embedding, embedding, dynamic)
+        else:
+            assert arm is not None
+            choice = Choice(arm)
 
-        result = self.engine.decode(
-            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-        )
+        asking = Asking(len(prompt_ids), request, request_id, group, text)
+        try:
+            result = self.engine.decode(
+                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+            )
+        except BaseException as error:
+            if self._recorder is not None:
+                self._recorder.failed(asking, choice, error)
+            raise
+        if self._recorder is not None:
+            self._recorder.answered(asking, choice, result, embed_s + policy_s)
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
 

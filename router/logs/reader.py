@@ -78,8 +78,8 @@ def _decision(found: Any, where: str) -> LoggedDecision:
         )
     if found.get("propensity") == 0:
         raise DraftpickError(
-            f"{where}: the arm was taken with propensity 0, so no estimate can weigh it; what wrote "
-            "the line must log the chance that the arm had"
+            f"{where}: the arm was taken with propensity 0, which no estimate can weigh; log the "
+            "chance that it had, or delete the line"
         )
     try:
         return LoggedDecision.model_validate(found)

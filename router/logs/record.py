@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-FORMAT = 1
+FORMAT = 1  # as `LoggedDecision.format`
 NEAR = 1e-6  # how far rounding may take probabilities from their sum
 
 
@@ -110,7 +110,7 @@ class LoggedDecision(_Part):
     features: what else was known of the request, by name.
     """
 
-    format: Literal[1] = FORMAT
+    format: Literal[1] = 1
     time: AwareDatetime
     id: str
     group: str | None = None
