@@ -326,6 +326,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "demo",
         "collect",
         "train",
+        "evaluate",
         "theory",
         "tradeoff",
     ):
@@ -334,7 +335,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["generate", "specbench", "arms", "models", "report", "demo", "theory", "tradeoff"],
+    ["generate", "specbench", "arms", "models", "report", "demo", "evaluate", "theory", "tradeoff"],
 )
 def test_every_command_has_help(command: str) -> None:
     found = CliRunner().invoke(cli.app, [command, "--help"])
