@@ -23,6 +23,8 @@ from .ope import (
 )
 from .records import Float64
 
+ESTIMATORS = ("ips", "snips", "dm", "dr", "switch-dr")
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -31,7 +33,7 @@ class Comparison:
     logged: the mean reward of the log itself.
     values: estimator -> the policy's value: "ips", "snips", and "dm", "dr", "switch-dr" where
         rewards were predicted.
-    gains: the same less `logged`, on the same resamples.
+    gains: by how much that is more than what the policy that logged earned by the same estimator.
     rows: of the log.
     effective: its effective sample size for this policy.
     heaviest: the largest weight's share of all.
@@ -49,6 +51,7 @@ def compare(
     log: Log,
     target: Float64,
     predicted: Float64 | None = None,
+    offered: Float64 | None = None,
     *,
     tau: float = 10.0,
     resamples: int = 1000,
@@ -57,31 +60,37 @@ def compare(
 ) -> Comparison:
     """target: [n, A], the policy's probabilities. predicted: [n, A], as ``cross_fitted`` gives.
 
-    tau: of switch-dr. Intervals are percentiles over resamples of the log's independent rows, for
-    which predictions are not fitted again: what the others make of them is corrected by the rows,
-    but "dm" has no interval, as nothing in the log shows how far its predictions are off.
+    offered: [n, A], the probabilities of the policy that logged; without them all gains are over
+    the mean logged reward. With them those of "dr" are paired: what chance did to the logged
+    rewards is corrected on both sides.
+    tau: of switch-dr.
+
+    Intervals are percentiles over resamples of the log's independent rows, for which predictions
+    are not fitted again: what the others make of them is corrected by the rows, but "dm" has no
+    interval, as nothing in the log shows how far its predictions are off.
 
     Raises PolicyError where the policy never takes a logged arm.
     """
     own = Terms(log.rewards, np.ones_like(log.rewards))
     terms = {"ips": ips_terms(log, target), "snips": snips_terms(log, target)}
+    against = {name: own for name in ESTIMATORS}
     if predicted is not None:
-        terms |= {
-            "dm": dm_terms(target, predicted),
-            "dr": switch_dr_terms(log, target, predicted, math.inf),
-            "switch-dr": switch_dr_terms(log, target, predicted, tau),
-        }
-    drawn = resampled([own, *terms.values()], log.units, resamples, seed)  # [B, E]
+        terms |= _predicting(log, target, predicted, tau)
+        if offered is not None:
+            against |= _predicting(log, offered, predicted, tau)
+    names = list(terms)
+    pairs = [own, *terms.values(), *(against[name] for name in names)]
+    drawn = resampled(pairs, log.units, resamples, seed)  # [B, 1 + 2E]
     values, gains = {}, {}
-    for at, (name, parts) in enumerate(terms.items(), 1):
+    for at, name in enumerate(names, 1):
+        parts, base = terms[name], against[name]
+        error = standard_error(parts.residual - base.residual, log.units)
+        gain = Estimate(parts.value - base.value, error)
+        values[name] = _between(parts.estimate(log.units), drawn[:, at], confidence)
+        gains[name] = _between(gain, drawn[:, at] - drawn[:, at + len(names)], confidence)
         if name == "dm":
             values[name] = Estimate(parts.value, math.nan)
-            gains[name] = Estimate(parts.value - own.value, math.nan)
-            continue
-        values[name] = _between(parts.estimate(log.units), drawn[:, at], confidence)
-        error = standard_error(parts.residual - own.residual, log.units)
-        found = Estimate(parts.value - own.value, error)
-        gains[name] = _between(found, drawn[:, at] - drawn[:, 0], confidence)
+            gains[name] = Estimate(gain.value, math.nan)
     heavy = weights(log, target)
     return Comparison(
         _between(own.estimate(log.units), drawn[:, 0], confidence),
@@ -91,6 +100,15 @@ def compare(
         effective_rows(log, target),
         float(heavy.max() / heavy.sum()),
     )
+
+
+def _predicting(log: Log, target: Float64, predicted: Float64, tau: float) -> dict[str, Terms]:
+    """The estimators that read predictions."""
+    return {
+        "dm": dm_terms(target, predicted),
+        "dr": switch_dr_terms(log, target, predicted, math.inf),
+        "switch-dr": switch_dr_terms(log, target, predicted, tau),
+    }
 
 
 def on_policy(

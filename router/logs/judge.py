@@ -131,7 +131,9 @@ def judge(
         if np.array_equal(ways["greedy"], probs):
             del ways["dynamic"]
         for way, target in ways.items():
-            found[way] = compare(log, target, predicted, tau=tau, resamples=resamples, seed=seed)
+            found[way] = compare(
+                log, target, predicted, held.offered, tau=tau, resamples=resamples, seed=seed
+            )
             unknown[way] = float((target * (held.offered == 0)).sum(axis=1).mean())
             warnings += _doubts(way, found[way], unknown[way])
     return Judgement(

@@ -56,7 +56,7 @@ def judgement_tables(found: Judgement, width: int = PIPE) -> list[Table]:
         ]  # fmt: skip
         made += tables(
             f"Policy {found.policy} ({way}): {found.reward}",
-            ["estimator", "value", "95% interval", "less logged", "95% interval", "effective rows"],
+            ["estimator", "value", "95% interval", "gain", "95% interval", "effective rows"],
             rows,
             width,
         )
