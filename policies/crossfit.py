@@ -28,7 +28,8 @@ def cross_fitted(inputs: Float32, log: Log, arms: int, *, folds: int = 2, seed: 
     many = int(units.max()) + 1
     if many < folds:
         raise PolicyError(
-            f"the log has {many} independent rows, but fitting on other parts of it needs {folds}"
+            f"predicting each of {folds} parts of a log from the others needs {folds} independent "
+            f"rows; it has {many}"
         )
     fold = (np.random.default_rng(seed).permutation(many) % folds)[units]  # [n]
     predicted = np.empty((len(log.actions), arms))

@@ -111,17 +111,18 @@ def judge(
     predicted = _predicted(held, seed, warnings)
     if rows.broken:
         warnings.append(
-            f"{rows.broken} lines were cut short, by a kill or a full disk, and are left out"
+            f"{_count(rows.broken, 'line')} cut short, by a kill or a full disk, left out"
         )
     if len(held.decisions) < LEAST:
         warnings.append(
-            f"only {len(held.decisions)} rows count; below {LEAST} an interval promises too much"
+            f"only {_count(len(held.decisions), 'row')} to judge by; below {LEAST} an interval "
+            "promises too much"
         )
     small = int((log.propensities < SMALL).sum())
     if small:
         warnings.append(
-            f"{small} rows have a propensity below {SMALL:g}: each may decide an estimate by "
-            "itself; log with a policy that draws every arm more often"
+            f"{_count(small, 'row')} with a propensity below {SMALL:g}: one alone may decide an "
+            "estimate; log with a policy that draws every arm more often"
         )
     found: dict[str, Comparison] = {}
     unknown: dict[str, float] = {}
@@ -152,6 +153,10 @@ def judge(
     )
 
 
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}{'s' * (many != 1)}"
+
+
 def _predicted(held: Usable, seed: int, warnings: list[str]) -> Float64 | None:
     try:
         return cross_fitted(held.inputs, held.log, len(held.table.arms), seed=seed)
@@ -172,8 +177,8 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     if found.effective < LEAST:
         more = math.ceil(found.rows * (LEAST / found.effective - 1))
         said.append(
-            f"{way}: {found.rows} rows are worth {found.effective:.1f} of the policy's own, too "
-            f"few for an estimate; about {more:,} more rows like these make {LEAST}"
+            f"{way}: the log tells as much as {found.effective:.1f} rows of the policy's own, too "
+            f"little for an estimate; about {more:,} more rows like its {found.rows} make {LEAST}"
         )
     elif found.heaviest > HEAVY:
         said.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")

@@ -92,19 +92,19 @@ def _world(each: LoggedDecision) -> World:
 
 
 def _of_one_world(chosen: list[LoggedDecision], policy: Policy | None) -> list[LoggedDecision]:
-    """Those whose arms and embeddings mean the same: the latest ones that the policy fits."""
-    latest = {_world(each): each for each in sorted(chosen, key=lambda each: each.time)}
-    newest_first = sorted(latest.values(), key=lambda each: each.time, reverse=True)
+    """Those whose arms and embeddings mean the same: of what the policy fits the most rows, of
+    equally many the latest."""
+    worlds: dict[World, list[LoggedDecision]] = {}
+    for each in chosen:
+        worlds.setdefault(_world(each), []).append(each)
     refusal: PolicyError | None = None
-    for one in newest_first:
+    for rows in sorted(worlds.values(), key=lambda rows: (len(rows), rows[-1].time), reverse=True):
         try:
             if policy is not None:
-                _check(policy, one)
+                _check(policy, rows[-1])
+            return rows
         except PolicyError as error:
             refusal = refusal or error
-            continue
-        return [each for each in chosen if _world(each) == _world(one)]
-    assert refusal is not None
     raise PolicyError(f"the log does not fit the policy: {refusal}")
 
 

@@ -29,7 +29,7 @@ def judgement_tables(found: Judgement, width: int = PIPE) -> list[Table]:
     made = [
         *tables(
             f"Who chose: {found.reward}",
-            ["policy", "arm", "rows", "mean", "95% interval"],
+            ["policy", "choice", "rows", "mean", "95% interval"],
             versions,
             width,
         ),

@@ -175,14 +175,15 @@ def test_what_does_not_count_is_counted() -> None:
     assert [each.failed for each in found.arms] == [3, 2]
     told = judgement_lines(found)
     assert told[0] == "100 of 120 decisions count"
-    assert any("7 lines were cut short" in line for line in told)
+    assert any("7 lines cut short" in line for line in told)
     assert len([line for line in told if "left out:" in line]) == 4
 
 
-def test_the_latest_arms_are_the_ones_that_are_judged() -> None:
+def test_rows_of_other_recipes_are_not_mixed() -> None:
     older, newer = many(60), many(60, arms_fingerprint="b")
     found = judge(of(*older, *newer), uniform_policy(["small", "wide"]))
     assert found.excluded == {reasons.OTHERS: 60} and found.used == 60
+    assert judge(of(*many(2, arms_fingerprint="b"), *older)).used == 60, "where most rows are"
     trained = ConstantPolicy(
         Origin("fixed", ("small", "wide"), ANY, arms_fingerprint="a"), np.array([0.0, 1.0])
     )
@@ -203,18 +204,18 @@ def test_versions_of_a_policy_are_told_apart_and_pooled() -> None:
 
 def test_too_few_effective_rows_say_how_many_more() -> None:
     found = judge(of(*many(40)), WIDE)
-    (doubt,) = [w for w in found.warnings if "worth" in w]
-    assert "40 rows are worth 20.0" in doubt and "about 60 more rows" in doubt
-    assert any("only 40 rows count" in w for w in found.warnings)
-    assert not any("worth" in w for w in judge(of(*many(2 * LEAST)), WIDE).warnings)
+    (doubt,) = [w for w in found.warnings if "as much as" in w]
+    assert "20.0 rows" in doubt and "about 60 more rows like its 40 make 50" in doubt
+    assert any("only 40 rows to judge by" in w for w in found.warnings)
+    assert not any("as much as" in w for w in judge(of(*many(2 * LEAST)), WIDE).warnings)
 
 
 def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     rare = many(1, arm="wide", propensity=0.004, probabilities={"small": 0.996, "wide": 0.004})
     found = judge(of(*many(400), *rare), uniform_policy(["small", "wide"]))
-    assert any("1 rows have a propensity below 0.01" in w for w in found.warnings)
+    assert any("1 row with a propensity below 0.01" in w for w in found.warnings)
     heavy = judge(of(*many(200), *rare), constant_two(0.9, 0.1)).warnings
-    assert any("one row carries" in w or "worth" in w for w in heavy)
+    assert any("one row carries" in w or "as much as" in w for w in heavy)
     assert not judge(of(*many(400)), WIDE).warnings
 
 
