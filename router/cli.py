@@ -88,6 +88,12 @@ def generate(
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
+    explore: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", help="Take any arm, all alike, in this share of the answers: 0.1."
+        ),
+    ] = 0.0,
     request: Request,
     seed: Annotated[
         int | None,
@@ -109,7 +115,7 @@ def generate(
 
       draftpick generate --prompts prompts.jsonl --json > answers.jsonl
 
-      draftpick generate --prompts prompts.jsonl --dynamic --log log
+      draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
     """
     from decoders.errors import DraftpickError
 
@@ -119,6 +125,10 @@ def generate(
 
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
+    if not 0 <= explore <= 1:
+        raise DraftpickError(f"--explore is a share from 0 to 1, not {explore:g}")
+    if explore and arm is not None:
+        raise DraftpickError("--explore draws arms, --arm forces one; give either")
     # Mistakes that need no model are reported before one is loaded.
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
@@ -129,6 +139,8 @@ def generate(
         asked = [Prompt(None, (), (words,))]
     named = [] if arm is None else [arm]
     router = _router(options, policy, arm is None, named, request, embedder, log)
+    if explore:
+        router, dynamic = router.exploring(explore, greedy=not dynamic), True
     if generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json):
         raise typer.Exit(1)
 

@@ -32,11 +32,11 @@ from the chance that this arm had:
   dr         dm, corrected by ips where the prediction erred: right if either is
   switch-dr  dr, but dm alone where a weight is above --tau
 
-Without --policy, a log tells what the policies that wrote it earned. Logs need draws (--dynamic):
-what could not have been drawn cannot be known.
+Without --policy, a log tells what the policies that wrote it earned. Logs need draws (--explore or
+--dynamic): what could not have been drawn cannot be known.
 
 \b
-  draftpick generate --prompts prompts.jsonl --dynamic --log log --policy policy
+  draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
   draftpick evaluate --logs log
   draftpick evaluate --logs log --policy other --reward log_tokens_per_s
   draftpick evaluate --rewards rewards --policy policy --reward modelled

@@ -142,6 +142,20 @@ class Router:
         """The same router without its log, for warming up."""
         return Router(self.engine, self.policy, self.embedder) if self.log else self
 
+    def exploring(self, share: float, greedy: bool = True) -> Router:
+        """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
+        their log tells something of every arm.
+
+        greedy: the policy's best arm in the others, else a draw from it. Raises DraftpickError
+        where there is no policy, PolicyError for a share outside (0, 1].
+        """
+        from policies.exploring import ExploringPolicy
+
+        if self.policy is None:
+            raise DraftpickError("there is no policy to explore with; load one")
+        policy = ExploringPolicy(self.policy, share, greedy)
+        return Router(self.engine, policy, self.embedder, self.log)
+
     @classmethod
     def from_pretrained(
         cls,

@@ -11,10 +11,10 @@ import numpy as np
 from decoders.errors import NoSuchName
 from policies import Policy, PolicyError
 from policies.comparison import Comparison, compare, on_policy
-from policies.crossfit import cross_fitted
 from policies.evaluate import aligned, greedy_probs
 from policies.fixed import one_hot
 from policies.ope import Estimate, Log
+from policies.predictions import cross_fitted
 from policies.records import Float64
 
 from .reader import DecisionRows
@@ -122,7 +122,7 @@ def judge(
     if small:
         warnings.append(
             f"{_count(small, 'row')} with a propensity below {SMALL:g}: one alone may decide an "
-            "estimate; log with a policy that draws every arm more often"
+            "estimate; log with a larger --explore"
         )
     found: dict[str, Comparison] = {}
     unknown: dict[str, float] = {}
@@ -172,7 +172,7 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
         said.append(
             f"{way}: {unknown:.0%} of the policy's choices fall on arms that could not have been "
             "drawn; of these only dm, dr and switch-dr say anything, by prediction alone; log with "
-            "--dynamic and a policy that draws every arm"
+            "--explore, which gives every arm a chance"
         )
     if found.effective < LEAST:
         more = math.ceil(found.rows * (LEAST / found.effective - 1))

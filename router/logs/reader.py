@@ -42,7 +42,7 @@ def read_log(folder: str | Path) -> DecisionRows:
     if not files:
         raise DraftpickError(
             f"{place} holds no decisions-*.jsonl; write some with `draftpick generate --prompts "
-            f"FILE --dynamic --log {place}`"
+            f"FILE --explore 0.2 --log {place}`"
         )
     decisions: list[LoggedDecision] = []
     broken = 0

@@ -64,7 +64,7 @@ def usable(
     if not chosen:
         raise PolicyError(
             f"the arm of every line of {rows.folder} was forced, {excluded[FORCED]} in all; let "
-            "the policy choose (no --arm) and draw (--dynamic) while logging"
+            "the policy choose (no --arm) and draw (--explore) while logging"
         )
     kept = _of_one_world(chosen, policy)
     excluded[OTHERS] = len(chosen) - len(kept)

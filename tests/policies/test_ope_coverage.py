@@ -14,8 +14,8 @@ import policies
 from policies import PolicyError, RewardTable
 from policies.base import softmax
 from policies.comparison import Comparison, compare, on_policy
-from policies.crossfit import LEAST_ROWS, cross_fitted
 from policies.ope import Log, effective_rows
+from policies.predictions import LEAST_ROWS, cross_fitted
 
 LOGS, ROWS, CONFIDENCE = 300, 250, 0.9
 CORRECTED = ("ips", "snips", "dr", "switch-dr")

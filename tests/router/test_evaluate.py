@@ -243,6 +243,9 @@ def test_what_could_not_have_been_drawn_is_not_known() -> None:
     assert any("40% of the policy's choices" in w for w in found.warnings)
     small, wide = found.arms
     assert small.always is not None and wide.always is None
+    other = many(60, choice="best", arm="wide", propensity=1.0,
+                 probabilities={"small": 0.0, "wide": 1.0})  # fmt: skip
+    assert [each.always for each in judge(of(*best, *other)).arms] == [None, None]
 
 
 def test_what_a_policy_reads_must_be_in_the_log() -> None:
@@ -275,7 +278,7 @@ def toy_table() -> policies.RewardTable:
 
 
 def test_a_log_of_forced_arms_alone_is_refused() -> None:
-    with pytest.raises(PolicyError, match=r"forced, 3 in all.*--dynamic"):
+    with pytest.raises(PolicyError, match=r"forced, 3 in all.*--explore"):
         judge(of(*many(3, choice="forced", probabilities={}, propensity=1.0)))
     with pytest.raises(PolicyError, match="no line of log can be used: 2 the arm failed"):
         judge(of(*many(2, outcome=Result(error="OSError"))))
@@ -380,6 +383,49 @@ def test_a_users_mistake_is_one_sentence(
     assert cli.main(["evaluate", *arguments]) == 2
     told = capsys.readouterr()
     assert words in told.err and len(told.err.splitlines()) == 1 and told.out == ""
+
+
+@pytest.mark.usefixtures("no_models")
+def test_exploring_gives_every_arm_a_chance(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("\n".join(['"ab"'] * 300))
+    log = tmp_path / "log"
+    command = ["generate", "--prompts", str(prompts), "--seed", "1", "--json", "--log", str(log)]
+    assert cli.main([*command, "--explore", "0.3"]) == 0
+    found = read_log(log).decisions
+    chances = dict(zip(ARMS, (0.1, 0.1, 0.8), strict=True))
+    assert all(each.probabilities == pytest.approx(chances) for each in found)
+    assert {each.choice for each in found} == {"drawn"}
+    taken = np.array([sum(each.arm == arm for each in found) for arm in ARMS])
+    assert np.abs(taken - 300 * np.array([0.1, 0.1, 0.8])).max() < 3 * np.sqrt(300 * 0.8 * 0.2)
+    assert found[0].policy == constant(0.2, 0.3, 0.5).fingerprint + "+0.3"
+    assert cli.main([*command, "--explore", "0.3", "--dynamic"]) == 0
+    drawn = read_log(log).decisions[-1].probabilities
+    assert drawn == pytest.approx(dict(zip(ARMS, (0.24, 0.31, 0.45), strict=True)))
+    capsys.readouterr()
+    judged = judge(read_log(log), reward="saved-passes")
+    assert all(each.always is not None for each in judged.arms)
+
+
+@pytest.mark.usefixtures("no_models")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--explore", "1.5"], "a share from 0 to 1"),
+        (["--explore", ".1", "--arm", "wide"], "either"),
+    ],
+)
+def test_exploring_wrongly(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["generate", "hi", *arguments]) == 2
+    assert words in capsys.readouterr().err
+    with pytest.raises(DraftpickError, match="no policy to explore"):
+        Router(FakeEngine(), None).exploring(0.1)
+    with pytest.raises(PolicyError, match=r"must be in \(0, 1\]"):
+        Router(FakeEngine(), constant(0.2, 0.3, 0.5)).exploring(0)
 
 
 @pytest.mark.usefixtures("no_models")
