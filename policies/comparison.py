@@ -37,6 +37,8 @@ class Comparison:
     rows: of the log.
     effective: its effective sample size for this policy.
     heaviest: the largest weight's share of all.
+    cut: the share of all weight above tau. Of these rows switch-dr takes the prediction alone, and
+        its interval, as that of "dm" would, knows nothing of the prediction's error.
     """
 
     logged: Estimate
@@ -45,6 +47,7 @@ class Comparison:
     rows: int
     effective: float
     heaviest: float
+    cut: float
 
 
 def compare(
@@ -99,6 +102,7 @@ def compare(
         len(log.rewards),
         effective_rows(log, target),
         float(heavy.max() / heavy.sum()),
+        float(heavy[heavy > tau].sum() / heavy.sum()),
     )
 
 

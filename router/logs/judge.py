@@ -23,7 +23,8 @@ from .rows import Usable, usable
 
 SMALL = 0.01  # a propensity below which one row weighs as much as a hundred
 LEAST = 50  # effective rows below which an interval is not to be trusted
-HEAVY = 0.1  # of all weight, on one row
+HEAVY = 0.1  # of all weight, on one row or above tau
+FEW = 10  # effective rows below which nothing is said of an arm
 UNKNOWN = 0.001  # of a policy's choices, on arms that could not have been drawn
 
 
@@ -49,7 +50,7 @@ class ArmFigures:
     mean: reward of the rows that took it; None where none did. Not what the arm is worth, since the
         policy chose them.
     always: what taking it always would have earned (doubly robust); None where some requests could
-        not have drawn it.
+        not have drawn it, and below FEW effective rows.
     effective: rows behind `always`.
     """
 
@@ -127,6 +128,11 @@ def judge(
     found: dict[str, Comparison] = {}
     unknown: dict[str, float] = {}
     if policy is not None:
+        if policy.origin.arms_fingerprint and set(policy.arms) != set(held.table.arms):
+            warnings.append(
+                "the policy chooses among other arms than were logged together, so it cannot be "
+                "checked that their recipes are the same"
+            )
         probs = aligned(policy, held.table)
         ways = {"greedy": greedy_probs(probs), "dynamic": probs}
         if np.array_equal(ways["greedy"], probs):
@@ -182,6 +188,11 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
         )
     elif found.heaviest > HEAVY:
         said.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
+    if "switch-dr" in found.values and found.cut > HEAVY:
+        said.append(
+            f"{way}: {found.cut:.0%} of all weight is above --tau; there switch-dr is dm alone, "
+            "and its interval leaves out the prediction's error"
+        )
     gain = found.gains.get("dr", found.gains["snips"])
     if gain.low <= 0 <= gain.high and gain.value and found.effective >= LEAST:
         needed = found.rows * (1.96 * gain.standard_error / gain.value) ** 2
@@ -215,8 +226,9 @@ def _arms(held: Usable, predicted: Float64 | None, resamples: int, seed: int) ->
         if took.any() and (held.offered[:, at] > 0).all():
             target = np.tile(one_hot(len(held.table.arms), at), (len(took), 1))
             found = compare(held.log, target, predicted, resamples=resamples, seed=seed)
-            always = found.values.get("dr", found.values["snips"])
             effective = found.effective
+            if effective >= FEW:
+                always = found.values.get("dr", found.values["snips"])
         mean = float(held.log.rewards[took].mean()) if took.any() else None
         failed = held.failures.get(arm, 0)
         figures.append(ArmFigures(arm, int(took.sum()), failed, mean, always, effective))

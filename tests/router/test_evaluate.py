@@ -188,6 +188,8 @@ def test_rows_of_other_recipes_are_not_mixed() -> None:
         Origin("fixed", ("small", "wide"), ANY, arms_fingerprint="a"), np.array([0.0, 1.0])
     )
     assert judge(of(*older, *newer), trained).used == 60, "the rows of its own recipes"
+    fewer = ConstantPolicy(Origin("fixed", ("wide",), ANY, arms_fingerprint="c"), np.ones(1))
+    assert any("cannot be checked" in w for w in judge(of(*older), fewer).warnings)
     changed = ConstantPolicy(
         Origin("fixed", ("small", "wide"), ANY, arms_fingerprint="c"), np.array([0.0, 1.0])
     )
@@ -217,6 +219,11 @@ def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     heavy = judge(of(*many(200), *rare), constant_two(0.9, 0.1)).warnings
     assert any("one row carries" in w or "as much as" in w for w in heavy)
     assert not judge(of(*many(400)), WIDE).warnings
+    cut = judge(of(*many(400)), WIDE, tau=1.5)
+    assert any("100% of all weight is above --tau" in w for w in cut.warnings)
+    values = cut.comparisons["greedy"].values
+    assert values["switch-dr"].value == values["dm"].value
+    assert [each.always for each in judge(of(*many(18))).arms] == [None, None], "nine rows each"
 
 
 def constant_two(*probabilities: float) -> ConstantPolicy:
