@@ -98,7 +98,7 @@ def _from_logs(
 
     found = judge(read_log(logs), policy, reward, tau=tau, seed=seed)
     if as_json:
-        typer.echo(json.dumps(view.as_json(found)))
+        typer.echo(json.dumps(view.plain(found)))
         return
     show(lambda width: view.judgement_tables(found, width))
     for line in view.judgement_lines(found):
@@ -108,29 +108,34 @@ def _from_logs(
 def _from_table(
     rewards: Path, policy: Policy, reward: str | None, alpha: float, seed: int, as_json: bool
 ) -> None:
-    from collect.embedders import same_space
+    from collect.embedders import is_own, same_space
     from collect.table import reward_table
     from policies import check_compatible, report
     from policies.records import ANY
 
-    reads = None if policy.embedder == ANY else policy.embedder
-    table = reward_table(rewards, reward or _trained_on(policy), alpha)
-    if reads is not None and not same_space(reads, table.embedder):
-        table = reward_table(rewards, reward or _trained_on(policy), alpha, embedder=reads)
+    from .logs.view import plain
+
+    named, reads = reward or _trained_on(policy), policy.embedder
+    table = reward_table(rewards, named, alpha)
+    if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
+        table = reward_table(rewards, named, alpha, embedder=reads)
     same = set(policy.arms) == set(table.arms)
-    space = table.embedder if reads is None else reads
+    space = reads if same_space(reads, table.embedder) else table.embedder
     check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)
     found = report(policy, table, seed=seed)
+    warnings = []
+    if policy.origin.table_digest == table.digest:
+        warnings.append(
+            "the policy was trained on these very queries, which flatters it; collect others to "
+            "judge it"
+        )
     if as_json:
-        typer.echo(json.dumps(_told(found, policy, table.reward_name)))
+        told = _told(found, policy, table.reward_name) | {"warnings": warnings}
+        typer.echo(json.dumps(plain(told)))
         return
     show(lambda width: _value_tables(found, policy, table.reward_name, width))
-    if policy.origin.table_digest == table.digest:
-        print(
-            "warning: the policy was trained on these very queries, which flatters it; collect "
-            "others to judge it",
-            file=sys.stderr,
-        )
+    for words in warnings:
+        print(f"warning: {words}", file=sys.stderr)
 
 
 def _trained_on(policy: Policy) -> str:

@@ -41,6 +41,11 @@ class Vector(_Part):
         name: Literal["<f2", "<f4"] = "<f2" if fits else "<f4"
         return cls(dtype=name, base64=base64.b64encode(held.tobytes()).decode("ascii"))
 
+    @model_validator(mode="after")
+    def _is_one(self) -> Vector:
+        self.array()
+        return self
+
     def array(self) -> NDArray[np.float32]:
         """[d] float32. Raises ValueError where the bytes are no such vector."""
         held = np.frombuffer(base64.b64decode(self.base64, validate=True), dtype=self.dtype)

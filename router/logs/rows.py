@@ -157,7 +157,9 @@ def _tabled(
     taken = np.full(offered.shape, np.nan)
     taken[np.arange(len(kept)), actions] = rewards
     names = sorted(set.intersection(*(set(each.features) for each in kept)))
-    groups = [each.group or f"row {at}" for at, each in enumerate(kept)]
+    groups = [
+        f"row {at}" if each.group is None else f"group {each.group}" for at, each in enumerate(kept)
+    ]
     table = RewardTable(
         query_ids=[each.id for each in kept],
         tasks=["logged"] * len(kept),
@@ -189,6 +191,12 @@ def _tabled(
 def _embeddings(kept: list[LoggedDecision]) -> NDArray[np.float32]:
     """[n, d]; d is 0 unless every row has one."""
     vectors = [each.embedding.array() for each in kept if each.embedding is not None]
+    widths = {len(vector) for vector in vectors}
+    if len(widths) > 1:
+        raise PolicyError(
+            f"embeddings of one space have widths {', '.join(map(str, sorted(widths)))}; the log "
+            "is damaged, begin another"
+        )
     if len(vectors) < len(kept):
         return np.zeros((len(kept), 0), dtype=np.float32)
     return np.stack(vectors)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
+from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from decoders.terminal import PIPE, tables
@@ -73,18 +73,14 @@ def judgement_lines(found: Judgement) -> list[str]:
     ]
 
 
-def as_json(found: Any) -> dict[str, Any]:
-    """A record of dataclasses as it is printed; what is not a number is null."""
-    told = _plain(asdict(found))
-    assert isinstance(told, dict)
-    return told
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """What JSON can hold of a record, a dict or a list; a number that is none is null."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return plain(asdict(value))
     if isinstance(value, dict):
-        return {key: _plain(each) for key, each in value.items()}
+        return {key: plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [plain(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -284,6 +285,12 @@ def toy_table() -> policies.RewardTable:
     )  # fmt: skip
 
 
+def test_embeddings_of_two_widths_are_refused() -> None:
+    short, long = (Vector.of(np.zeros(d, np.float32)) for d in (2, 3))
+    with pytest.raises(PolicyError, match="widths 2, 3"):
+        judge(of(*many(5, embedding=short), *many(5, embedding=long)))
+
+
 def test_a_log_of_forced_arms_alone_is_refused() -> None:
     with pytest.raises(PolicyError, match=r"forced, 3 in all.*--explore"):
         judge(of(*many(3, choice="forced", probabilities={}, propensity=1.0)))
@@ -369,6 +376,10 @@ def test_a_full_table_gives_the_exact_value(
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
+    other = replace(fitted.origin, embedder="target:other@123456")
+    monkeypatch.setattr(policies, "load", lambda *_: ConstantPolicy(other, np.ones(2) / 2))
+    assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 2
+    assert "embeddings target:other@123456" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,8 @@ def test_a_folder_that_cannot_be_one_is_refused_at_the_door(tmp_path: Path) -> N
         ({"format": 2}, r":2 has format 2, this version reads 1; install"),
         ({"outcome": None}, r":2, outcome"),
         ({"time": "yesterday"}, r":2, time"),
+        ({"embedding": {"dtype": "<f2", "base64": "YWJj"}}, r":2, embedding"),
+        ({"embedding": {"dtype": "<f2", "base64": "?"}}, r":2, embedding"),
     ],
 )
 def test_a_line_that_cannot_be_judged_is_refused_by_its_number(
