@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,15 +133,19 @@ class Router:
         self.policy = policy
         self.embedder = reader
         self.log = DecisionLog(log) if isinstance(log, str | Path) else log
-        self._recorder = (
-            None
-            if self.log is None
-            else Recorder(self.log, engine, policy, reader.name if reader else engine.embedder)
-        )
+        self._recorder = self._make_recorder()
+
+    def _make_recorder(self) -> Recorder | None:
+        if self.log is None:
+            return None
+        space = self.embedder.name if self.embedder else self.engine.embedder
+        return Recorder(self.log, self.engine, self.policy, space)
 
     def unlogged(self) -> Router:
         """The same router without its log, for warming up."""
-        return Router(self.engine, self.policy, self.embedder) if self.log else self
+        other = copy(self)
+        other.log = other._recorder = None
+        return other
 
     def exploring(self, share: float, greedy: bool = True) -> Router:
         """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
@@ -153,8 +158,10 @@ class Router:
 
         if self.policy is None:
             raise DraftpickError("there is no policy to explore with; load one")
-        policy = ExploringPolicy(self.policy, share, greedy)
-        return Router(self.engine, policy, self.embedder, self.log)
+        other = copy(self)
+        other.policy = ExploringPolicy(self.policy, share, greedy)
+        other._recorder = other._make_recorder()
+        return other
 
     @classmethod
     def from_pretrained(
