@@ -344,15 +344,16 @@ class Router:
                 embed_s = time.perf_counter() - start
                 start = time.perf_counter()
             rng = np.random.default_rng(request.seed) if dynamic else None
-            decision = self.policy.choose(embedding, rng)
+            x = embedding
+            decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-            choice = Choice(arm, propensity, embedding, embedding, dynamic)
+            choice = Choice(arm, propensity, x, embedding, dynamic)
         else:
             assert arm is not None
             choice = Choice(arm)
 
-        asking = Asking(len(prompt_ids), request, request_id, group, text)
+        asking = Asking(prompt_ids, request, request_id, group, text)
         try:
             result = self.engine.decode(
                 arm, prompt_ids, request, prefilled=prefilled, streamer=streamer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -43,7 +44,7 @@ class Asking:
     words: the last user message.
     """
 
-    prompt_tokens: int
+    prompt_ids: Sequence[int]
     request: Request
     id: str | None = None
     group: str | None = None
@@ -117,7 +118,7 @@ class Recorder:
             else None,
             features={} if policy is None else _features(policy, choice.x),
             request=Asked(
-                prompt_tokens=asking.prompt_tokens,
+                prompt_tokens=len(asking.prompt_ids),
                 max_new_tokens=asking.request.max_new_tokens,
                 temperature=sampling.temperature,
                 top_p=sampling.top_p,

@@ -311,7 +311,7 @@ def test_features_are_those_that_the_policy_read(tmp_path: Path) -> None:
     )
     x = np.array([1.0, 2.0, 0.5, 7.0], dtype=np.float32)
     result = engine.decode("wide", [1, 2], Request())
-    recorder.answered(Asking(2, Request()), Choice("wide", 0.5, x, x[:2], True), result, 0.0)
+    recorder.answered(Asking([1, 2], Request()), Choice("wide", 0.5, x, x[:2], True), result, 0.0)
     assert read_log(tmp_path).decisions[0].features == {"heat": 0.5, "length": 7.0}
 
 
