@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Sequence
@@ -63,6 +64,18 @@ def tables(
             table.add_row(row[0], *(row[at] for at in part))
         made.append(table)
     return made
+
+
+def show(made: Callable[[int], Sequence[Table]]) -> None:
+    """Print the tables that `made` makes for the width of standard output.
+
+    A pipe or a file has no width of its own, and is given room instead of cut columns.
+    """
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    for table in made(console.width):
+        console.print(table)
 
 
 def _broken(heading: str, width: int) -> str:

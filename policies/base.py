@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .errors import PolicyError
 from .records import Decision, Float32, Float64, Origin, RewardTable
-from .storage import write
+from .storage import fingerprint, write
 
 
 class BasePolicy(ABC):
@@ -79,6 +79,11 @@ class BasePolicy(ABC):
     def settings(self) -> dict[str, Any]:
         """The plain values to store (JSON)."""
         return {}
+
+    @property
+    def fingerprint(self) -> str:
+        """Sixteen hex digits over everything that `save` writes."""
+        return fingerprint(self.kind, self.origin, self.settings(), self.arrays())
 
     @classmethod
     @abstractmethod

@@ -20,6 +20,7 @@ from .records import Origin
 
 MANIFEST = "policy.json"
 FORMAT = 1
+_NAMED = ("name", "arms", "embedder")  # an origin's fields without a default
 
 
 @dataclass(frozen=True)
@@ -50,10 +51,8 @@ def write(
     in one step, so a kill at any moment leaves the old policy or the new one. Raises PolicyError
     where the disk refuses.
     """
-    from safetensors.numpy import save
-
     folder = Path(folder)
-    blob = save({k: np.ascontiguousarray(v) for k, v in arrays.items()})
+    blob = _blob(arrays)
     sha = hashlib.sha256(blob).hexdigest()
     weights = f"weights-{sha[:16]}.safetensors"
     body = {
@@ -77,6 +76,21 @@ def write(
             "choose another folder"
         ) from error
     return folder
+
+
+def fingerprint(
+    kind: str, origin: Origin, settings: dict[str, Any], arrays: Mapping[str, NDArray[Any]]
+) -> str:
+    """Sixteen hex digits over all that `write` stores: the same before storing and after loading.
+
+    Fields of the origin at their default are left out, so that a later version's new fields leave
+    it as it is.
+    """
+    bare = dataclasses.asdict(Origin(origin.name, origin.arms, origin.embedder))
+    told = {k: v for k, v in dataclasses.asdict(origin).items() if k in _NAMED or v != bare[k]}
+    weights = hashlib.sha256(_blob(arrays)).hexdigest()
+    body = {"kind": kind, "origin": told, "settings": settings, "weights": weights}
+    return _seal(body)[:16]
 
 
 def read_stored(folder: Path) -> Stored:
@@ -107,6 +121,12 @@ def read_stored(folder: Path) -> Stored:
     except (KeyError, TypeError) as error:
         raise damaged(path, f"it lacks or does not know {error}") from error
     return Stored(path, kind, origin, settings, _arrays(weights, sha))
+
+
+def _blob(arrays: Mapping[str, NDArray[Any]]) -> bytes:
+    from safetensors.numpy import save
+
+    return bytes(save({k: np.ascontiguousarray(v) for k, v in arrays.items()}))
 
 
 def _arrays(path: Path, sha: str) -> dict[str, NDArray[Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,9 +16,21 @@ from collect.options import AsJson, Config, engine_options, names_in, takes
 from decoders import plugins
 from decoders.options import EngineOptions
 from decoders.records import Request
+from decoders.terminal import show
 
-from . import headroom, train
-from .options import Embedder, Limit, MaxNewTokens, Policy, Questions, Seed, Tasks, answer_request
+from . import evaluate, headroom, train
+from .options import (
+    Embedder,
+    Limit,
+    LogOptions,
+    MaxNewTokens,
+    Policy,
+    Questions,
+    Seed,
+    Tasks,
+    answer_request,
+    log_options,
+)
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
 
@@ -36,6 +47,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick train --rewards rewards --out policy        learn which arm to pick
   draftpick specbench --limit 5 --out bench             measure it, arm against arm
   draftpick report bench                                one HTML page of it
+  draftpick evaluate --logs log --policy policy         what another policy would have earned
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick demo                                        all of that, in minutes
@@ -59,7 +71,7 @@ def options(
 
 
 @app.command(cls=Listing)
-@takes(request=answer_request, options=engine_options)
+@takes(request=answer_request, log=log_options, options=engine_options)
 def generate(
     *,
     prompt: Annotated[
@@ -77,12 +89,19 @@ def generate(
     dynamic: Annotated[
         bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
     ] = False,
+    explore: Annotated[
+        float,
+        typer.Option(
+            metavar="SHARE", help="Take any arm, all alike, in this share of the answers: 0.1."
+        ),
+    ] = 0.0,
     request: Request,
     seed: Annotated[
         int | None,
         typer.Option(help="Makes draws repeatable; of several prompts each has a seed from it."),
     ] = None,
     stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
+    log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
 ) -> None:
@@ -96,6 +115,8 @@ def generate(
       draftpick generate "Translate German to English: Guten Morgen."
 
       draftpick generate --prompts prompts.jsonl --json > answers.jsonl
+
+      draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
     """
     from decoders.errors import DraftpickError
 
@@ -105,6 +126,10 @@ def generate(
 
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
+    if not 0 <= explore <= 1:
+        raise DraftpickError(f"--explore is a share from 0 to 1, not {explore:g}")
+    if explore and arm is not None:
+        raise DraftpickError("--explore draws arms, --arm forces one; give either")
     # Mistakes that need no model are reported before one is loaded.
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
@@ -114,13 +139,15 @@ def generate(
         as_messages(words)
         asked = [Prompt(None, (), (words,))]
     named = [] if arm is None else [arm]
-    router = _router(options, policy, arm is None, named, request, embedder)
+    router = _router(options, policy, arm is None, named, request, embedder, log)
+    if explore:
+        router, dynamic = router.exploring(explore, greedy=not dynamic), True
     if generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json):
         raise typer.Exit(1)
 
 
 @app.command(cls=Listing)
-@takes(request=answer_request, options=engine_options)
+@takes(request=answer_request, log=log_options, options=engine_options)
 def specbench(
     *,
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],
@@ -141,6 +168,7 @@ def specbench(
     ask: Annotated[
         bool, typer.Option("--ask/--no-ask", help="--no-ask sums up what a stopped run holds.")
     ] = True,
+    log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
 ) -> None:
@@ -165,7 +193,7 @@ def specbench(
     request = replace(request, seed=seed)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
-    router = _router(options, policy, routed, named, request, embedder)
+    router = _router(options, policy, routed, named, request, embedder, log)
     precision = router.engine.target_fingerprint.rpartition("/")[2]
     summary = run_specbench(
         router,
@@ -181,7 +209,7 @@ def specbench(
     if as_json:
         _print_json(summary)
     else:
-        _print_tables(lambda width: result_tables(summary, width))
+        show(lambda width: result_tables(summary, width))
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
@@ -219,7 +247,7 @@ def arms(
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(config))
     else:
-        _print_tables(lambda width: [kinds_table() if kinds else arms_table(config)])
+        show(lambda width: [kinds_table() if kinds else arms_table(config)])
 
 
 @app.command()
@@ -230,7 +258,7 @@ def models(as_json: AsJson = False) -> None:
     if as_json:
         _print_json(models_json())
     else:
-        _print_tables(models_tables)
+        show(models_tables)
 
 
 @app.command()
@@ -256,6 +284,7 @@ theory_command.mount(app)
 tradeoff_command.mount(app)
 headroom.mount(app)
 train.mount(app)
+evaluate.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -312,32 +341,22 @@ def _router(
     named: list[str],
     request: Request,
     embedder: str | None,
+    log: LogOptions,
 ) -> Router:
     """named: arms that `request` is for. Where there is a policy they are checked once the model is
     loaded, since a policy that does not fit gives the better message."""
     from .route import Router, load_engine
 
+    held = log.open()
     if routed:
-        return Router.from_options(options, policy, embedder)
-    return Router(load_engine(options, named, request), None)
+        return Router.from_options(options, policy, embedder, held)
+    return Router(load_engine(options, named, request), None, log=held)
 
 
 def _print_json(value: Any) -> None:
     import json
 
     print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def _print_tables(made: Callable[[int], Sequence[Any]]) -> None:
-    """made: of the terminal's width."""
-    from rich.console import Console
-
-    from decoders.terminal import PIPE
-
-    # A pipe or a file has no width of its own: give it room instead of cutting columns.
-    console = Console(width=None if sys.stdout.isatty() else PIPE)
-    for table in made(console.width):
-        console.print(table)
 
 
 if __name__ == "__main__":

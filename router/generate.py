@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import uuid
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -86,12 +87,20 @@ def _generate(
 ) -> None:
     """All turns of a prompt; each sees the answers before it. seed: of each turn."""
     messages: list[Message] = [dict(message) for message in prompt.history]
+    group = uuid.uuid4().hex if prompt.id is None else str(prompt.id)
     for turn, words in enumerate(prompt.turns):
         messages.append({"role": "user", "content": words})
         streamer = None if as_json else _streamer(router)
         own = replace(request, seed=seed(turn))
         routed = router.respond(
-            messages, own, arm=arm, streamer=streamer, dynamic=dynamic, reuse=turn > 0
+            messages,
+            own,
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=turn > 0,
+            request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
+            group=group,
         )
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from decoders.errors import DraftpickError
 from decoders.records import Request, Sampling
+
+if TYPE_CHECKING:
+    from .logs.writer import DecisionLog
 
 Policy = Annotated[
     str | None,
@@ -36,6 +41,55 @@ TrackingUri = Annotated[
     typer.Option(help="MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."),
 ]
 Experiment = Annotated[str, typer.Option(help="MLflow experiment to log into.")]
+
+LogFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Log every decision here, a line each, for `draftpick evaluate`."
+    ),
+]
+LogEmbeddings = Annotated[
+    bool,
+    typer.Option(
+        "--log-embeddings",
+        help="Also what the policy reads: needed to judge other policies that read it. A prompt "
+        "can be guessed from it.",
+    ),
+]
+LogText = Annotated[
+    bool, typer.Option("--log-text", help="Also the last user message and the answer.")
+]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where decisions are logged, and what is kept beside the numbers.
+
+    folder: None logs nothing.
+    """
+
+    folder: Path | None = None
+    embeddings: bool = False
+    text: bool = False
+
+    def __post_init__(self) -> None:
+        if self.folder is None and (self.embeddings or self.text):
+            raise DraftpickError("--log-embeddings and --log-text need --log FOLDER")
+
+    def open(self) -> DecisionLog | None:
+        """Raises DraftpickError where the folder cannot be one."""
+        from .logs.writer import DecisionLog
+
+        if self.folder is None:
+            return None
+        return DecisionLog(self.folder, embeddings=self.embeddings, text=self.text)
+
+
+def log_options(
+    log: LogFolder = None, log_embeddings: LogEmbeddings = False, log_text: LogText = False
+) -> LogOptions:
+    """The log of decisions, checked before a model is loaded."""
+    return LogOptions(log, log_embeddings, log_text)
 
 
 def answer_request(

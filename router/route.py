@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
+from .logs.recorder import Asking, Choice, Recorder
+from .logs.writer import DecisionLog
 from .seams import RoutingEngine
 
 if TYPE_CHECKING:
@@ -101,6 +104,9 @@ class Router:
     embedder: None for the one that the policy was trained with.
     running: other requests that the machine decodes now, which a policy may read (the feature
         `requests-running`); for whoever serves several to set.
+    log: where every decision becomes a line, for `draftpick evaluate`: a DecisionLog, or a folder
+        for one that keeps neither embeddings nor text. What goes wrong there never reaches an
+        answer.
 
     Raises policies.PolicyError where the policy was trained for other arms than the engine's, with
     another embedder or on features that are not known here.
@@ -109,7 +115,11 @@ class Router:
     running = 0
 
     def __init__(
-        self, engine: RoutingEngine, policy: Policy | None, embedder: Embedder | None = None
+        self,
+        engine: RoutingEngine,
+        policy: Policy | None,
+        embedder: Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> None:
         reader = embedder if policy is None else embedder_of(policy, embedder)
         if policy is not None:
@@ -128,6 +138,36 @@ class Router:
         self.engine = engine
         self.policy = policy
         self.embedder = reader
+        self.log = DecisionLog(log) if isinstance(log, str | Path) else log
+        self._recorder = self._make_recorder()
+
+    def _make_recorder(self) -> Recorder | None:
+        if self.log is None:
+            return None
+        space = self.embedder.name if self.embedder else self.engine.embedder
+        return Recorder(self.log, self.engine, self.policy, space)
+
+    def unlogged(self) -> Router:
+        """The same router without its log, for warming up."""
+        other = copy(self)
+        other.log = other._recorder = None
+        return other
+
+    def exploring(self, share: float, greedy: bool = True) -> Router:
+        """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
+        their log tells something of every arm.
+
+        greedy: the policy's best arm in the others, else a draw from it. Raises DraftpickError
+        where there is no policy, PolicyError for a share outside (0, 1].
+        """
+        from policies.exploring import ExploringPolicy
+
+        if self.policy is None:
+            raise DraftpickError("there is no policy to explore with; load one")
+        other = copy(self)
+        other.policy = ExploringPolicy(self.policy, share, greedy)
+        other._recorder = other._make_recorder()
+        return other
 
     @classmethod
     def from_pretrained(
@@ -141,11 +181,12 @@ class Router:
         context: int | None = EngineOptions.context,
         chat_template: str | None = EngineOptions.chat_template,
         embedder: str | Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> Router:
         """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
         each means."""
         options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
-        return cls.from_options(options, policy, embedder)
+        return cls.from_options(options, policy, embedder, log)
 
     @classmethod
     def from_options(
@@ -153,12 +194,14 @@ class Router:
         options: EngineOptions,
         policy: str | Path | Policy | None = None,
         embedder: str | Embedder | None = None,
+        log: DecisionLog | str | Path | None = None,
     ) -> Router:
         """Load a target with its arms, and a policy over them.
 
         policy: a folder, a `runs:/` or `models:/` URI, a Policy, or None for the one that ships.
         embedder: where the policy's own lies now, a folder most often; None for where it was when
             the policy was trained.
+        log: as in `Router`.
         """
         import policies
 
@@ -177,7 +220,7 @@ class Router:
         reader = embedder_of(chosen, embedder, options.device)
         engine = load_engine(options)
         try:
-            router = cls(engine, chosen, reader)
+            router = cls(engine, chosen, reader, log)
         except policies.PolicyError as error:
             if policy is not None:
                 raise
@@ -200,6 +243,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """Answer a prompt (a string) or a chat (role and content messages).
 
@@ -210,6 +255,8 @@ class Router:
         streamer: a transformers streamer.
         reuse: do not read again what the target still holds of the same beginning, as at the next
             turn of a conversation.
+        request_id: of the log's line; None makes one up.
+        group: requests that depend on each other, as a conversation's turns, share it in the log.
 
         The other names mean what they mean in transformers' `generate`.
 
@@ -224,7 +271,14 @@ class Router:
             seed=seed,
         )
         return self.respond(
-            prompt_or_messages, request, arm=arm, streamer=streamer, dynamic=dynamic, reuse=reuse
+            prompt_or_messages,
+            request,
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=reuse,
+            request_id=request_id,
+            group=group,
         )
 
     def respond(
@@ -236,6 +290,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """As `generate`, for a request that is made already."""
         messages = as_messages(prompt_or_messages)
@@ -247,6 +303,8 @@ class Router:
             streamer=streamer,
             dynamic=dynamic,
             reuse=reuse,
+            request_id=request_id,
+            group=group,
         )
 
     def answer(
@@ -259,6 +317,8 @@ class Router:
         streamer: Any = None,
         dynamic: bool = False,
         reuse: bool = False,
+        request_id: str | None = None,
+        group: str | None = None,
     ) -> RoutedResult:
         """As `respond`, for a prompt that is token ids already.
 
@@ -294,11 +354,22 @@ class Router:
             decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-        assert arm is not None
+            choice = Choice(arm, propensity, x, embedding, dynamic)
+        else:
+            assert arm is not None
+            choice = Choice(arm)
 
-        result = self.engine.decode(
-            arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-        )
+        asking = Asking(prompt_ids, request, request_id, group, text, self.running)
+        try:
+            result = self.engine.decode(
+                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+            )
+        except BaseException as error:
+            if self._recorder is not None:
+                self._recorder.failed(asking, choice, error)
+            raise
+        if self._recorder is not None:
+            self._recorder.answered(asking, choice, result, embed_s + policy_s)
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
 
     def _input(

@@ -119,11 +119,13 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
     from decoders.arms import load_arms
     from policies import POLICIES, options_of
     from policies.guard import AUTO
+    from router.logs.rewards import LOG_REWARDS
 
     if values.get("arm") and values["config"] is None:
         assert values["arm"] in load_arms()
-    if "reward" in values:
-        assert values["reward"] in REWARDS
+    if values.get("reward") is not None:
+        known = LOG_REWARDS if values.get("logs") else REWARDS
+        assert values["reward"] in known
     if command == "train":
         assert values["policy"] in (AUTO, *POLICIES)
         for pair in values["options"] or ():

@@ -123,6 +123,7 @@ def warm_up(router: Router, methods: Sequence[str], request: Request) -> None:
     A failure is left for the rows: a broken arm fails again there, and is recorded.
     """
     short = replace(request, max_new_tokens=min(request.max_new_tokens, WARMUP_TOKENS))
+    router = router.unlogged()
     for _ in range(WARMUP_ROUNDS):
         for method in methods:
             with suppress(Exception):
@@ -165,16 +166,23 @@ def answer_all(router: Router, question: Query, method: str, request: Request) -
             own = replace(request, seed=derived_seed(request.seed, len(turns)))
         else:
             own = request
-        turn = answer_turn(router, messages, method, own)
+        turn = answer_turn(router, messages, method, own, question.id)
         turns.append(turn)
         messages.append({"role": "assistant", "content": turn.result.text.strip()})
     return Answer(tuple(turns))
 
 
-def answer_turn(router: Router, messages: list[Message], method: str, request: Request) -> Turn:
-    """One turn under the stop-watch; fixed arms and `routed` take the same path."""
+def answer_turn(
+    router: Router, messages: list[Message], method: str, request: Request, group: str | None = None
+) -> Turn:
+    """One turn under the stop-watch; fixed arms and `routed` take the same path.
+
+    group: as in `Router.generate`.
+    """
     start = time.perf_counter()
-    routed = router.respond(messages, request, arm=None if method == ROUTED else method)
+    routed = router.respond(
+        messages, request, arm=None if method == ROUTED else method, group=group
+    )
     wall_s = time.perf_counter() - start
     return Turn(
         replace(routed.result, arm=routed.arm),

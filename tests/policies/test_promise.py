@@ -10,6 +10,7 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
+from policies.exploring import ExploringPolicy
 from policies.ladder import calibrate, learn, parted
 from policies.promise import best_model
 from policies.promise_check import check_splits, kept
@@ -278,3 +279,15 @@ def test_a_table_without_temperatures() -> None:
     hot = replace(plain, query_ids=[f"{query}@1" for query in plain.query_ids], groups=plain.groups)
     with pytest.raises(PolicyError, match="some rows are not of greedy answers"):
         with_temperature(hot)
+
+
+def test_exploring_draws_lossless_arms_alone() -> None:
+    table = world(400)
+    policy = promised(table, max_loss=0.5)
+    rows = table.read_by(policy.origin)
+    drawn = ExploringPolicy(policy, 0.3).distribution(rows)
+    chosen = policy.distribution(rows)
+    lossy = [i for i, arm in enumerate(policy.arms) if arm not in policy.lossless]
+    assert chosen[:, lossy].sum() > 0  # or there would be nothing to see
+    np.testing.assert_allclose(drawn.sum(axis=1), 1)
+    np.testing.assert_allclose(drawn[:, lossy], 0.7 * chosen[:, lossy])

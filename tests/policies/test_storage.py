@@ -37,6 +37,23 @@ def test_manifest_says_where_it_comes_from(folder: Path) -> None:
     assert policies.load(folder / MANIFEST).name == "exact"
 
 
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_fingerprint_is_of_what_is_stored(name: str, tmp_path: Path) -> None:
+    policy = policies.fit(name, tiny(), None, 0, **OPTIONS[name]).policy
+    assert isinstance(policy, policies.BasePolicy)
+    again = policies.load(policy.save(tmp_path))
+    assert again.fingerprint == policy.fingerprint and len(policy.fingerprint) == 16
+    other = policies.fit(name, tiny(seed=1), None, 0, **OPTIONS[name]).policy
+    assert isinstance(other, policies.BasePolicy)
+    assert other.fingerprint != policy.fingerprint
+
+
+def test_fingerprints_outlive_this_version() -> None:
+    """Logs name policies by it: it changes neither with the code nor with new fields."""
+    shipped = Path(policies.__file__).parents[1] / "router" / "default_policy"
+    assert policies.load(shipped).fingerprint == "02596d19b9584914"
+
+
 def test_damage_is_found(folder: Path) -> None:
     manifest, blob = folder / MANIFEST, weights(folder)
     whole, numbers = manifest.read_bytes(), blob.read_bytes()

@@ -9,6 +9,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from decoders.errors import ContextTooLong
@@ -133,9 +134,12 @@ class FakePolicy:
         self.arms = list(arms)
         self.embedder = embedder or FakeEngine.embedder
 
+    def distribution(self, x: Any) -> Any:
+        return np.array([[0.1, 0.2, 0.7] if int(x[0]) else [0.1, 0.7, 0.2]])
+
     def choose(self, x: Any, rng: Any = None) -> Any:
         index = 1 + int(x[0])
-        scores = [0.1, 0.2, 0.7] if index == 2 else [0.1, 0.7, 0.2]
+        scores = self.distribution(x)[0].tolist()
         propensity = 1.0
         if rng is not None:
             index = int(rng.choice(3, p=scores))

@@ -327,6 +327,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "collect",
         "headroom",
         "train",
+        "evaluate",
         "theory",
         "tradeoff",
     ):
@@ -335,7 +336,18 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["generate", "specbench", "arms", "models", "report", "demo", "headroom", "theory", "tradeoff"],
+    [
+        "generate",
+        "specbench",
+        "arms",
+        "models",
+        "report",
+        "demo",
+        "headroom",
+        "evaluate",
+        "theory",
+        "tradeoff",
+    ],
 )
 def test_every_command_has_help(command: str) -> None:
     found = CliRunner().invoke(cli.app, [command, "--help"])

@@ -1,0 +1,235 @@
+"""What a log says: of the policies that wrote it, of every arm, and of another policy."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from decoders.errors import NoSuchName
+from policies import Policy, PolicyError
+from policies.comparison import Comparison, compare, on_policy
+from policies.evaluate import aligned, greedy_probs
+from policies.fixed import one_hot
+from policies.ope import Estimate, Log
+from policies.predictions import cross_fitted
+from policies.records import Float64
+
+from .reader import DecisionRows
+from .rewards import LOG_REWARDS
+from .rows import Usable, usable
+
+SMALL = 0.01  # a propensity below which one row weighs as much as a hundred
+LEAST = 50  # effective rows below which an interval is not to be trusted
+HEAVY = 0.1  # of all weight, on one row or above tau
+FEW = 10  # effective rows below which nothing is said of an arm
+UNKNOWN = 0.001  # of a policy's choices, on arms that could not have been drawn
+
+
+@dataclass(frozen=True)
+class Version:
+    """The rows of one policy that chose in one way, and their mean reward: its value, as it was.
+
+    policy: its fingerprint. choice: "drawn" or "best".
+    """
+
+    policy: str
+    name: str
+    choice: str
+    rows: int
+    value: Estimate
+
+
+@dataclass(frozen=True)
+class ArmFigures:
+    """One arm in the log.
+
+    taken: rows. failed: answers that failed, not among them.
+    mean: reward of the rows that took it; None where none did. Not what the arm is worth, since the
+        policy chose them.
+    always: what taking it always would have earned (doubly robust); None where some requests could
+        not have drawn it, and below FEW effective rows.
+    effective: rows behind `always`.
+    """
+
+    arm: str
+    taken: int
+    failed: int
+    mean: float | None
+    always: Estimate | None
+    effective: float
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """All that `draftpick evaluate --logs` tells.
+
+    rows: decisions in the log; excluded: why -> how many of them do not count; broken: lines cut
+        short.
+    unknown: "greedy" or "dynamic" -> the share of the policy's choices that fall on arms which
+        could not have been drawn.
+    comparisons: of the policy, taking its best arm ("greedy") and drawing ("dynamic"), one where
+        both are the same; empty without a policy.
+    warnings: sentences.
+    """
+
+    reward: str
+    rows: int
+    used: int
+    broken: int
+    excluded: dict[str, int]
+    logged: Estimate
+    versions: list[Version]
+    arms: list[ArmFigures]
+    policy: str | None = None
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    unknown: dict[str, float] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+
+def judge(
+    rows: DecisionRows,
+    policy: Policy | None = None,
+    reward: str = "tokens_per_s",
+    *,
+    tau: float = 10.0,
+    resamples: int = 1000,
+    seed: int = 0,
+) -> Judgement:
+    """Judge a policy by a log, or the log alone.
+
+    reward: a name of LOG_REWARDS. tau: of switch-dr.
+
+    Raises NoSuchName for another reward, PolicyError where the log has no row that counts, or the
+    policy never takes an arm that was logged.
+    """
+    if reward not in LOG_REWARDS:
+        raise NoSuchName("reward of a log", reward, tuple(LOG_REWARDS))
+    held = usable(rows, policy, reward, LOG_REWARDS[reward])
+    log, warnings = held.log, list[str]()
+    predicted = _predicted(held, seed, warnings)
+    if rows.broken:
+        warnings.append(
+            f"{_count(rows.broken, 'line')} cut short, by a kill or a full disk, left out"
+        )
+    if len(held.decisions) < LEAST:
+        warnings.append(
+            f"only {_count(len(held.decisions), 'row')} to judge by; below {LEAST} an interval "
+            "promises too much"
+        )
+    small = int((log.propensities < SMALL).sum())
+    if small:
+        warnings.append(
+            f"{_count(small, 'row')} with a propensity below {SMALL:g}: one alone may decide an "
+            "estimate; log with a larger --explore"
+        )
+    found: dict[str, Comparison] = {}
+    unknown: dict[str, float] = {}
+    if policy is not None:
+        if policy.origin.arms_fingerprint and set(policy.arms) != set(held.table.arms):
+            warnings.append(
+                "the policy chooses among other arms than were logged together, so it cannot be "
+                "checked that their recipes are the same"
+            )
+        probs = aligned(policy, held.table)
+        ways = {"greedy": greedy_probs(probs), "dynamic": probs}
+        if np.array_equal(ways["greedy"], probs):
+            del ways["dynamic"]
+        for way, target in ways.items():
+            found[way] = compare(
+                log, target, predicted, held.offered, tau=tau, resamples=resamples, seed=seed
+            )
+            unknown[way] = float((target * (held.offered == 0)).sum(axis=1).mean())
+            warnings += _doubts(way, found[way], unknown[way])
+    return Judgement(
+        reward=reward,
+        rows=len(rows.decisions),
+        used=len(held.decisions),
+        broken=rows.broken,
+        excluded={why: many for why, many in held.excluded.items() if many},
+        logged=on_policy(log, resamples=resamples, seed=seed),
+        versions=_versions(held, resamples, seed),
+        arms=_arms(held, predicted, resamples, seed),
+        policy=None if policy is None else policy.name,
+        comparisons=found,
+        unknown=unknown,
+        warnings=warnings,
+    )
+
+
+def _count(many: int, what: str) -> str:
+    return f"{many} {what}{'s' * (many != 1)}"
+
+
+def _predicted(held: Usable, seed: int, warnings: list[str]) -> Float64 | None:
+    try:
+        return cross_fitted(held.inputs, held.log, len(held.table.arms), seed=seed)
+    except PolicyError as error:
+        warnings.append(f"{error}; dm, dr and switch-dr are left out")
+        return None
+
+
+def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
+    """What speaks against trusting an estimate, and what would help."""
+    said = []
+    if unknown > UNKNOWN:
+        said.append(
+            f"{way}: {unknown:.0%} of the policy's choices fall on arms that could not have been "
+            "drawn; of these only dm, dr and switch-dr say anything, by prediction alone; log with "
+            "--explore, which gives every arm a chance"
+        )
+    if found.effective < LEAST:
+        more = math.ceil(found.rows * (LEAST / found.effective - 1))
+        said.append(
+            f"{way}: the log tells as much as {found.effective:.1f} rows of the policy's own, too "
+            f"little for an estimate; about {more:,} more rows like its {found.rows} make {LEAST}"
+        )
+    elif found.heaviest > HEAVY:
+        said.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
+    if "switch-dr" in found.values and found.cut > HEAVY:
+        said.append(
+            f"{way}: {found.cut:.0%} of all weight is above --tau; there switch-dr is dm alone, "
+            "and its interval leaves out the prediction's error"
+        )
+    gain = found.gains.get("dr", found.gains["snips"])
+    if gain.low <= 0 <= gain.high and gain.value and found.effective >= LEAST:
+        needed = found.rows * (1.96 * gain.standard_error / gain.value) ** 2
+        more = math.ceil(max(needed - found.rows, 0))
+        said.append(
+            f"{way}: whether the policy is better than what was logged is not settled"
+            + (f"; at this difference it would take about {more:,} more rows" if more else "")
+        )
+    return said
+
+
+def _versions(held: Usable, resamples: int, seed: int) -> list[Version]:
+    keys = [(each.policy or "", each.policy_name or "", each.choice) for each in held.decisions]
+    return [
+        Version(*key, many, on_policy(_part(held.log, np.array([k == key for k in keys])),
+                                      resamples=resamples, seed=seed))
+        for key, many in Counter(keys).most_common()
+    ]  # fmt: skip
+
+
+def _part(log: Log, rows: np.ndarray) -> Log:
+    groups = None if log.groups is None else log.groups[rows]
+    return Log(log.actions[rows], log.rewards[rows], log.propensities[rows], groups)
+
+
+def _arms(held: Usable, predicted: Float64 | None, resamples: int, seed: int) -> list[ArmFigures]:
+    figures = []
+    for at, arm in enumerate(held.table.arms):
+        took = held.log.actions == at
+        always, effective = None, 0.0
+        if took.any() and (held.offered[:, at] > 0).all():
+            target = np.tile(one_hot(len(held.table.arms), at), (len(took), 1))
+            found = compare(held.log, target, predicted, resamples=resamples, seed=seed)
+            effective = found.effective
+            if effective >= FEW:
+                always = found.values.get("dr", found.values["snips"])
+        mean = float(held.log.rewards[took].mean()) if took.any() else None
+        failed = held.failures.get(arm, 0)
+        figures.append(ArmFigures(arm, int(took.sum()), failed, mean, always, effective))
+    return figures

@@ -1,0 +1,148 @@
+"""A line of the log: what was known when an arm was chosen, how it was chosen, what it gave."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
+
+FORMAT = 1  # as `LoggedDecision.format`
+NEAR = 1e-6  # how far rounding may take probabilities from their sum
+
+
+class _Part(BaseModel):
+    """Fields of a later version of the same format are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class Vector(_Part):
+    """An embedding.
+
+    dtype: numpy's name, "<f2" unless a value is too large for it.
+    base64: the bytes.
+    """
+
+    dtype: Literal["<f2", "<f4"]
+    base64: str
+
+    @classmethod
+    def of(cls, values: Any) -> Vector:
+        """values: [d] float32."""
+        wide = np.asarray(values, dtype="<f4")
+        with np.errstate(over="ignore"):
+            narrow = wide.astype("<f2")
+        fits = np.isfinite(narrow).all() or not np.isfinite(wide).all()
+        held: NDArray[Any] = narrow if fits else wide
+        name: Literal["<f2", "<f4"] = "<f2" if fits else "<f4"
+        return cls(dtype=name, base64=base64.b64encode(held.tobytes()).decode("ascii"))
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Vector:
+        self.array()
+        return self
+
+    def array(self) -> NDArray[np.float32]:
+        """[d] float32. Raises ValueError where the bytes are no such vector."""
+        held = np.frombuffer(base64.b64decode(self.base64, validate=True), dtype=self.dtype)
+        return held.astype(np.float32)
+
+
+class Asked(_Part):
+    """The request, without its words.
+
+    prompt_tokens: of the prompt, or of the whole chat.
+    """
+
+    prompt_tokens: int
+    max_new_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+
+
+class Result(_Part):
+    """What the arm gave; all but `error` is None where it failed.
+
+    rounds, drafted, accepted, prefill_s, decode_s: as in `decoders.DecodeResult`.
+    wall_s: seconds for the whole answer, the choice of the arm included.
+    tokens_per_s: new_tokens / wall_s.
+    error: the exception's name.
+    """
+
+    new_tokens: int | None = None
+    rounds: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    wall_s: float | None = None
+    tokens_per_s: float | None = None
+    error: str | None = None
+
+
+class Text(_Part):
+    """What was said; only where the log was asked to keep it.
+
+    prompt: the last user message.
+    answer: None where the arm failed.
+    """
+
+    prompt: str | None = None
+    answer: str | None = None
+
+
+class LoggedDecision(_Part):
+    """One line.
+
+    format: of the line; raised when the meaning of a field changes.
+    time: when the answer was there.
+    id: of the request.
+    group: rows of one conversation share it; None for a request of its own.
+    target: fingerprint of weights and precision.
+    policy, policy_name: the policy's fingerprint and name; None where the arm was forced.
+    arms_fingerprint: of the recipes of the arms that were chosen from; of a forced arm, its own.
+    choice: "drawn" from the policy's distribution, "best" of it, or "forced" by the caller.
+    probabilities: arm -> the chance that it had: of the draw, all on one for the best; empty where
+        the arm was forced.
+    propensity: that of the arm taken, 1.0 where it was forced.
+    embedder: the space of the embedding.
+    embedding: of the request; None unless the log was asked to keep it.
+    features: what else was known of the request, by name.
+    """
+
+    format: Literal[1] = 1
+    time: AwareDatetime
+    id: str
+    group: str | None = None
+    target: str
+    policy: str | None = None
+    policy_name: str | None = None
+    arms_fingerprint: str
+    choice: Literal["drawn", "best", "forced"]
+    arm: str
+    propensity: float = Field(gt=0, le=1)
+    probabilities: dict[str, float]
+    embedder: str | None = None
+    embedding: Vector | None = None
+    features: dict[str, float] = Field(default_factory=dict)
+    request: Asked
+    outcome: Result
+    text: Text | None = None
+
+    @model_validator(mode="after")
+    def _agrees(self) -> LoggedDecision:
+        if self.choice == "forced":
+            return self
+        chances = self.probabilities
+        if self.arm not in chances:
+            raise ValueError(f"the arm {self.arm!r} is none of those with a probability")
+        if min(chances.values()) < 0 or abs(sum(chances.values()) - 1) > NEAR * len(chances):
+            raise ValueError("the probabilities are below 0 or do not sum to 1")
+        if not math.isclose(chances[self.arm], self.propensity, abs_tol=NEAR):
+            raise ValueError("the propensity is not the probability of the arm")
+        return self

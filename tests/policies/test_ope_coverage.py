@@ -1,0 +1,183 @@
+"""The intervals of the estimators hold the exact value as often as they say."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from policy_tables import table
+from scipy.stats import binom
+
+import policies
+from policies import PolicyError, RewardTable
+from policies.base import softmax
+from policies.comparison import Comparison, compare, on_policy
+from policies.ope import Log, effective_rows
+from policies.predictions import LEAST_ROWS, cross_fitted
+
+LOGS, ROWS, CONFIDENCE = 300, 250, 0.9
+CORRECTED = ("ips", "snips", "dr", "switch-dr")
+
+
+@dataclass
+class World:
+    """A large table, the probabilities of a policy that logs and of one that is judged."""
+
+    table: RewardTable
+    logger: np.ndarray  # [N, A]
+    target: np.ndarray  # [N, A]
+
+    @property
+    def truth(self) -> float:
+        return float((self.target * self.table.rewards).sum(axis=1).mean())
+
+    def log(self, rng: np.random.Generator, rows: int = ROWS) -> tuple[Log, np.ndarray]:
+        """(log, its rows of the table): queries drawn from all, an arm each."""
+        index = rng.integers(len(self.table), size=rows)
+        chances = self.logger[index]
+        actions = (chances.cumsum(axis=1) < rng.random((rows, 1))).sum(axis=1)
+        taken = np.arange(rows), actions
+        return Log(actions, self.table.rewards[index][taken], chances[taken]), index
+
+
+def world(linear: bool) -> World:
+    """Rewards are linear in the inputs, or not at all as a ridge regression sees them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4000, 4)).astype(np.float32)
+    signal = x[:, :3] if linear else np.cos(2 * x[:, :3]) + x[:, :3] * x[:, [1, 2, 0]]
+    rewards = 3 + signal + rng.normal(scale=0.3, size=(4000, 3))
+    known = table(x, rewards)
+    logger = policies.fit("knn", known, temperature=1.2).policy
+    return World(known, logger.distribution(x), softmax(0.8 * signal))
+
+
+def runs(made: World, logs: int = LOGS) -> list[Comparison]:
+    found = []
+    for seed in range(logs):
+        log, index = made.log(np.random.default_rng(seed))
+        predicted = cross_fitted(made.table.inputs[index], log, 3, seed=seed)
+        found.append(
+            compare(log, made.target[index], predicted, made.logger[index], tau=5.0, resamples=200,
+                    confidence=CONFIDENCE, seed=seed)
+        )  # fmt: skip
+    return found
+
+
+def hits(found: list[Comparison], truth: float, what: str = "values") -> Counter[str]:
+    """estimator -> intervals that hold the truth."""
+    return Counter(
+        name for each in found for name, value in getattr(each, what).items()
+        if value.low <= truth <= value.high
+    )  # fmt: skip
+
+
+def width(found: list[Comparison], name: str, what: str = "values") -> float:
+    each = [getattr(one, what)[name] for one in found]
+    return float(np.mean([one.high - one.low for one in each]))
+
+
+# Percentiles of resamples are a little narrow for few rows. True coverages of 87 % to 92 % pass in
+# 998 runs of 1000; the test surely fails for one below 75 % or above 99 %.
+LEAST, MOST = binom.ppf(0.001, LOGS, CONFIDENCE - 0.03), binom.ppf(0.999, LOGS, CONFIDENCE + 0.02)
+
+
+def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
+    made = world(linear=True)
+    found = runs(made)
+    counted = hits(found, made.truth)
+    assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
+    assert width(found, "dr") < 0.7 * width(found, "ips")
+    assert width(found, "snips") < width(found, "ips")
+
+
+def test_so_do_those_of_gains() -> None:
+    made = world(linear=True)
+    found = runs(made)
+    logged = float((made.logger * made.table.rewards).sum(axis=1).mean())
+    counted = hits(found, made.truth - logged, "gains")
+    assert all(LEAST <= counted[name] <= MOST for name in CORRECTED), counted
+    assert width(found, "dr", "gains") < 0.7 * width(found, "ips", "gains")
+
+
+def test_a_wrong_model_spoils_the_direct_method_alone() -> None:
+    made = world(linear=False)
+    found = runs(made)
+    counted = hits(found, made.truth)
+    assert all(LEAST <= counted[name] <= MOST for name in ("ips", "snips", "dr")), counted
+    assert width(found, "dr") < width(found, "ips")
+    off = {name: np.mean([each.values[name].value for each in found]) - made.truth
+           for name in ("dm", "dr")}  # fmt: skip
+    assert abs(off["dr"]) < 0.02 < 0.05 < abs(off["dm"])
+
+
+def test_wrong_propensities_are_what_the_count_would_show() -> None:
+    """Lines that claim the uniform chance: with a wrong model nothing is right any more."""
+    made = world(linear=False)
+    found = []
+    for seed in range(100):
+        log, index = made.log(np.random.default_rng(seed))
+        claimed = replace(log, propensities=np.full(ROWS, 1 / 3))
+        predicted = cross_fitted(made.table.inputs[index], claimed, 3, seed=seed)
+        found.append(compare(claimed, made.target[index], predicted, resamples=200, seed=seed))
+    counted = hits(found, made.truth)
+    assert max(counted.values(), default=0) < 70, counted
+
+
+def test_rows_of_one_group_are_one_row() -> None:
+    """Every row ten times over, as a group: nothing is learnt from the copies."""
+    made = world(linear=True)
+    log, index = made.log(np.random.default_rng(0), 60)
+    ten = np.repeat(np.arange(60), 10)
+    copies = Log(log.actions[ten], log.rewards[ten], log.propensities[ten], groups=ten)
+    once, often = compare(log, made.target[index]), compare(copies, made.target[index[ten]])
+    blind = compare(replace(copies, groups=None), made.target[index[ten]])
+    for name in ("ips", "snips"):
+        for figure in ("value", "standard_error", "low", "high"):
+            same = pytest.approx(getattr(once.values[name], figure))
+            assert getattr(often.values[name], figure) == same
+        assert blind.values[name].standard_error < 0.4 * once.values[name].standard_error
+        assert often.gains[name].low == pytest.approx(once.gains[name].low)
+
+
+def test_effective_rows() -> None:
+    even, one = np.full((4, 2), 0.5), np.array([[1.0, 0.0]] + [[0.0, 1.0]] * 3)
+    log = Log(np.zeros(4, np.intp), np.ones(4), np.full(4, 0.5))
+    assert effective_rows(log, even) == 4
+    assert effective_rows(log, one) == 1
+    assert effective_rows(log, np.array([[0.0, 1.0]] * 4)) == 0
+
+
+def test_predictions_are_of_rows_that_were_not_seen() -> None:
+    """A reward that is noise alone is predicted by the other half's mean, never by itself."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 60)).astype(np.float32)  # enough inputs to learn any row by heart
+    log = Log(np.zeros(40, np.intp), rng.normal(size=40), np.ones(40))
+    predicted = cross_fitted(x, log, 2)
+    assert abs(np.corrcoef(predicted[:, 0], log.rewards)[0, 1]) < 0.5
+    assert np.abs(predicted).max() <= np.abs(log.rewards).max()
+    assert np.ptp(predicted[:, 1]) < 0.5, "an arm that was never taken: the mean of all"
+
+
+def test_arms_seldom_taken_are_predicted_by_their_mean() -> None:
+    n = 4 * LEAST_ROWS
+    actions = np.zeros(n, np.intp)
+    actions[:4] = 1
+    log = Log(actions, np.where(actions == 1, 5.0, 1.0), np.ones(n))
+    predicted = cross_fitted(
+        np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32), log, 2
+    )
+    assert predicted[:, 0] == pytest.approx(1.0, abs=0.5)
+    assert (predicted[:, 1] > 2).all()
+    with pytest.raises(PolicyError, match="independent rows"):
+        cross_fitted(
+            np.zeros((3, 0), np.float32),
+            Log(*(np.ones(3, t) for t in (np.intp, float, float)), groups=np.zeros(3, np.intp)),
+            2,
+        )
+
+
+def test_a_single_row_has_no_interval() -> None:
+    one = on_policy(Log(np.zeros(1, np.intp), np.ones(1), np.ones(1)))
+    assert one.value == 1.0 and np.isnan([one.low, one.high, one.standard_error]).all()
