@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -14,18 +14,14 @@ from ..arms import AUTOREGRESSIVE
 from ..backends.llama import LlamaBackend
 from ..chance import Generator
 from ..costs.measured import Costs
-from ..drafters import (
-    HybridDrafter,
-    MaxGramDrafter,
-    NullDrafter,
-    RecurrentDrafter,
-)
+from ..drafters import MaxGramDrafter, NullDrafter, RecurrentDrafter
 from ..errors import DraftpickError
 from ..loop import SpeculativeDecoding
 from ..protocols import DraftRequest, opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
+from .composed import models_of, over
 from .costs import costs_of
 from .records import Replay, Written
 from .replay import replay
@@ -105,20 +101,16 @@ class Batch:
         pairs = list(zip(prompts, target_ids, strict=True))
         if type(strategy.drafter) is MaxGramDrafter:
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
-        drafter = strategy.drafter
-        model = drafter.model if type(drafter) is HybridDrafter else drafter
-        if type(model) is RecurrentDrafter and self._target is not None:
+        drafter, models = strategy.drafter, models_of(strategy.drafter)
+        if models and self._target is not None:
             states = states_before(self._target, prompts, target_ids)
-            unrolled = Unrolled(model.head, states, target_ids)
-            if type(drafter) is HybridDrafter:
+            unrolled = {id(model): Unrolled(model.head, states, target_ids) for model in models}
+            if type(drafter) is RecurrentDrafter:
                 return [
-                    self._forced_hybrid(name, *pair, partial(unrolled, row))
-                    for row, pair in enumerate(pairs)
+                    self._forced(name, answer, partial(unrolled[id(drafter)], row))
+                    for row, answer in enumerate(target_ids)
                 ]
-            return [
-                self._forced(name, answer, partial(unrolled, row))
-                for row, answer in enumerate(target_ids)
-            ]
+            return [self._forced_composed(name, unrolled, row, *p) for row, p in enumerate(pairs)]
         stack = Stack.of_drafter(strategy.drafter)
         if stack is None:
             return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
@@ -182,36 +174,44 @@ class Batch:
 
         return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
-    def _forced_hybrid(
+    def _forced_composed(
         self,
         name: str,
+        unrolled: Mapping[int, Unrolled],
+        row: int,
         prompt: list[int],
         answer: list[int],
-        guesses: Callable[[int, int], list[Guess]],
     ) -> Replay:
-        """guesses: as in `_forced`, its model's."""
-        strategy, costs = self._drafting(name), self.cost_table
-        assert isinstance(strategy.drafter, HybridDrafter)
-        start = opening(self._engine.target, prompt)
+        """unrolled: by the id of each recurrent drafter in it, what that drafts along all answers, of
+        which `row` is this one."""
+        strategy, costs, target = self._drafting(name), self.cost_table, self._engine.target
+        start = opening(target, prompt)
 
-        def model(context: list[int], k: int) -> list[int]:
-            return [guess.token for guess in guesses(len(context) - len(start), k)]
+        def known(model: RecurrentDrafter) -> Known:
+            guesses = partial(unrolled[id(model)], row)
+            return Known(
+                lambda context, k: [g.token for g in guesses(len(context) - len(start), k)], target
+            )
 
-        drafter = strategy.drafter.over(Known(model, self._engine.target))
-        chance = Generator(self._engine.target.device, 0)  # greedy: never asked
+        drafter = over(strategy.drafter, known)
 
-        def draft(at: int, k: int) -> list[int]:
-            context = start + answer[:at]
-            drafter.commit(context)
-            ids: list[int] = drafter.propose(
-                context, DraftRequest(k, Sampling(), chance)
-            ).ids.tolist()
-            return ids
+        def begun() -> Callable[[int, int], list[int]]:
+            drafter.reset(prompt)
+            chance = Generator(target.device, 0)  # greedy: asked for parts, never for tokens
 
-        drafter.reset(prompt)
-        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
-        drafter.reset(prompt)
-        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
+            def draft(at: int, k: int) -> list[int]:
+                context = start + answer[:at]
+                if at > 1:
+                    drafter.commit(context)
+                asked = DraftRequest(k, Sampling(), chance)
+                ids: list[int] = drafter.propose(context, asked).ids.tolist()
+                return ids
+
+            return draft
+
+        single = begun()
+        agree = [at == 0 or single(at, 1) == [token] for at, token in enumerate(answer)]
+        return replay(answer, begun(), strategy.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If

@@ -7,14 +7,15 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ..backends.recurrent_head import RecurrentHead
 from ..protocols import Backend, DraftRequest
-from ..records import Proposal
+from ..records import Proposal, Sampling
 from .stack import Guess
 
 ROWS = 1024  # places whose logits are held at once
@@ -63,6 +64,7 @@ class Known:
     """A drafter whose drafts are known beforehand. drafts(context, k): at most k to follow it."""
 
     parameters = calls = 0
+    seen = sys.maxsize
 
     def __init__(self, drafts: Callable[[list[int], int], list[int]], target: Backend) -> None:
         self._drafts, self._device, self.context = drafts, target.device, target.context
@@ -76,3 +78,21 @@ class Known:
 
     def commit(self, context: list[int]) -> None:
         """Nothing is held."""
+
+    def acceptance(
+        self,
+        context: list[int],
+        drafts: Mapping[int, int],
+        sampling: Sampling,
+        likelihood: Mapping[int, float],
+    ) -> list[list[float]]:
+        """As in ForeseenDrafter, greedy."""
+        return [
+            [
+                float(drafted == token)
+                for drafted, token in zip(
+                    self._drafts(context[:at], length), context[at : at + length], strict=True
+                )
+            ]
+            for at, length in drafts.items()
+        ]

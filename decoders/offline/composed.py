@@ -1,0 +1,41 @@
+"""Drafters that choose among copies and recurrent drafters, along answers that are known: with the
+recurrent ones replaced by what they would draft, everything else runs as it does live."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..drafters import (
+    HybridDrafter,
+    MaxGramDrafter,
+    NullDrafter,
+    RecurrentDrafter,
+    SwitchingDrafter,
+)
+from ..protocols import Drafter
+
+
+def models_of(drafter: Drafter) -> list[RecurrentDrafter] | None:
+    """The recurrent drafters that it is made of; None where it is made of anything else but copies."""
+    if type(drafter) is RecurrentDrafter:
+        return [drafter]
+    if type(drafter) in (MaxGramDrafter, NullDrafter):
+        return []
+    if type(drafter) is HybridDrafter:
+        return models_of(drafter.model)
+    if type(drafter) is not SwitchingDrafter:
+        return None
+    each = [models_of(part) for part in drafter.parts]
+    return None if None in each else [model for models in each for model in models or []]
+
+
+def over(drafter: Drafter, known: Callable[[RecurrentDrafter], Any]) -> Drafter:
+    """The same drafter over what `known` gives for each of `models_of`. Copies are shared with the
+    original: use one at a time."""
+    if type(drafter) is HybridDrafter:
+        return drafter.over(over(drafter.model, known))
+    if type(drafter) is SwitchingDrafter:
+        parts: list[Any] = [over(part, known) for part in drafter.parts]
+        return drafter.over(parts)
+    return known(drafter) if type(drafter) is RecurrentDrafter else drafter
