@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 
 class SwitchingRecipe(DraftingRecipe):
-    """After each round all parts are scored on the tokens that came: the tokens per second that each
-    would have given. The leader drafts next.
+    """After each round all parts are scored on the tokens that came: how many tokens per second
+    each would have given. The leader drafts next.
 
     parts: the drafters, the preferred one first; `max_gram` and `recurrent`, whose `length` is not
         used.

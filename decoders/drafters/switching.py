@@ -1,9 +1,9 @@
-"""One of several cheap drafters, chosen anew while the answer is written (Liu et al., "Not-a-Bandit",
-2510.20064).
+"""One of several cheap drafters, chosen anew while the answer is written (Liu et al.,
+"Not-a-Bandit", 2510.20064).
 
 Once the tokens after a round's start are known, it is known of every drafter how many it would have
-got right there, whichever of them drafted: no round has to be spent on trying one out. A part's gain
-is the tokens a second that it would have given in that round, and Hedge learns from the gains of all.
+got right there, whichever of them drafted: no round is spent on trying one out. A part's gain is
+the tokens a second that it would have given in that round, and Hedge learns from the gains of all.
 
 The choice depends on accepted tokens and on the target's distributions before them, never on what
 the target will draw, so that verification stays as lossless as it is for any part alone.

@@ -12,16 +12,15 @@ import numpy as np
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.llama import LlamaBackend
-from ..chance import Generator
 from ..costs.measured import Costs
 from ..drafters import MaxGramDrafter, NullDrafter, RecurrentDrafter
 from ..errors import DraftpickError
 from ..loop import SpeculativeDecoding
-from ..protocols import DraftRequest, opening
+from ..protocols import opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
-from .composed import models_of, over
+from .composed import along, models_of, over
 from .costs import costs_of
 from .records import Replay, Written
 from .replay import replay
@@ -182,8 +181,8 @@ class Batch:
         prompt: list[int],
         answer: list[int],
     ) -> Replay:
-        """unrolled: by the id of each recurrent drafter in it, what that drafts along all answers, of
-        which `row` is this one."""
+        """unrolled: by the id of each recurrent drafter in it, what that drafts along all answers;
+        `row` is this one's."""
         strategy, costs, target = self._drafting(name), self.cost_table, self._engine.target
         start = opening(target, prompt)
 
@@ -194,24 +193,10 @@ class Batch:
             )
 
         drafter = over(strategy.drafter, known)
-
-        def begun() -> Callable[[int, int], list[int]]:
-            drafter.reset(prompt)
-            chance = Generator(target.device, 0)  # greedy: asked for parts, never for tokens
-
-            def draft(at: int, k: int) -> list[int]:
-                context = start + answer[:at]
-                if at > 1:
-                    drafter.commit(context)
-                asked = DraftRequest(k, Sampling(), chance)
-                ids: list[int] = drafter.propose(context, asked).ids.tolist()
-                return ids
-
-            return draft
-
-        single = begun()
+        single = along(drafter, target, prompt, answer)
         agree = [at == 0 or single(at, 1) == [token] for at, token in enumerate(answer)]
-        return replay(answer, begun(), strategy.length, agree, costs.draft_s[name], costs.verify)
+        draft = along(drafter, target, prompt, answer)
+        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If

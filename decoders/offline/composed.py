@@ -1,11 +1,12 @@
-"""Drafters that choose among copies and recurrent drafters, along answers that are known: with the
-recurrent ones replaced by what they would draft, everything else runs as it does live."""
+"""Drafters that choose among copies and recurrent drafters, along answers that are known: what the
+recurrent ones would draft is known beforehand, everything else runs as it does live."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from ..chance import Generator
 from ..drafters import (
     HybridDrafter,
     MaxGramDrafter,
@@ -13,11 +14,12 @@ from ..drafters import (
     RecurrentDrafter,
     SwitchingDrafter,
 )
-from ..protocols import Drafter
+from ..protocols import Backend, Drafter, DraftRequest, opening
+from ..records import Sampling
 
 
 def models_of(drafter: Drafter) -> list[RecurrentDrafter] | None:
-    """The recurrent drafters that it is made of; None where it is made of anything else but copies."""
+    """The recurrent drafters that it is made of; None where anything else but copies is in it."""
     if type(drafter) is RecurrentDrafter:
         return [drafter]
     if type(drafter) in (MaxGramDrafter, NullDrafter):
@@ -39,3 +41,23 @@ def over(drafter: Drafter, known: Callable[[RecurrentDrafter], Any]) -> Drafter:
         parts: list[Any] = [over(part, known) for part in drafter.parts]
         return drafter.over(parts)
     return known(drafter) if type(drafter) is RecurrentDrafter else drafter
+
+
+def along(
+    drafter: Drafter, target: Backend, prompt: list[int], answer: list[int]
+) -> Callable[[int, int], list[int]]:
+    """For `replay`: (at, k) -> the greedy draft of k tokens to follow answer[:at], `at` growing.
+
+    A drafter that draws what it does has seed 0.
+    """
+    drafter.reset(prompt)
+    start, chance = opening(target, prompt), Generator(target.device, 0)
+
+    def draft(at: int, k: int) -> list[int]:
+        context = start + answer[:at]
+        if at > 1:
+            drafter.commit(context)
+        ids: list[int] = drafter.propose(context, DraftRequest(k, Sampling(), chance)).ids.tolist()
+        return ids
+
+    return draft

@@ -314,6 +314,7 @@ def test_teacher_forcing_through_transformers_equals_the_live_loop(name: str, ti
     engine = make_engine(tiny, hf=True)
     results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
     forced = batch_of(engine).teacher_forced(name, PROMPTS, [r.ids for r in results])
+    assert sum(result.accepted for result in results) > 0
     for made, result in zip(forced, results, strict=True):
         figures = made.rounds, made.drafted, made.accepted
         assert figures == (result.rounds, result.drafted, result.accepted)
