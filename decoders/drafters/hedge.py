@@ -21,19 +21,21 @@ class Hedge:
         self.kept = math.exp(-1 / memory)
         self._rate = math.sqrt(8 * math.log(max(2, experts)) / memory)
         self._leads = [0.0] * experts
+        self._best = 0.0
 
     def learn(self, gains: Mapping[int, float]) -> None:
-        """A round's gains, above 0, of the experts that took part. Each is measured in units of the
-        best, and against the mean by weight of those that took part."""
-        best, weights = max(gains.values()), self.weights(list(gains))
+        """A round's gains, above 0, of the experts that took part; each is measured against the
+        mean of these by weight."""
+        weights = self.weights(list(gains))
+        self._best = max(self._best, *gains.values())
         mean = sum(w * gain for w, gain in zip(weights, gains.values(), strict=True))
         for expert, gain in gains.items():
-            self._leads[expert] = self.kept * self._leads[expert] + (gain - mean) / best
+            self._leads[expert] = self.kept * self._leads[expert] + gain - mean
 
     def weights(self, among: Sequence[int]) -> list[float]:
         """Of these experts; they sum to 1."""
-        most = max(self._leads[expert] for expert in among)
-        raw = [math.exp(self._rate * (self._leads[expert] - most)) for expert in among]
+        most, rate = max(self._leads[e] for e in among), self._rate / max(self._best, 1e-9)
+        raw = [math.exp(rate * (self._leads[expert] - most)) for expert in among]
         return [weight / sum(raw) for weight in raw]
 
     def leader(self, among: Sequence[int]) -> int:
