@@ -12,7 +12,7 @@ pass over one token, steps for scoring included. The answers and the target's st
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -46,38 +46,47 @@ COSTS = {
     "flat": (1.0,) * 17,
 }
 
-COPY: dict[str, Any] = {"kind": "max_gram", "by_cost": True}
-CELLS = {
-    name: {"kind": "recurrent", "drafter": f"recurrent-{name}"}
-    for name in ("general", "math", "translation")
-}
-MODELS: dict[str, Any] = {"kind": "switching", "parts": [*CELLS.values()], "none": False}
-ALL: dict[str, Any] = {"kind": "switching", "parts": [COPY, *CELLS.values()]}
-ADAPTIVE = {"kind": "adaptive", "k": 8}
-ALONE: dict[str, dict[str, Any]] = {
-    "max-gram": {**COPY, "drafter": "bigram", "length": {"k": 16}},
-    "copies": {**COPY, "length": {"k": 16}},
-    **{name: {**body, "length": ADAPTIVE} for name, body in CELLS.items()},
-}
-HYBRIDS: dict[str, dict[str, Any]] = {
-    f"hybrid, {name}": {"kind": "hybrid", "model": body, "length": {"k": 16}}
-    for name, body in CELLS.items()
-}
-CHOOSING: dict[str, dict[str, Any]] = {
-    "switching": ALL,
-    "switching, copies and general": {**ALL, "parts": [COPY, CELLS["general"]]},
-    "switching, drawn": {**ALL, "drawn": True},
-    "switching, every round scored": {**ALL, "every": 1},
-    "after 8 tokens": {**ALL, "after": 8},
-    "after 16 tokens": {**ALL, "after": 16},
-    "models switching": MODELS,
-    "hybrid, models switching": {"kind": "hybrid", "model": MODELS, "length": {"k": 16}},
-    "hybrid, models after 16": {
-        "kind": "hybrid", "model": {**MODELS, "after": 16}, "length": {"k": 16}
-    },
-}  # fmt: skip
-BASE, WIDTH = "hybrid, general", 110
-HEADINGS = ["arm", "rounds", "tokens a round", "steps a round", "speed-up", "to hybrid, general"]
+NEVER = 1 << 20  # tokens
+BASE, WIDTH = "hybrid", 110
+HEADINGS = ["arm", "rounds", "tokens a round", "steps a round", "speed-up", "to hybrid"]
+COPY: dict[str, Any] = {"kind": "max_gram", "by_cost": True, "length": {"k": 16}}
+Bodies = dict[str, dict[str, Any]]
+
+
+def fixed(models: Sequence[str], table: str | None) -> tuple[Bodies, Bodies]:
+    """Arms that draft alone, and hybrids of copying and a model."""
+    cells: Bodies = {name: {"kind": "recurrent", "drafter": name} for name in models}
+    adaptive = {"length": {"kind": "adaptive", "k": 8}}
+    alone: Bodies = {"copies": COPY, **{name: body | adaptive for name, body in cells.items()}}
+    if table is not None:
+        alone["copies, table"] = {**COPY, "drafter": table}
+    hybrids: Bodies = {
+        BASE if name == models[0] else f"hybrid, {name}": {"kind": "hybrid", "model": body}
+        for name, body in cells.items()
+    }
+    return alone, hybrids
+
+
+def choosing(models: Sequence[str]) -> Bodies:
+    """Arms that decide within the answer; the first model stands for those of one alone."""
+    cells = [{"kind": "recurrent", "drafter": name} for name in models]
+    every: dict[str, Any] = {"kind": "switching", "parts": [COPY, *cells]}
+    two: dict[str, Any] = {"kind": "switching", "parts": [COPY, cells[0]]}
+    among: dict[str, Any] = {"kind": "switching", "parts": cells, "none": False}
+    return {
+        "a copy, else the model": {**two, "after": NEVER},
+        "switching, one model": two,
+        "switching, one, after 8": {**two, "after": 8},
+        "switching, one, after 16": {**two, "after": 16},
+        "switching, one, without promises": {**two, "trust": 0},
+        "switching, all models": every,
+        "switching, all, drawn": {**every, "drawn": True},
+        "switching, all, scored twice as often": {**every, "every": 4},
+        "switching, all, after 8": {**every, "after": 8},
+        "switching, all, after 16": {**every, "after": 16},
+        "hybrid of a switching model": {"kind": "hybrid", "model": among},
+        "hybrid of one, after 16": {"kind": "hybrid", "model": {**among, "after": 16}},
+    }
 
 
 @dataclass(frozen=True)
@@ -111,9 +120,23 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--costs", choices=COSTS, default="bfloat16", help="of the target's passes")
     parser.add_argument("--draft-cost", type=float, default=0.06, help="of a step, in passes")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        default=["recurrent-general", "recurrent-math", "recurrent-translation"],
+        help="recurrent drafters, names or folders",
+    )
+    parser.add_argument("--table", default="bigram", help="of next tokens; '' leaves its arm out")
     parser.add_argument("--work", type=Path, required=True, help="a folder for the answers")
     given = parser.parse_args()
-    arms = {name: _arm(name, body, given.draft_cost) for name, body in _bodies().items()}
+    alone, hybrids = fixed(given.models, given.table or None)
+    bodies = {
+        AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE},
+        **alone,
+        **hybrids,
+        **choosing(given.models),
+    }
+    arms = {name: _arm(name, body, given.draft_cost) for name, body in bodies.items()}
     engine = Engine.load(
         given.target, arms, dtype=given.dtype, device=given.device, backend="native"
     )
@@ -134,11 +157,8 @@ def main() -> None:
         answers = _answers(engine, prompts, given.max_new_tokens, path)
         for name, each in replays(engine, answers, costs, given.draft_cost).items():
             spent[name][task] = each
-    print_tables(spent, f"passes: {given.costs}, a step: {given.draft_cost:g}")
-
-
-def _bodies() -> dict[str, dict[str, Any]]:
-    return {AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE}, **ALONE, **HYBRIDS, **CHOOSING}
+    oracles = {"oracle of those alone": alone, "oracle of the hybrids": hybrids}
+    print_tables(spent, oracles, f"passes: {given.costs}, a step: {given.draft_cost:g}")
 
 
 def _arm(name: str, body: dict[str, Any], draft_cost: float) -> ArmRecipe:
@@ -220,15 +240,20 @@ def _replayed(
     return Spent(len(answer) - 1, made.rounds, steps, cost)
 
 
-def print_tables(spent: Mapping[str, Mapping[str, list[Spent]]], title: str) -> None:
-    """spent: by arm and task. An oracle takes for every query the cheapest of some arms."""
+def print_tables(
+    spent: Mapping[str, Mapping[str, list[Spent]]],
+    oracles: Mapping[str, Iterable[str]],
+    title: str,
+) -> None:
+    """spent: by arm and task.
+    oracles: the arms that each takes the cheapest of, for every query.
+    """
     tasks = list(spent[AUTOREGRESSIVE])
     every: dict[str, list[Spent]] = {
         name: [one for task in tasks for one in each[task]] for name, each in spent.items()
     }
-    chosen = {"oracle of those alone": ALONE, "oracle of the hybrids": HYBRIDS}
     cost = {name: np.array([one.cost for one in each]) for name, each in every.items()}
-    for name, among in chosen.items():
+    for name, among in oracles.items():
         cost[name] = np.min([cost[arm] for arm in among], axis=0)
     tokens = np.array([one.tokens for one in every[AUTOREGRESSIVE]])
     task_of = np.array([task for task in tasks for _ in spent[AUTOREGRESSIVE][task]])

@@ -25,10 +25,12 @@ class SwitchingRecipe(DraftingRecipe):
     parts: the drafters, the preferred one first; `max_gram` and `recurrent`, whose `length` is not
         used.
     none: draft nothing where no part pays.
-    after: choose once, after so many tokens, the first part drafting until then; without it the
-        choice goes on.
+    after: score once, after so many tokens, and choose by that from then on; until then the first
+        part that has anything to draft does.
     memory: rounds after which a score counts little; answers drift.
-    every: rounds that are scored together, which costs a recurrent part about one draft.
+    trust: of how many rounds' scores a part's own promise for the coming round counts, made from
+        match lengths and records.
+    every: rounds that are scored together; scoring them costs a recurrent part about one draft.
     drawn: draw the part by its weight instead of taking the leader.
     draft_cost: of a token that a recurrent part drafts, in passes of the target over one token.
     length: a bound on the draft; how much of it is used follows from the part's score.
@@ -39,7 +41,8 @@ class SwitchingRecipe(DraftingRecipe):
     none: bool = True
     after: Annotated[int, Field(ge=2)] | None = None
     memory: Annotated[float, Field(ge=1)] = 20.0
-    every: Annotated[int, Field(ge=1, le=LONGEST)] = 4
+    trust: Annotated[float, Field(ge=0)] = 4.0
+    every: Annotated[int, Field(ge=1, le=LONGEST)] = 8
     drawn: bool = False
     draft_cost: Annotated[float, Field(ge=0)] = 0.06
     length: Length = LengthRecipe(k=16)
@@ -91,7 +94,15 @@ class SwitchingRecipe(DraftingRecipe):
         return SwitchingDrafter(
             parts,
             known(target) or PassCosts((1.0,) * (longest + 1)),
-            Settings(self.memory, self.every, self.after, self.drawn, self.draft_cost, longest),
+            Settings(
+                memory=self.memory,
+                trust=self.trust,
+                every=self.every,
+                after=self.after,
+                drawn=self.drawn,
+                draft_cost=self.draft_cost,
+                longest=longest,
+            ),
             target.device,
             source_apart=isinstance(target, EncoderDecoder),
         )

@@ -37,16 +37,18 @@ CERTAIN = Sampling()  # greedy
 @dataclass(frozen=True)
 class Settings:
     """memory: rounds, as for Hedge.
+    trust: of how many rounds' gains a part's own promise for the coming round counts.
     every: so many rounds are scored together, as one batch of a model's steps.
-    after: choose once, after so many tokens, the first part drafting until then; None goes on
-        choosing.
+    after: score once, after so many tokens; until then the first part with anything to draft
+        does. None goes on scoring.
     drawn: draw the part by its weight; else the leader drafts.
     draft_cost: of a token that a model drafts, in passes over one token.
     longest: tokens of a draft.
     """
 
     memory: float = 20.0
-    every: int = 4
+    trust: float = 4.0
+    every: int = 8
     after: int | None = None
     drawn: bool = False
     draft_cost: float = 0.06
@@ -60,11 +62,13 @@ class Start:
     at: tokens before it.
     lengths: by part, tokens; a part that copies is left out where it has nothing to copy.
     copied: by part, the drafts of those that copy.
+    promises: by part, the gain to be expected, by match lengths and records.
     """
 
     at: int
-    lengths: dict[int, int]
-    copied: dict[int, list[int]]
+    lengths: dict[int, int] = field(default_factory=dict)
+    copied: dict[int, list[int]] = field(default_factory=dict)
+    promises: dict[int, float] = field(default_factory=dict)
 
 
 @dataclass
@@ -88,18 +92,18 @@ class _Answer:
     line: the context that `now` follows.
     starts: rounds not scored yet.
     likelihood: by place, the probability that the target gave the token there, when sampling.
-    chosen: whether the choice is made for good.
+    settled: whether nothing more is scored.
     """
 
     opening: int
-    hedge: Hedge
+    hedge: Hedge[int]
     records: list[Record]
     line: list[int] = field(default_factory=list)
     now: Start | None = None
     starts: list[Start] = field(default_factory=list)
     likelihood: dict[int, float] = field(default_factory=dict)
     sampling: Sampling = CERTAIN
-    chosen: bool = False
+    settled: bool = False
 
 
 class SwitchingDrafter:
@@ -149,7 +153,7 @@ class SwitchingDrafter:
         self._begin(1 if self._source_apart else len(prompt_ids))
 
     def _begin(self, opening: int) -> None:
-        hedge = Hedge(len(self.parts), self._settings.memory)
+        hedge = Hedge[int](len(self.parts), self._settings.memory)
         self._answer = _Answer(opening, hedge, [Record() for _ in self.parts])
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
@@ -165,7 +169,7 @@ class SwitchingDrafter:
     def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
         answer, first = self._answer, len(context) - len(logits)
         answer.sampling = sampling
-        if sampling.greedy or answer.chosen:
+        if sampling.greedy or answer.settled:
             return
         ids = torch.tensor(context[first:], device=logits.device).unsqueeze(1)
         given = probabilities(logits, sampling).gather(1, ids).squeeze(1).tolist()
@@ -177,7 +181,7 @@ class SwitchingDrafter:
         answer = self._answer
         held = agreeing(answer.line, context)  # less than all of it only inside a cascade
         answer.starts = [start for start in answer.starts if start.at <= held]
-        if not answer.chosen:
+        if not answer.settled:
             self._learn(context)
         self._start(context)
 
@@ -186,50 +190,56 @@ class SwitchingDrafter:
         answer, at, longest = self._answer, len(context), self._settings.longest
         if answer.now is not None and answer.now.at == at and answer.line == context:
             return answer.now
-        lengths, copied = dict[int, int](), dict[int, list[int]]()
+        start = Start(at)
         for number, part in enumerate(self.parts):
             if isinstance(part, MaxGramDrafter):
                 part.commit(context)  # the first round's token comes without one
-                ids = part.guess(context, longest)
-                if ids:
-                    lengths[number], copied[number] = len(ids), ids
+                copy = part.cut(context, longest)
+                if not copy.ids:
+                    continue
+                start.copied[number], reached = copy.ids, copy.chances
             else:
-                model = number in self._models
-                lengths[number] = self._length(answer.records[number]) if model else 0
-        answer.line, answer.now = list(context), Start(at, lengths, copied)
-        if at > 1 and lengths and not answer.chosen:  # else there is no state to go on from
-            answer.starts.append(answer.now)
-        return answer.now
+                reached = self._expected(number)
+            start.lengths[number] = len(reached)
+            start.promises[number] = self._gain(number, reached)
+        answer.line, answer.now = list(context), start
+        if at > 1 and start.lengths and not answer.settled:  # else there is no state to go on from
+            answer.starts.append(start)
+        return start
 
-    def _length(self, record: Record) -> int:
-        """How many tokens a model drafts: as many as pay by its record, at least one."""
-        share, settings = record.right / record.tried, self._settings
-        return max(1, best_length(share, settings.draft_cost, settings.longest, self._widths))
+    def _expected(self, number: int) -> list[float]:
+        """At j, the chance that the first j + 1 tokens that a model drafts are accepted, by its
+        record; of as many tokens as pay by it, at least one. Nothing for no model."""
+        if number not in self._models:
+            return []
+        record, settings = self._answer.records[number], self._settings
+        share = record.right / record.tried
+        length = best_length(share, settings.draft_cost, settings.longest, self._widths)
+        return [share**j for j in range(1, max(1, length) + 1)]
 
     def _choose(self, start: Start, asked: DraftRequest) -> int:
         among = list(start.lengths)
         if not among:
             return 0
-        if self._settings.after is not None and not self._answer.chosen:
+        if self._settings.after is not None and not self._answer.settled:
             return among[0]
-        hedge = self._answer.hedge
+        hints = {part: self._settings.trust * promise for part, promise in start.promises.items()}
         if self._settings.drawn:
-            weights = torch.tensor(hedge.weights(among), device=self.device)
+            weights = torch.tensor(self._answer.hedge.weights(hints), device=self.device)
             return among[int(asked.chance.draw(weights))]
-        return hedge.leader(among)
+        return self._answer.hedge.leader(hints)
 
     # -- learning ------------------------------------------------------------------------------
 
     def _learn(self, context: list[int]) -> None:
-        """Score rounds of which all is known; where the choice is made once, all of them then, as
-        far as they are known."""
+        """Score rounds of which all is known; where they are scored once, as far as they are known."""
         answer, settings = self._answer, self._settings
         seen = min((model.seen for model in self._models.values()), default=len(context))
         due = [start for start in answer.starts if start.at - 1 <= seen]
         if settings.after is not None:
             if len(context) - answer.opening >= settings.after:
                 self._score([start for start in due if start.at < len(context)], context)
-                answer.chosen, answer.starts = True, []
+                answer.settled, answer.starts = True, []
             return
         due = [s for s in due if s.at + max(s.lengths.values()) <= len(context)]
         if len(due) >= settings.every:
@@ -254,6 +264,8 @@ class SwitchingDrafter:
     ) -> list[list[float]]:
         """By start, the chance of each token of the part's draft there, as far as `context` goes,
         given that those before it were accepted."""
+        if not starts:
+            return []
         if number in self._models:
             answer = self._answer
             drafts = {s.at: min(s.lengths[number], len(context) - s.at) for s in starts}
