@@ -67,13 +67,24 @@ def fixed(models: Sequence[str], table: str | None) -> tuple[Bodies, Bodies]:
     return alone, hybrids
 
 
-def choosing(models: Sequence[str]) -> Bodies:
+def choosing(models: Sequence[str], table: str | None) -> Bodies:
     """Arms that decide within the answer; the first model stands for those of one alone."""
     cells = [{"kind": "recurrent", "drafter": name} for name in models]
     every: dict[str, Any] = {"kind": "switching", "parts": [COPY, *cells]}
     two: dict[str, Any] = {"kind": "switching", "parts": [COPY, cells[0]]}
     among: dict[str, Any] = {"kind": "switching", "parts": cells, "none": False}
+    tables = (
+        {
+            "switching, one and the table": {
+                **two,
+                "parts": [*two["parts"], {**COPY, "drafter": table}],
+            }
+        }
+        if table
+        else {}
+    )
     return {
+        **tables,
         "a copy, else the model": {**two, "after": NEVER},
         "switching, one model": two,
         "switching, one, after 8": {**two, "after": 8},
@@ -134,7 +145,7 @@ def main() -> None:
         AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE},
         **alone,
         **hybrids,
-        **choosing(given.models),
+        **choosing(given.models, given.table or None),
     }
     arms = {name: _arm(name, body, given.draft_cost) for name, body in bodies.items()}
     engine = Engine.load(

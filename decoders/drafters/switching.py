@@ -232,7 +232,7 @@ class SwitchingDrafter:
     # -- learning ------------------------------------------------------------------------------
 
     def _learn(self, context: list[int]) -> None:
-        """Score rounds of which all is known; where they are scored once, as far as they are known."""
+        """Score rounds of which all is known; or once, as far as they are known by then."""
         answer, settings = self._answer, self._settings
         seen = min((model.seen for model in self._models.values()), default=len(context))
         due = [start for start in answer.starts if start.at - 1 <= seen]
