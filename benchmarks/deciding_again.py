@@ -55,14 +55,14 @@ Bodies = dict[str, dict[str, Any]]
 
 def fixed(models: Sequence[str], table: str | None) -> tuple[Bodies, Bodies]:
     """Arms that draft alone, and hybrids of copying and a model."""
-    cells: Bodies = {name: {"kind": "recurrent", "drafter": name} for name in models}
+    cells: Bodies = {Path(name).name: {"kind": "recurrent", "drafter": name} for name in models}
     adaptive = {"length": {"kind": "adaptive", "k": 8}}
     alone: Bodies = {"copies": COPY, **{name: body | adaptive for name, body in cells.items()}}
     if table is not None:
         alone["copies, table"] = {**COPY, "drafter": table}
     hybrids: Bodies = {
-        BASE if name == models[0] else f"hybrid, {name}": {"kind": "hybrid", "model": body}
-        for name, body in cells.items()
+        f"hybrid, {name}" if number else BASE: {"kind": "hybrid", "model": body}
+        for number, (name, body) in enumerate(cells.items())
     }
     return alone, hybrids
 
@@ -245,7 +245,10 @@ def _replayed(
 
     seconds = draft_cost * passes(1)
     made = replay(answer, draft, strategy.length, [], seconds, passes)
-    widths += [1] * (made.rounds - len(widths))  # rounds that drafted nothing
+    undrafted = made.rounds - len(widths)  # the last one, which has no room, or all
+    if undrafted:
+        drafter.commit([*prompt, *answer[:-1]])  # as the loop does before it
+    widths += [1] * undrafted
     steps = sum(model.calls for model in models)
     cost = sum(passes(width) for width in widths) / passes(1) + draft_cost * steps
     return Spent(len(answer) - 1, made.rounds, steps, cost)

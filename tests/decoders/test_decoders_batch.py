@@ -41,8 +41,10 @@ from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
+from decoders.offline.composed import along, models_of, over
 from decoders.offline.replay import replay
-from decoders.offline.stack import Stack
+from decoders.offline.stack import Stack, states_before
+from decoders.offline.unrolled import Known, Unrolled
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import Proposal, Request, Verdict
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
@@ -307,6 +309,45 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
                 assert made.drafted == result.drafted
         accepted += made.accepted
     assert accepted > 0
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_known_drafts_take_the_steps_of_the_live_loop(name: str, engine: Engine) -> None:
+    """Those for scores included, which a comparison of costs counts."""
+    results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
+    answers, strategy = [r.ids for r in results], engine.strategy(name)
+    states = states_before(Stack.of_backend(engine.target), PROMPTS, answers)
+    models = models_of(strategy.drafter)
+    assert models
+    unrolled = {id(model): Unrolled(model.head, states, answers) for model in models}
+    for row, result in enumerate(results):
+        known: list[Known] = []
+
+        def known_of(model: Any, row: int = row, known: list[Known] = known) -> Known:
+            guesses, start = partial(unrolled[id(model)], row), len(PROMPTS[row])
+            known.append(
+                Known(lambda c, k: [g.token for g in guesses(len(c) - start, k)], engine.target)
+            )
+            return known[-1]
+
+        drafter = over(strategy.drafter, known_of)
+        draft, asked = along(drafter, engine.target, PROMPTS[row], result.ids), list[int]()
+
+        def noted(at: int, k: int, draft: Any = draft, asked: list[int] = asked) -> list[int]:
+            asked.append(at)
+            return list(draft(at, k))
+
+        assert replay(result.ids, noted, strategy.length, []).rounds == result.rounds
+        if len(asked) < result.rounds:  # the last round had no room for a draft
+            drafter.commit([*PROMPTS[row], *result.ids[:-1]])
+        assert sum(model.calls for model in known) == result.draft_calls
+    assert sum(result.draft_calls for result in results) > 0
+
+
+def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:
+    assert models_of(engine.strategy("small").drafter) is None
+    assert models_of(hybrid(neural(3, seed=7))) is None
+    assert models_of(engine.strategy("copy").drafter) == []
 
 
 @pytest.mark.parametrize("name", CHOOSING)

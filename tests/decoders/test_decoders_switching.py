@@ -42,6 +42,7 @@ from decoders.drafters.switching import Start
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
+from decoders.offline.costs import measure
 from decoders.protocols import DraftRequest, ForeseenDrafter
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling import probabilities
@@ -381,6 +382,15 @@ def test_scores_cost_a_batch_now_and_then(tiny: Tiny) -> None:
         steps.append(cell.calls / result.rounds)
     assert steps[0] > steps[1] > steps[2] > 0
     assert steps[1] <= 3 / 4
+
+
+def test_a_drafted_token_is_charged_as_the_dearest_part_s(tiny: Tiny) -> None:
+    """Where cost is measured the prompt repeats itself: left to itself, copying would draft."""
+    target = native(tiny(max_position_embeddings=512, vocab_size=110), torch.float64)
+    copying, cell = max_gram([*range(1, 16), 0]), recurrent(target, 1)
+    for drafter in (switching(copying, cell), hybrid(switching(cell, none=True))):
+        assert measure(target, {"s": drafter}).draft_s["s"] > 0
+        assert cell.calls > 0 == copying.calls
 
 
 def test_seeds_and_answers_do_not_mix(tiny: Tiny) -> None:
