@@ -14,6 +14,7 @@ import torch
 from decoder_toys import (
     CPU,
     autoregressive,
+    distance,
     greedy,
     hybrid,
     loop_distribution,
@@ -95,6 +96,12 @@ def test_who_sits_out_keeps_what_it_had() -> None:
     for _ in range(60):
         hedge.learn({0: 2.0, 2: 1.0})
     assert hedge.leader(even(0, 2)) == 0
+    alone = Hedge[int](2)
+    for _ in range(5):
+        alone.learn({0: 1.0, 1: 2.0})
+    for _ in range(60):
+        alone.learn({0: 5.0})  # what it gains by itself says nothing of the other
+    assert alone.leader(even(0, 1)) == 1
     assert hedge.weights(even(1)) == [1.0]
     assert sum(hedge.weights(even(0, 1, 2))) == pytest.approx(1)
 
@@ -225,6 +232,22 @@ def test_the_distribution_is_the_target_s(how: str, sampling: str) -> None:
     distribution = loop_distribution(target, speculative(drafter, 2), PROMPT, request)
     check(distribution, reference_distribution(toy_logits(target), PROMPT, request))
     assert len(parts) > 1
+
+
+def test_a_choice_that_looks_at_the_drafts_is_caught() -> None:
+    """Of two drawn drafts it keeps the one it likes better: it was not drawn from what it says."""
+    target, request = ToyBackend.random(3, seed=3, sharpness=1.0), Request(3, Sampling(1.0))
+
+    class Looking(SwitchingDrafter):
+        def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+            drafts = [part.propose(context, asked) for part in self.parts]
+            return max(drafts, key=lambda made: made.ids.tolist())
+
+    looking = switching(recurrent(target, 2), recurrent(target, 5), none=False)
+    looking.__class__ = Looking
+    distribution = loop_distribution(target, speculative(looking, 1), PROMPT, request)
+    truth = reference_distribution(toy_logits(target), PROMPT, request)
+    assert distance(distribution, truth) > 1e-3
 
 
 def test_a_model_that_switches_inside_a_hybrid_keeps_the_distribution() -> None:
@@ -358,6 +381,24 @@ def test_once_the_first_drafts_until_then_and_the_best_from_then_on() -> None:
     assert poor.asked == 5
     count_up(drafter, 1)
     assert poor.asked == 6  # the next answer begins anew
+
+
+def test_rounds_that_were_taken_back_are_not_scored() -> None:
+    """As inside a cascade, whose target may reject what the drafter has seen accepted."""
+    scored = list[int]()
+
+    class Noting(Scripted):
+        def acceptance(self, context: Any, drafts: Any, sampling: Any, likelihood: Any) -> Any:
+            scored.extend(drafts)
+            return super().acceptance(context, drafts, sampling, likelihood)
+
+    drafter = switching(Noting(9), longest=2)
+    drafter.reset([5])
+    for context in ([5, 6], [5, 6, 7, 8], [5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 0, 0, 0, 0, 0]):
+        drafter.commit(context)
+    assert scored == [2, 4]
+    drafter.commit([5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 0, 0])
+    assert scored == [2, 4, 9]
 
 
 def test_what_copies_nothing_is_not_chosen() -> None:
