@@ -274,7 +274,7 @@ class Drafter(Protocol):
 
 
 @runtime_checkable
-class ForeseenDrafter(Drafter, Protocol):
+class ScorableDrafter(Drafter, Protocol):
     """A drafter that can be asked afterwards what would have become of a draft it did not make.
 
     seen: positions of the target's whose states are at hand.

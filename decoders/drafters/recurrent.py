@@ -80,7 +80,7 @@ class RecurrentDrafter:
         sampling: Sampling,
         likelihood: Mapping[int, float],
     ) -> list[list[float]]:
-        """As in ForeseenDrafter: all drafts together, a step of the cell for each depth until none
+        """As in ScorableDrafter: all drafts together, a step of the cell for each depth until none
         goes on."""
         deepest = max(drafts.values(), default=0)
         padded = context + [0] * deepest

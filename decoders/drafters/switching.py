@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
-from ..protocols import DraftRequest, ForeseenDrafter, work
+from ..protocols import DraftRequest, ScorableDrafter, work
 from ..records import Proposal, Sampling
 from ..sampling import probabilities
 from .catch_up import agreeing
@@ -29,7 +29,7 @@ from .hedge import Hedge
 from .max_gram import MaxGramDrafter
 from .null import NullDrafter
 
-Part = MaxGramDrafter | NullDrafter | ForeseenDrafter
+Part = MaxGramDrafter | NullDrafter | ScorableDrafter
 PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 CERTAIN = Sampling()  # greedy
 
@@ -125,7 +125,7 @@ class SwitchingDrafter:
     ) -> None:
         self.parts, self.device = list(parts), device
         self._models = {
-            number: part for number, part in enumerate(parts) if isinstance(part, ForeseenDrafter)
+            number: part for number, part in enumerate(parts) if isinstance(part, ScorableDrafter)
         }
         self._passes, self._settings, self._source_apart = passes, settings, source_apart
         self._widths = [passes(k + 1) / passes(1) for k in range(settings.longest + 1)]
@@ -167,6 +167,7 @@ class SwitchingDrafter:
         return Proposal(torch.tensor(ids, dtype=torch.int64, device=self.device))
 
     def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
+        """As in Observer: how likely the target was to give each token."""
         answer, first = self._answer, len(context) - len(logits)
         answer.sampling = sampling
         if sampling.greedy or answer.settled:
@@ -266,12 +267,11 @@ class SwitchingDrafter:
         given that those before it were accepted."""
         if not starts:
             return []
+        answer = self._answer
         if number in self._models:
-            answer = self._answer
             drafts = {s.at: min(s.lengths[number], len(context) - s.at) for s in starts}
-            return self._models[number].acceptance(
-                context, drafts, answer.sampling, answer.likelihood
-            )
+            model = self._models[number]
+            return model.acceptance(context, drafts, answer.sampling, answer.likelihood)
         copies = [(s.copied.get(number, []), context[s.at :]) for s in starts]
         return [[float(a == b) for a, b in zip(*pair, strict=False)] for pair in copies]
 

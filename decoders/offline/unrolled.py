@@ -92,7 +92,7 @@ class Known:
         sampling: Sampling,
         likelihood: Mapping[int, float],
     ) -> list[list[float]]:
-        """As in ForeseenDrafter, greedy."""
+        """As in ScorableDrafter, greedy."""
         made, steps = list[list[float]](), 0
         for at, length in drafts.items():
             drafted, came = self._drafts(context[:at], length), context[at : at + length]

@@ -44,7 +44,7 @@ from decoders.drafters.vertical import VerticalDrafter
 from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.costs import measure
-from decoders.protocols import DraftRequest, ForeseenDrafter
+from decoders.protocols import DraftRequest, ScorableDrafter
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling import probabilities
 
@@ -347,7 +347,7 @@ def count_up(drafter: SwitchingDrafter, rounds: int, start: int = 5) -> list[int
 def test_the_better_one_leads_though_another_drafts() -> None:
     """It is scored on tokens that it did not draft: no round is spent on trying it."""
     poor, good = Scripted(2), Scripted(9)
-    assert isinstance(poor, ForeseenDrafter)
+    assert isinstance(poor, ScorableDrafter)
     lengths = count_up(switching(poor, good), 30)
     assert poor.asked < 10 < good.asked and poor.asked + good.asked == 30
     assert lengths[-1] > lengths[0]  # and drafts further, by its record
