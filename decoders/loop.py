@@ -18,6 +18,7 @@ from .protocols import (
     DraftLength,
     DraftRequest,
     Job,
+    Observer,
     TreeBackend,
     Verifier,
     opening,
@@ -85,6 +86,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         context += kept
         job.emit(kept)
         if not stopper.reason:
+            if isinstance(strategy.drafter, Observer):
+                strategy.drafter.observe(context, made.logits[: len(kept)], sampling)
             commit(target, strategy, context, made)
     return tally.close(
         strategy.name, context[len(start) :], strategy.drafter.calls, work(strategy.drafter)

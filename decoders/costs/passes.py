@@ -101,6 +101,11 @@ def known(target: Backend) -> PassCosts | None:
     return _KNOWN.get(target)
 
 
+def assume(target: Backend, costs: PassCosts) -> None:
+    """Let `known` have these, measured or not."""
+    _KNOWN[target] = costs
+
+
 def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     """Read the costs from `folder`, or measure and write them; `known` has them from now on.
 
@@ -116,7 +121,7 @@ def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
         if costs is None or measured.busy < costs.busy:
             costs = measured
             _write(path, place, costs)
-    _KNOWN[target] = costs
+    assume(target, costs)
     return costs
 
 

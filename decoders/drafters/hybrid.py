@@ -12,10 +12,11 @@ from dataclasses import replace
 from itertools import accumulate
 
 import torch
+from torch import Tensor
 
 from ..costs.passes import PassCosts
-from ..protocols import Drafter, DraftRequest, work
-from ..records import Proposal
+from ..protocols import Drafter, DraftRequest, Observer, work
+from ..records import Proposal, Sampling
 from .catch_up import agreeing
 from .copy_chances import CopyChances
 from .max_gram import Copy, MaxGramDrafter
@@ -89,6 +90,10 @@ class HybridDrafter:
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made
+
+    def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
+        if isinstance(self.model, Observer):
+            self.model.observe(context, logits, sampling)
 
     def commit(self, context: list[int]) -> None:
         self._learn(context)

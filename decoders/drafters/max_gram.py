@@ -133,8 +133,13 @@ class MaxGramDrafter:
     def guess(self, context: list[int], k: int) -> list[int]:
         """At most k tokens, as many as pay; a copy that reaches the end goes on into what it has
         just copied."""
+        return self.cut(context, k).ids
+
+    def cut(self, context: list[int], k: int) -> Copy:
+        """`guess`, with its chances."""
         made = self.copy(context, k)
-        return made.ids if self._passes is None else made.ids[: self._passes.best_cut(made.chances)]
+        most = k if self._passes is None else self._passes.best_cut(made.chances)
+        return Copy(made.ids[:most], made.chances[:most], made.matched[:most])
 
     def copy(self, context: list[int], k: int) -> Copy:
         """At most k tokens, whatever passes cost."""

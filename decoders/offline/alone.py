@@ -29,6 +29,13 @@ class Alone:
     branched: bool = False
     _after: int = 0  # how long the context was that it drafted for last
     _drafted: list[int] = field(default_factory=list)
+    _chance: Generator = field(init=False)  # greedy: asked for parts, never for tokens
+
+    def __post_init__(self) -> None:
+        self._renew()
+
+    def _renew(self) -> None:
+        self._chance = Generator(self.target.device, 0)
 
     @torch.inference_mode()
     def write(
@@ -38,6 +45,7 @@ class Alone:
         Shorter than `most` where the drafter ends it or has nothing to say. `target` must have just
         read the prompt."""
         begin(self.drafter, self.target, prompt_ids)
+        self._renew()
         length.reset()
         start, stopper = opening(self.target, prompt_ids), Stopper(Request(most), eos_ids)
         context = list(start)
@@ -54,6 +62,7 @@ class Alone:
         """Before `draft` leads along an answer to this prompt."""
         self.target.prefill(prompt_ids)
         self.drafter.reset(prompt_ids)
+        self._renew()
         self._after, self._drafted = len(opening(self.target, prompt_ids)), []
 
     @torch.inference_mode()
@@ -80,8 +89,7 @@ class Alone:
         self.drafter.commit(context)
 
     def _propose(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
-        chance = Generator(self.target.device, 0)  # greedy: never asked
-        asked = DraftRequest(k, Sampling(), chance, min_confidence)
+        asked = DraftRequest(k, Sampling(), self._chance, min_confidence)
         proposal = self.drafter.propose(context, asked)
         self.branched |= proposal.parents is not None
         return lead(proposal)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -12,21 +12,16 @@ import numpy as np
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.llama import LlamaBackend
-from ..chance import Generator
 from ..costs.measured import Costs
-from ..drafters import (
-    HybridDrafter,
-    MaxGramDrafter,
-    NullDrafter,
-    RecurrentDrafter,
-)
+from ..drafters import HybridDrafter, MaxGramDrafter, NullDrafter, RecurrentDrafter
 from ..errors import DraftpickError
 from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding
-from ..protocols import DraftRequest, opening
+from ..protocols import opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
+from .composed import along, models_of, over
 from .costs import costs_of
 from .expected import Chances, Draft, drawn, expected, simulated
 from .records import Expected, Replay, Written
@@ -112,20 +107,16 @@ class Batch:
         pairs = list(zip(prompts, target_ids, strict=True))
         if type(strategy.drafter) is MaxGramDrafter:
             return [self._forced_copy(name, prompt, answer) for prompt, answer in pairs]
-        drafter = strategy.drafter
-        model = drafter.model if type(drafter) is HybridDrafter else drafter
-        if type(model) is RecurrentDrafter and self._target is not None:
+        drafter, models = strategy.drafter, models_of(strategy.drafter)
+        if models and self._target is not None:
             states = self._read(prompts, target_ids).states
-            unrolled = Unrolled(model.head, states, target_ids)
-            if type(drafter) is HybridDrafter:
+            unrolled = {id(model): Unrolled(model.head, states, target_ids) for model in models}
+            if type(drafter) is RecurrentDrafter:
                 return [
-                    self._forced_hybrid(name, *pair, partial(unrolled, row))
-                    for row, pair in enumerate(pairs)
+                    self._forced(name, answer, partial(unrolled[id(drafter)], row))
+                    for row, answer in enumerate(target_ids)
                 ]
-            return [
-                self._forced(name, answer, partial(unrolled, row))
-                for row, answer in enumerate(target_ids)
-            ]
+            return [self._forced_composed(name, unrolled, row, *p) for row, p in enumerate(pairs)]
         stack = Stack.of_drafter(strategy.drafter)
         if stack is None:
             return [self._forced_alone(name, prompt, answer) for prompt, answer in pairs]
@@ -278,22 +269,29 @@ class Batch:
 
         return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
-    def _forced_hybrid(
+    def _forced_composed(
         self,
         name: str,
+        unrolled: Mapping[int, Unrolled],
+        row: int,
         prompt: list[int],
         answer: list[int],
-        guesses: Callable[[int, int], list[Guess]],
     ) -> Replay:
-        """guesses: as in `_forced`, its model's."""
-        strategy, costs = self._drafting(name), self.cost_table
+        """unrolled: by the id of each recurrent drafter in it, what that drafts along all answers;
+        `row` is this one's."""
+        strategy, costs, target = self._drafting(name), self.cost_table, self._engine.target
+        start = opening(target, prompt)
 
-        def model(at: int, k: int) -> list[int]:
-            return [guess.token for guess in guesses(at, k)]
+        def known(model: RecurrentDrafter) -> Known:
+            guesses = partial(unrolled[id(model)], row)
+            return Known(
+                lambda context, k: [g.token for g in guesses(len(context) - len(start), k)], target
+            )
 
-        draft = self._hybrid(name, prompt, answer, model)
-        agree = [at == 0 or draft(at, 1) == [token] for at, token in enumerate(answer)]
-        draft = self._hybrid(name, prompt, answer, model)
+        drafter = over(strategy.drafter, known)
+        single = along(drafter, target, prompt, answer)
+        agree = [at == 0 or single(at, 1) == [token] for at, token in enumerate(answer)]
+        draft = along(drafter, target, prompt, answer)
         return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
 
     def _hybrid(
@@ -302,32 +300,20 @@ class Batch:
         prompt: list[int],
         answer: list[int],
         model: Callable[[int, int], Sequence[int]],
-        temperature: float = 0.0,
-    ) -> Callable[[int, int], list[int]]:
+        temperature: float,
+    ) -> Draft:
         """What the arm drafts to follow answer[:at], asked from round to round.
 
         model(at, k): what its model would draft there.
         """
-        drafter, target = self._drafting(name).drafter, self._engine.target
-        assert isinstance(drafter, HybridDrafter)
-        start, sampling = opening(target, prompt), Sampling(temperature)
-        chance = Generator(target.device, 0)  # what the model drafts is known: never asked
+        target = self._engine.target
+        start = opening(target, prompt)
 
         def known(context: list[int], k: int) -> list[int]:
             return list(model(len(context) - len(start), k))
 
-        drafter = drafter.over(Known(known, target))
-        drafter.reset(prompt)
-
-        def draft(at: int, k: int) -> list[int]:
-            context = start + answer[:at]
-            drafter.commit(context)
-            ids: list[int] = drafter.propose(
-                context, DraftRequest(k, sampling, chance)
-            ).ids.tolist()
-            return ids
-
-        return draft
+        drafter = over(self._drafting(name).drafter, lambda _: Known(known, target))
+        return along(drafter, target, prompt, answer, temperature)
 
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If

@@ -19,7 +19,7 @@ from ..chance import Generator
 from ..costs.measured import Costs
 from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
-from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
+from ..drafters import EarlyExitDrafter, HybridDrafter, SwitchingDrafter, WidenedDrafter
 from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
 from ..records import Sampling
 
@@ -42,7 +42,8 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
     measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
-    the round's time. A hybrid's drafted token is charged as one of its model, copied or not.
+    the round's time. A drafter that chooses is charged for each token as for one of its dearest
+    part, copied or not.
     """
     passes = known(target) or measure_passes(target)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
@@ -50,8 +51,17 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     return Costs(passes.verify_s, draft_s)
 
 
+def _dearest(drafter: Drafter) -> Drafter:
+    """Of those that a drafter chooses from."""
+    if isinstance(drafter, HybridDrafter):
+        return _dearest(drafter.model)
+    if isinstance(drafter, SwitchingDrafter):
+        return max(drafter.parts, key=lambda part: part.parameters)
+    return drafter
+
+
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
-    drafter = drafter.model if isinstance(drafter, HybridDrafter) else drafter
+    drafter = _dearest(drafter)
     model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]

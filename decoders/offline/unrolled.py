@@ -7,14 +7,16 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from ..backends.recurrent_head import RecurrentHead
+from ..drafters.catch_up import agreeing
 from ..protocols import Backend, DraftRequest
-from ..records import Proposal
+from ..records import Proposal, Sampling
 from .stack import Guess
 
 ROWS = 1024  # places whose logits are held at once
@@ -60,19 +62,42 @@ class Unrolled:
 
 
 class Known:
-    """A drafter whose drafts are known beforehand. drafts(context, k): at most k to follow it."""
+    """A recurrent drafter whose drafts are known. drafts(context, k): the k to follow it.
 
-    parameters = calls = 0
+    calls: steps that the drafter itself would have made.
+    """
+
+    parameters = 0
+    seen = sys.maxsize
 
     def __init__(self, drafts: Callable[[list[int], int], list[int]], target: Backend) -> None:
         self._drafts, self._device, self.context = drafts, target.device, target.context
+        self.calls = 0
 
     def reset(self, prompt_ids: list[int]) -> None:
-        """Nothing is held."""
+        self.calls = 0
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         ids = self._drafts(context, asked.k)
+        self.calls += len(ids)
         return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
 
     def commit(self, context: list[int]) -> None:
         """Nothing is held."""
+
+    def acceptance(
+        self,
+        context: list[int],
+        drafts: Mapping[int, int],
+        sampling: Sampling,
+        likelihood: Mapping[int, float],
+    ) -> list[list[float]]:
+        """As in ScorableDrafter, greedy."""
+        made, steps = list[list[float]](), 0
+        for at, length in drafts.items():
+            drafted, came = self._drafts(context[:at], length), context[at : at + length]
+            right = agreeing(drafted, came)
+            steps = max(steps, min(right + 1, length))
+            made.append([float(depth < right) for depth in range(length)])
+        self.calls += steps
+        return made

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from decoder_toys import (
     reduced,
     run,
     speculative,
+    switching,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,8 +41,10 @@ from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
+from decoders.offline.composed import along, models_of, over
 from decoders.offline.replay import replay
-from decoders.offline.stack import Stack
+from decoders.offline.stack import Stack, states_before
+from decoders.offline.unrolled import Known, Unrolled
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import Proposal, Request, Verdict
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
@@ -114,6 +118,9 @@ PROMPTS = [[3], [3, 1, 4, 1, 5, 9, 2, 6], [2] * 15, [7, 11, 7, 11, 7], [1, 2, 3]
 EOS = (6, 13)
 K = LengthRecipe(k=3)
 SURE = LengthRecipe(k=4, min_confidence=0.4)
+HOW: dict[str, Any] = {
+    "": {}, "-seldom": {"every": 3}, "-once": {"after": 6}, "-drawn": {"drawn": True, "memory": 3}
+}  # fmt: skip
 RECIPES = [
     recipe(name="autoregressive", kind="autoregressive"),
     recipe(name="small", kind="neural", drafter="x", length=K),
@@ -125,7 +132,10 @@ RECIPES = [
     recipe(name="recurrent", kind="max_gram", length=K),
     recipe(name="recurrent-few-words", kind="neural", drafter="x", length=SURE),
     recipe(name="hybrid", kind="max_gram", length=LengthRecipe(k=5)),
+    recipe(name="hybrid-switching", kind="max_gram", length=LengthRecipe(k=5)),
+    *[recipe(name=f"switching{how}", kind="max_gram", length=LengthRecipe(k=5)) for how in HOW],
 ]
+CHOOSING = ["hybrid", "hybrid-switching", *[f"switching{how}" for how in HOW]]
 RECURRENT = ["recurrent", "recurrent-few-words"]
 WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words", *RECURRENT]
 
@@ -133,6 +143,10 @@ WRITERS = ["small", "small-sure", "few-words", "exit", "exit-few-words", *RECURR
 def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
     folder = tiny()
     target: Backend = HFBackend.load(folder, CPU, torch.float32) if hf else native(folder)
+
+    def switch(how: dict[str, Any]) -> Drafter:
+        cells = recurrent(target, seed=1), recurrent(target, seed=3)
+        return switching(max_gram([*range(1, 16), -1], shortest=2), *cells, **how)
 
     def parts(recipe: ArmRecipe) -> SpeculativeDecoding:
         small = tiny(seed=0, num_hidden_layers=2)
@@ -150,6 +164,10 @@ def make_engine(tiny: Tiny, hf: bool = False) -> Engine:
             "recurrent": lambda: recurrent(target, seed=1),
             "recurrent-few-words": lambda: recurrent(target, seed=2, vocab=few),
             "hybrid": lambda: hybrid(recurrent(target, seed=1)),
+            **{f"switching{name}": partial(switch, how) for name, how in HOW.items()},
+            "hybrid-switching": lambda: hybrid(
+                switching(recurrent(target, seed=1), recurrent(target, seed=2, vocab=few))
+            ),
         }
         length = recipe.length.build() if isinstance(recipe, DraftingRecipe) else FixedLength(0)
         return SpeculativeDecoding(recipe.name, drafters[recipe.name](), Lossless(), length)
@@ -276,9 +294,9 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
     assert out.embeddings.shape == (3, 0)
 
 
-@pytest.mark.parametrize("name", [*WRITERS, "copy", "hybrid"])
+@pytest.mark.parametrize("name", [*WRITERS, "copy", *CHOOSING])
 def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
-    results = [engine.decode(name, p, Request(20)) for p in PROMPTS]
+    results = [engine.decode(name, p, Request(20, seed=0)) for p in PROMPTS]
     answers = [r.ids for r in results]
     forced = batch_of(engine).teacher_forced(name, PROMPTS, answers)
     accepted = 0
@@ -291,6 +309,56 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
                 assert made.drafted == result.drafted
         accepted += made.accepted
     assert accepted > 0
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_known_drafts_take_the_steps_of_the_live_loop(name: str, engine: Engine) -> None:
+    """Those for scores included, which a comparison of costs counts."""
+    results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
+    answers, strategy = [r.ids for r in results], engine.strategy(name)
+    states = states_before(Stack.of_backend(engine.target), PROMPTS, answers)
+    models = models_of(strategy.drafter)
+    assert models
+    unrolled = {id(model): Unrolled(model.head, states, answers) for model in models}
+    for row, result in enumerate(results):
+        known: list[Known] = []
+
+        def known_of(model: Any, row: int = row, known: list[Known] = known) -> Known:
+            guesses, start = partial(unrolled[id(model)], row), len(PROMPTS[row])
+            known.append(
+                Known(lambda c, k: [g.token for g in guesses(len(c) - start, k)], engine.target)
+            )
+            return known[-1]
+
+        drafter = over(strategy.drafter, known_of)
+        draft, asked = along(drafter, engine.target, PROMPTS[row], result.ids), list[int]()
+
+        def noted(at: int, k: int, draft: Any = draft, asked: list[int] = asked) -> list[int]:
+            asked.append(at)
+            return list(draft(at, k))
+
+        assert replay(result.ids, noted, strategy.length, []).rounds == result.rounds
+        if len(asked) < result.rounds:  # the last round had no room for a draft
+            drafter.commit([*PROMPTS[row], *result.ids[:-1]])
+        assert sum(model.calls for model in known) == result.draft_calls
+    assert sum(result.draft_calls for result in results) > 0
+
+
+def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:
+    assert models_of(engine.strategy("small").drafter) is None
+    assert models_of(hybrid(neural(3, seed=7))) is None
+    assert models_of(engine.strategy("copy").drafter) == []
+
+
+@pytest.mark.parametrize("name", CHOOSING)
+def test_teacher_forcing_through_transformers_equals_the_live_loop(name: str, tiny: Tiny) -> None:
+    engine = make_engine(tiny, hf=True)
+    results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
+    forced = batch_of(engine).teacher_forced(name, PROMPTS, [r.ids for r in results])
+    assert sum(result.accepted for result in results) > 0
+    for made, result in zip(forced, results, strict=True):
+        figures = made.rounds, made.drafted, made.accepted
+        assert figures == (result.rounds, result.drafted, result.accepted)
 
 
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
