@@ -132,8 +132,12 @@ class HFBackend(FinalStates):
             )
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
-        holds: int = config.max_position_embeddings
-        self.context = min(context or holds, holds)
+        holds: int | None = getattr(config, "max_position_embeddings", None)
+        if context is None and holds is None:
+            raise DraftpickError(
+                f"{config.model_type} does not say how many positions it takes; set --context"
+            )
+        self.context = min(size for size in (context, holds) if size is not None)
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)

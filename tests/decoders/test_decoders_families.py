@@ -184,3 +184,11 @@ def test_a_model_without_keys_and_values_is_refused() -> None:
     rwkv = RwkvForCausalLM(RwkvConfig(vocab_size=VOCAB, hidden_size=32, num_hidden_layers=2))
     with pytest.raises(DraftpickError, match="rwkv keeps no keys and values"):
         HFBackend(rwkv)
+
+
+def test_a_model_that_names_no_greatest_length_needs_one() -> None:
+    bloom = family_model("BLOOM")
+    del bloom.config.max_position_embeddings
+    assert HFBackend(bloom, 40).context == 40
+    with pytest.raises(DraftpickError, match="bloom does not say how many .*; set --context"):
+        HFBackend(bloom)
