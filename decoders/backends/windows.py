@@ -54,9 +54,10 @@ def within_reach(kind: str, config: PreTrainedConfig, sees: Tensor, positions: l
     """
     if kind == FULL:
         return sees
-    slots = torch.tensor(positions)
+    slots = torch.tensor(positions)  # [S]
     nodes = slots[-len(sees) :, None]
     if kind == SLIDING:
-        return sees & (slots > nodes - config.sliding_window)
-    size = config.attention_chunk_size
-    return sees & (slots // size == nodes // size)
+        near: Tensor = slots > nodes - config.sliding_window
+    else:
+        near = slots // config.attention_chunk_size == nodes // config.attention_chunk_size
+    return sees & near

@@ -99,7 +99,9 @@ def close(one: Tensor, other: Tensor) -> None:
 
 
 def test_every_family_with_a_window_is_among_those_tried() -> None:
-    kinds = {family: set(layer_kinds(model(family).config)) for family in FAMILIES if family != "T5"}
+    kinds = {
+        family: set(layer_kinds(model(family).config)) for family in FAMILIES if family != "T5"
+    }
     assert {family for family in kinds if kinds[family] != {"full_attention"}} == set(BOUNDED)
 
 
@@ -190,5 +192,5 @@ def test_a_model_that_names_no_greatest_length_needs_one() -> None:
     bloom = family_model("BLOOM")
     del bloom.config.max_position_embeddings
     assert HFBackend(bloom, 40).context == 40
-    with pytest.raises(DraftpickError, match="bloom does not say how many .*; set --context"):
+    with pytest.raises(DraftpickError, match="bloom does not say how many"):
         HFBackend(bloom)
