@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
@@ -37,10 +36,10 @@ class RecurrentCell(nn.Module):
     at the newest position it has read; e(x) the target's embedding of the token that follows."""
 
     def __init__(self, config: CellConfig, drawn: bool = True) -> None:
-        """drawn: whether weights are drawn, or have no values until some are assigned."""
+        """drawn: whether its matrices are drawn at random, or left for `load` to fill."""
         super().__init__()
         self.config = config
-        new = torch.randn if drawn else partial(torch.empty, device="meta")
+        new = torch.randn if drawn else torch.empty
         d, w = config.hidden, config.width
         self.embed_norm = nn.Parameter(torch.ones(d))
         self.norm = nn.Parameter(torch.ones(d))  # in front of the head
