@@ -105,6 +105,15 @@ def test_every_family_with_a_window_is_among_those_tried() -> None:
     assert {family for family in kinds if kinds[family] != {"full_attention"}} == set(BOUNDED)
 
 
+def test_the_page_lists_what_is_tried() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "targets.md").read_text().splitlines()
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in page if "| = |" in row]
+    assert [row[0] for row in rows] == list(FAMILIES)
+    for name, layers, *_, tree in rows:
+        assert ("windows" in layers or "chunks" in layers) == (name in BOUNDED)
+        assert (tree == "refused") == (name in WITHOUT_TREES)
+
+
 @pytest.mark.parametrize("family", BOUNDED)
 def test_rejected_drafts_leave_no_trace_at_the_window_s_edge(family: str) -> None:
     target, text = model(family), [*PROMPT, *own_ids(family)]
