@@ -70,6 +70,7 @@ class RoundedStore:
             with tempfile.TemporaryDirectory(dir=self.path.parent) as aside:
                 whole = os.path.join(aside, self.path.name)
                 save_file(self._tensors, whole, metadata=self._digests)
+                os.chmod(whole, 0o644)  # as other files of the cache
                 os.replace(whole, self.path)
         except (SafetensorError, OSError) as error:
             self._say(f"the rounded weights could not be kept for the next start: {error}")

@@ -11,6 +11,7 @@ import torch
 from decoder_toys import (
     CPU,
     FITS_INT4,
+    WINDOWS,
     compiled_by_tracing,
     greedy,
     native,
@@ -52,6 +53,7 @@ DECODERS = (
     "native-qwen3-with-exit",
     "native-qwen3-int4-compiled",
     "hf",
+    "hf-windows",
 )
 MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -67,8 +69,9 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96
         return toy
-    if kind == "hf":
-        return HFBackend.load(tiny(), CPU, torch.float32)
+    if kind in ("hf", "hf-windows"):
+        folder = tiny() if kind == "hf" else tiny("qwen2", **WINDOWS)
+        return HFBackend.load(folder, CPU, torch.float32)
     rounding = next((name for name in ROUNDINGS if name in kind), None)
     model = "qwen3" if "qwen3" in kind else "llama"
     if rounding is not None:
