@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 from test_embedders import tokenizer
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from decoders import EngineOptions
 from decoders.engine import Engine
@@ -50,6 +56,33 @@ def test_it_answers_by_prompt_lookup_and_says_how_to_do_better(
                  "autoregressive"]) == 0  # fmt: skip
     assert json.loads(capsys.readouterr().out)["ids"] == answer["ids"]
     assert list(alone.arms) == ["autoregressive"]
+
+
+@pytest.mark.parametrize("kind", ["gemma2", "qwen3"])
+def test_a_model_with_sliding_windows_answers_as_transformers(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "windowed"
+    size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(
+            kind, vocab_size=size, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=8, sliding_window=4,
+            use_sliding_window=True, max_window_layers=1, max_position_embeddings=128,
+            initializer_range=0.5, eos_token_id=None,
+        )
+    )  # fmt: skip
+    model.save_pretrained(folder)
+    asked = ["generate", "why is the sky blue", "--target", str(folder), "--dtype", "float32"]
+    assert main([*asked, "--max-new-tokens", "30", "--json"]) == 0
+    said = capsys.readouterr()
+    answer = json.loads(said.out)
+    assert "using the transformers backend for windowed: " in said.err
+    prompt = AutoTokenizer.from_pretrained(folder)("why is the sky blue", return_tensors="pt")
+    own = model.eval().generate(**prompt, max_new_tokens=30, do_sample=False, pad_token_id=0)
+    assert answer["arm"] == "max-gram"
+    assert answer["ids"] == own[0, prompt["input_ids"].shape[1] :].tolist()
 
 
 def test_every_arm_of_a_benchmark_runs(target: Path) -> None:

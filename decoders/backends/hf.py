@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedModel
 from transformers.cache_utils import CacheLayerMixin
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
+from .windows import layer_kinds, within_reach
 
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
@@ -55,8 +56,9 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def keep(self, first: int, source: Tensor) -> None:
         """Slots from `first` become copies of the `source` [N] ones, and the last."""
-        assert self.keys is not None and self.values is not None
         self.held = first + len(source)
+        if self.keys is None or self.values is None:
+            return  # a layer that reads another's keys and values, as Gemma 3n's last ones do
         self.keys[:, :, first : self.held] = self.keys[:, :, source]
         self.values[:, :, first : self.held] = self.values[:, :, source]
 
@@ -122,16 +124,20 @@ class HFBackend(FinalStates):
         config = model.config.get_text_config()
         if config.is_encoder_decoder:
             raise DraftpickError(f"{config.model_type} is an encoder-decoder; see HFSeq2SeqBackend")
-        layers = getattr(config, "layer_types", None) or []
-        if any(kind != "full_attention" for kind in layers):
+        self._kinds = sorted(set(layer_kinds(config)))
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
             raise DraftpickError(
-                f"{config.model_type} mixes attention kinds ({', '.join(sorted(set(layers)))}); "
-                "only full attention can be rolled back"
+                f"{config.model_type} keeps no keys and values that a rejected draft could be "
+                "taken back from; choose a model with attention in all layers"
             )
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())
-        holds: int = config.max_position_embeddings
-        self.context = min(context or holds, holds)
+        holds: int | None = getattr(config, "max_position_embeddings", None)
+        if context is None and holds is None:
+            raise DraftpickError(
+                f"{config.model_type} does not say how many positions it takes; set --context"
+            )
+        self.context = min(size for size in (context, holds) if size is not None)
         self.device, self.dtype = model.device, model.dtype
         self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
         self._cache = Cache(layers=self._layers)
@@ -142,6 +148,7 @@ class HFBackend(FinalStates):
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> HFBackend:
+        layer_kinds(AutoConfig.from_pretrained(folder).get_text_config())  # before any weights
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
         return cls(model.to(device), context)
 
@@ -200,16 +207,25 @@ class HFBackend(FinalStates):
         logits: Tensor = out.logits[0]
         return logits
 
-    def _branch(self, parents: Sequence[int]) -> dict[str, Tensor]:
-        """Positions [1, T] and mask [1, 1, T, S] of a tree's new nodes, as `forward` takes them."""
+    def _branch(self, parents: Sequence[int]) -> dict[str, Any]:
+        """Positions [1, T] and mask [1, 1, T, S] of a tree's new nodes, as `forward` takes them:
+        where layers differ in kind, a mask for each."""
         self._tree = self._tree or Tree(self.length)
-        depths, mask = self._tree.grow(parents)
-        never = torch.finfo(self.dtype).min
-        added = torch.zeros(mask.shape, dtype=self.dtype).masked_fill(~mask, never)
+        depths, sees = self._tree.grow(parents)
+        config, positions = self.model.config.get_text_config(), self._tree.positions
+        masks = {
+            kind: self._added(within_reach(kind, config, sees, positions)) for kind in self._kinds
+        }
         return {
             "position_ids": torch.tensor([depths], device=self.device),
-            "attention_mask": added[None, None].to(self.device),
+            "attention_mask": masks if len(masks) > 1 else masks[self._kinds[0]],
         }
+
+    def _added(self, sees: Tensor) -> Tensor:
+        """[T, S] -> [1, 1, T, S], as it is added to the scores."""
+        never = torch.finfo(self.dtype).min
+        added = torch.zeros(sees.shape, dtype=self.dtype).masked_fill(~sees, never)
+        return added[None, None].to(self.device)
 
     def truncate(self, length: int) -> None:
         most = self.length if self._tree is None else self._tree.rollback_limit

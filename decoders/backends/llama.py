@@ -41,6 +41,7 @@ from .llama_model import (
 from .llama_weights import load
 from .packed import Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
+from .rounded_store import RoundedStore
 from .sync import synchronize
 from .threads import threads
 from .tree import Tree, moves, require_chain
@@ -81,9 +82,12 @@ class LlamaBackend:
         dtype: torch.dtype,
         context: int | None = None,
         rounding: Rounding | None = None,
+        store: RoundedStore | None = None,
     ) -> LlamaBackend:
-        """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16."""
-        return cls(*load(folder, device, dtype, rounding), context)
+        """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16.
+        store: where they are kept rounded.
+        """
+        return cls(*load(folder, device, dtype, rounding, store), context)
 
     def twin(self, context: int) -> LlamaBackend:
         """As in SharingBackend."""

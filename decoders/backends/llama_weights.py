@@ -8,7 +8,9 @@ while a layer is read: pages that were read before would count.
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -17,24 +19,35 @@ from torch import Tensor
 
 from ..errors import DraftpickError
 from .llama_model import LayerWeights, Shape, Weights, shape_of
-from .packed import Matrix, Rounding, halved, pack, quartered
-
-HOW = {None: pack, "int8": halved, "int4": quartered}
+from .packed import Matrix, Rounder, Rounding, halved, pack, quartered, rounded
+from .rounded_store import RoundedStore
 
 
 def load(
-    folder: Path, device: torch.device, dtype: torch.dtype, rounding: Rounding | None = None
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    rounding: Rounding | None = None,
+    store: RoundedStore | None = None,
 ) -> tuple[Shape, Weights]:
-    """Shape and weights of a folder with safetensors files. rounding: of the matrices."""
+    """Shape and weights of a folder with safetensors files.
+
+    rounding: of the matrices.
+    store: where they are kept rounded; None rounds them at each loading.
+    """
+    by = rounded if store is None else store.rounded
     shape = shape_of(json.loads((folder / "config.json").read_text()))
     stored = Stored(folder, device, dtype)
     layers = [
-        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding) for i in range(shape.layers)
+        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by)
+        for i in range(shape.layers)
     ]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
     head = stored.tensors("lm_head.").get("weight", embedding)
-    weights = Weights(embedding, layers, norm, packed_head(head, rounding), tied=head is embedding)
-    return shape, weights
+    last = packed_head(head, rounding, by)
+    if store is not None:
+        store.save()
+    return shape, Weights(embedding, layers, norm, last, tied=head is embedding)
 
 
 class Stored:
@@ -95,12 +108,21 @@ def fused(stored: dict[str, Tensor]) -> LayerWeights:
     )
 
 
-def packed_layer(w: LayerWeights, rounding: Rounding | None = None) -> LayerWeights:
-    """One layer, its four matrices laid out for the CPU (see packed.py), or rounded as well."""
-    how = HOW[rounding]
+def layout(rounding: Rounding | None, by: Rounder = rounded) -> Callable[[Matrix], Matrix]:
+    """How a layer's matrix is laid out for the CPU (see packed.py), or rounded as well."""
+    if rounding is None:
+        return pack
+    return partial(halved if rounding == "int8" else quartered, by=by)
+
+
+def packed_layer(
+    w: LayerWeights, rounding: Rounding | None = None, by: Rounder = rounded
+) -> LayerWeights:
+    """One layer, its four matrices so."""
+    how = layout(rounding, by)
     return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
 
 
-def packed_head(head: Matrix, rounding: Rounding | None = None) -> Matrix:
+def packed_head(head: Matrix, rounding: Rounding | None = None, by: Rounder = rounded) -> Matrix:
     """Likewise, but not below int8 (docs/notes/performance.md)."""
-    return (pack if rounding is None else halved)(head)
+    return pack(head) if rounding is None else halved(head, by)

@@ -7,6 +7,7 @@ in docs/notes/performance.md). The result is an opaque tensor: `dense` brings it
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -44,20 +45,31 @@ def pack(weight: Matrix) -> Matrix:
     return packed
 
 
-def halved(weight: Matrix) -> Matrix:
+def rounded(rounding: Rounding, dense: Tensor, wide: Tensor | None) -> Rounded:
+    """dense: bfloat16 [out, in], ordinary. wide: kept beside it."""
+    return to_int8(dense, wide) if rounding == "int8" else to_int4(dense, wide)
+
+
+Rounder = Callable[[Rounding, Tensor, Tensor | None], Rounded]
+
+
+def halved(weight: Matrix, by: Rounder = rounded) -> Matrix:
     """In int8; on a CPU, the packed bfloat16 weight beside it."""
-    packed = pack(weight)
-    return packed if isinstance(packed, Rounded) else to_int8(dense(packed), _for_prompts(packed))
+    return _rounded("int8", weight, by)
 
 
-def quartered(weight: Matrix) -> Matrix:
+def quartered(weight: Matrix, by: Rounder = rounded) -> Matrix:
     """In int4; on a CPU, the packed bfloat16 weight beside it."""
+    return _rounded("int4", weight, by)
+
+
+def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
+    if isinstance(weight, Rounded):
+        return weight
     packed = pack(weight)
-    return packed if isinstance(packed, Rounded) else to_int4(dense(packed), _for_prompts(packed))
-
-
-def _for_prompts(packed: Tensor) -> Tensor | None:
-    return packed if packed.device.type == "cpu" else None
+    assert not isinstance(packed, Rounded)
+    for_prompts = packed if packed.device.type == "cpu" else None
+    return by(rounding, dense(weight), for_prompts)
 
 
 def dense(weight: Matrix) -> Tensor:

@@ -35,9 +35,11 @@ class RecurrentCell(nn.Module):
     """s, e(x) -> the next s; shapes [..., d]. s_0 is the target's final state (after its last norm)
     at the newest position it has read; e(x) the target's embedding of the token that follows."""
 
-    def __init__(self, config: CellConfig) -> None:
+    def __init__(self, config: CellConfig, drawn: bool = True) -> None:
+        """drawn: whether its matrices are drawn at random, or left for `load` to fill."""
         super().__init__()
         self.config = config
+        new = torch.randn if drawn else torch.empty
         d, w = config.hidden, config.width
         self.embed_norm = nn.Parameter(torch.ones(d))
         self.norm = nn.Parameter(torch.ones(d))  # in front of the head
@@ -46,8 +48,8 @@ class RecurrentCell(nn.Module):
         self.down = nn.ParameterList()  # [d, w]
         for block in range(config.blocks):
             inputs = d if block else 2 * d
-            self.gate_up.append(nn.Parameter(torch.randn(2 * w, inputs) * inputs**-0.5))
-            self.down.append(nn.Parameter(torch.randn(d, w) * 0.1 * w**-0.5))
+            self.gate_up.append(nn.Parameter(new(2 * w, inputs) * inputs**-0.5))
+            self.down.append(nn.Parameter(new(d, w) * 0.1 * w**-0.5))
 
     def forward(self, state: Tensor, embedded: Tensor) -> Tensor:
         """The next state [..., d], of a state and the embedding of the token that follows it."""
@@ -81,8 +83,7 @@ class RecurrentCell(nn.Module):
 
         record = json.loads((folder / "config.json").read_text())
         config = CellConfig(**{k: v for k, v in record.items() if k != "kind"})
-        with torch.device("meta"):
-            cell = cls(config)
+        cell = cls(config, drawn=False)
         state = {k: v.to(dtype) for k, v in load_file(folder / CELL, device=str(device)).items()}
         cell.load_state_dict(state, assign=True)
         return cell.requires_grad_(False)

@@ -16,7 +16,7 @@ from ..draft_vocab import DraftVocab
 from ..protocols import StateBackend
 from .int4 import misfit
 from .llama_model import rms_norm
-from .llama_weights import HOW, packed_head
+from .llama_weights import layout, packed_head
 from .packed import Matrix, Rounding, linear
 from .recurrent_cell import RecurrentCell
 
@@ -50,7 +50,7 @@ class RecurrentHead:
         self.device, self.dtype = target.device, target.dtype
         self.embed = target.embed
         rounding = _rounding(target, cell)
-        how = HOW[rounding]
+        how = layout(rounding)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
             for norm, gate_up, down in zip(cell.norms, cell.gate_up, cell.down, strict=True)

@@ -7,6 +7,8 @@ from typing import Any
 
 KINDS = ("default", "linear", "llama3", "yarn")  # whose frequencies do not change with the length
 
+THETA = 10_000.0  # where a config names none
+
 
 @dataclass(frozen=True)
 class Rotation:
@@ -25,9 +27,23 @@ def kind_of(config: dict[str, Any]) -> str:
 
 
 def rotation_of(config: dict[str, Any]) -> Rotation:
-    """What transformers' Llama makes of a config; of a kind among KINDS."""
+    """What transformers' Llama makes of a config; of a kind among KINDS. The default kind is
+    computed here: importing transformers' models takes seconds."""
+    if kind_of(config) == "default":
+        return _default(config)
     from transformers import LlamaConfig
     from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
     rotary = LlamaRotaryEmbedding(LlamaConfig.from_dict(config))
     return Rotation(tuple(rotary.inv_freq.tolist()), float(rotary.attention_scaling))
+
+
+def _default(config: dict[str, Any]) -> Rotation:
+    """theta^(-2i / D) radians a position (Su et al., RoFormer, section 3.2.2)."""
+    import torch
+
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    theta = rope.get("rope_theta") or config.get("rope_theta") or THETA
+    size = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    turns = 1.0 / theta ** (torch.arange(0, size, 2, dtype=torch.float) / size)
+    return Rotation(tuple(turns.tolist()), 1.0)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from ..backends.llama import LlamaBackend
     from ..backends.packed import Rounding
+    from ..backends.rounded_store import RoundedStore
     from ..protocols import Backend
 
 
@@ -173,11 +174,24 @@ def _native(asked: LoadRequest, kernels: str | None) -> LlamaBackend:
     _check_native(asked)
     with _in_memory(asked):
         backend = LlamaBackend.load(
-            asked.folder, asked.device, asked.dtype, asked.context, asked.rounding
+            asked.folder, asked.device, asked.dtype, asked.context, asked.rounding, _store(asked)
         )
         if kernels is not None:
             _record(backend, kernels, asked.folder.name)
     return backend
+
+
+def _store(asked: LoadRequest) -> RoundedStore | None:
+    """Where the rounded weights of a model that draftpick converted are kept; None of others."""
+    from ..backends.rounded_store import RoundedStore
+    from ..zoo.catalogue import COMPLETE, cache_dir
+
+    if asked.rounding is None or asked.device.type != "cpu":
+        return None
+    if not (asked.folder / COMPLETE).is_file():
+        return None
+    say = partial(print, file=sys.stderr, flush=True)
+    return RoundedStore(cache_dir() / "rounded", f"{asked.folder.name}-{asked.rounding}", say)
 
 
 @contextmanager

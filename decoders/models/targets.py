@@ -17,7 +17,7 @@ from ..backends.pickled import pickled
 from ..errors import DraftpickError
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
-from ..zoo.catalogue import WHEELS
+from ..zoo.catalogue import COMPLETE, WHEELS
 from . import memory
 from .loaders import LoadRequest, config_of, is_encoder_decoder, loader_of, not_native
 
@@ -142,9 +142,7 @@ def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
     chat_template: a Jinja template, or the name of a file that holds one, in place of its own.
     Raises DraftpickError where that is neither, or cannot be applied to a question.
     """
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer = _tokenizer_of(folder)
     if chat_template is not None:
         tokenizer.chat_template = _template_of(chat_template)
         try:
@@ -156,6 +154,21 @@ def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
                 f"({type(error).__name__}: {first}); check --chat-template"
             ) from error
     return tokenizer
+
+
+def _tokenizer_of(folder: Path) -> Any:
+    """As AutoTokenizer gives it; of a folder that draftpick converted without that one's imports,
+    which take a second."""
+    config, kind = folder / "tokenizer_config.json", None
+    if (folder / COMPLETE).is_file() and config.is_file():
+        kind = json.loads(config.read_text()).get("tokenizer_class")
+    if kind == "TokenizersBackend":
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast.from_pretrained(folder)
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer.from_pretrained(folder)
 
 
 def _template_of(given: str) -> str:

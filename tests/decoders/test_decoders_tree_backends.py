@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, compiled_by_tracing, native
+from decoder_toys import CPU, FITS_INT4, WINDOWS, compiled_by_tracing, native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5_toys import seq2seq
@@ -21,7 +21,15 @@ from decoders.protocols import TreeBackend, opening
 
 Tiny = Callable[..., Path]
 MADE = (
-    *("toy", "native-float64", "native-float32", "native-with-exit", "hf", "hf-eager"),
+    *(
+        "toy",
+        "native-float64",
+        "native-float32",
+        "native-with-exit",
+        "hf",
+        "hf-eager",
+        "hf-windows",
+    ),
     "native-int4-compiled",
     *("t5", "t5-eager", "mt5", "umt5"),
 )
@@ -41,7 +49,8 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
         t5.model.set_attn_implementation("eager" if how == "eager" else "sdpa")
         return t5
     if kind.startswith("hf"):
-        backend = HFBackend.load(tiny(), CPU, torch.float32)
+        folder = tiny("qwen2", **WINDOWS) if kind == "hf-windows" else tiny()
+        backend = HFBackend.load(folder, CPU, torch.float32)
         backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
         return backend
     if kind == "native-int4-compiled":
