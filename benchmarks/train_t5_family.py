@@ -1,7 +1,7 @@
 """A test bed for encoder-decoders: a T5 target and two small drafters, trained from nothing.
 
     python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
-    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 3 --size large
+    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 4 --size large
 
 The second is for a GPU: a target of 16 million parameters, with dropout and held-out pairs by which
 the best weights are kept, as minutes are many epochs there. All three models are written in
