@@ -84,6 +84,8 @@ def main() -> None:
             references = written(given, prompts)
         reference_s = (time.perf_counter() - started) / len(group)
         for query, prompt, reference in zip(group, prompts, references, strict=True):
+            if time.monotonic() > ends:
+                break
             row = {"id": query.id, "task": query.task, "reference_s": reference_s}
             row |= judged(given, engines, prompt, reference)
             rows.append(row)

@@ -97,7 +97,7 @@ def write_card(folder: Path, facts: dict[str, Any]) -> None:
         f"# {folder.name}",
         "",
         f"{facts['what']} A test bed for decoding, not a model to use: it is small, and it was "
-        f"trained from nothing for {trained['minutes']:.0f} minutes ({trained['steps']:,} steps).",
+        f"trained from nothing for {trained['minutes']:.3g} minutes ({trained['steps']:,} steps).",
         "",
         f"{facts['parameters']:,} parameters. Held out: "
         + "; ".join(f"{task} {scores}" for task, scores in facts["quality"].items())

@@ -1,7 +1,7 @@
 """A test bed for encoder-decoders: a T5 target and two small drafters, trained from nothing.
 
     python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 24
-    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 3 --size large
+    python benchmarks/train_t5_family.py --data FOLDER --out t5 --minutes 4 --size large
 
 The second is for a GPU: a target of 16 million parameters, with dropout and held-out pairs by which
 the best weights are kept, as minutes are many epochs there. All three models are written in
@@ -36,6 +36,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from muon import Muon
+from recorded_steps import Recorded, Step
 from t5_scores import acceptance, missing, quality, write_card
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers.trainers import UnigramTrainer
@@ -56,8 +58,10 @@ WHAT = {
 FOLLOWED = 30  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
 CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
-SAID_EVERY = 25  # steps; the loss is read no oftener, as the device is waited for then
-LOOKED_AT = 40  # times that the held-out pairs are, in one training
+SAID_EVERY = 100  # steps; the loss is read no oftener, as the device is waited for then
+LOOKED_AT = 25  # times that the held-out pairs are, in one training
+HIDDEN = -1e9  # added to the scores of positions that are not attended to
+WIDTHS = (24, 40, 64, 96, 192, 320)  # that recorded batches are padded to, inputs and answers
 ANSWERED_TOKENS = 400_000  # of inputs, padding included, answered at once on a GPU
 
 Pair = tuple[list[int], list[int]]  # input ids, answer ids, both closed by end-of-sequence
@@ -114,12 +118,12 @@ SIZES = {
     "large": Size(
         target=(384, 1536, 6, 4, 3),
         drafter=(128, 512, 2, 1, 1),
-        shares=(0.6, 0.2),
+        shares=(0.7, 0.15),
         longest={"en-de": (96, 64), "sum": (320, 64)},
-        batch_tokens=24_576,
-        lr=6e-3,
-        matrix_lr=1.5e-2,
-        dropout=0.2,
+        batch_tokens=8192,
+        lr=5e-3,
+        matrix_lr=1e-2,
+        dropout=0.3,
         held=300,
         smoothing=0.1,
     ),
@@ -175,8 +179,8 @@ def _cut(ids: list[int], most: int) -> list[int]:
     return ids if len(ids) <= most else [*ids[: most - 1], ids[-1]]
 
 
-def batches(pairs: Sequence[Pair], seed: int, tokens: int) -> Iterator[list[Pair]]:
-    """Pairs of like length together, batches in random order."""
+def batches(pairs: Sequence[Pair], seed: int, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """(input ids [B, S], labels [B, T]), pairs of like length together, in random order."""
     chance = random.Random(seed)
     keyed = sorted(pairs, key=lambda pair: (len(pair[0]) + len(pair[1]), chance.random()))
     made: list[list[Pair]] = [[]]
@@ -185,14 +189,33 @@ def batches(pairs: Sequence[Pair], seed: int, tokens: int) -> Iterator[list[Pair
             made.append([])
         made[-1].append(pair)
     chance.shuffle(made)
-    yield from made
+    for batch in made:
+        yield padded([i for i, _ in batch], 0), padded([a for _, a in batch], -100)
 
 
-def padded(rows: Sequence[list[int]], fill: int, device: torch.device) -> Tensor:
-    """[B, longest] int64."""
-    width = max(map(len, rows))
-    made = torch.tensor([row + [fill] * (width - len(row)) for row in rows])
-    return made.to(device, non_blocking=True)
+def shaped(pairs: Sequence[Pair], seed: int, tokens: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The same in few shapes: S and T of WIDTHS and, for each two of them, one B. The last batch of
+    a shape is filled up with rows without labels."""
+    chance = random.Random(seed)
+    alike: dict[tuple[int, int], list[Pair]] = {}
+    for pair in pairs:
+        widths = [next(w for w in WIDTHS if w >= len(side)) for side in pair]
+        alike.setdefault((widths[0], widths[1]), []).append(pair)
+    made = []
+    for (wide, long), group in sorted(alike.items()):
+        chance.shuffle(group)
+        rows = max(1, tokens // (wide + long))
+        made += [(wide, long, rows, group[at : at + rows]) for at in range(0, len(group), rows)]
+    chance.shuffle(made)
+    for wide, long, rows, batch in made:
+        batch = batch + [([1], [])] * (rows - len(batch))
+        yield padded([i for i, _ in batch], 0, wide), padded([a for _, a in batch], -100, long)
+
+
+def padded(rows: Sequence[list[int]], fill: int, width: int = 0) -> Tensor:
+    """[B, width] int64; the longest row's width by default."""
+    width = width or max(map(len, rows))
+    return torch.tensor([row + [fill] * (width - len(row)) for row in rows])
 
 
 # -- training -------------------------------------------------------------------------------------
@@ -212,6 +235,7 @@ def new_model(shape: Shape, vocab: int, seed: int) -> T5ForConditionalGeneration
         pad_token_id=0,
         eos_token_id=1,
         decoder_start_token_id=0,
+        attn_implementation="eager",  # the masks of `loss_of` are added to its scores
     )
     return T5ForConditionalGeneration(config)
 
@@ -223,10 +247,11 @@ def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
     for name, parameter in model.named_parameters():
         inner = parameter.ndim == 2 and "shared" not in name and "bias" not in name
         (matrices if inner else rest).append(parameter)
-    return [
-        torch.optim.Muon(matrices, lr=shape.matrix_lr, weight_decay=0.05),
-        torch.optim.AdamW(rest, lr=shape.lr, betas=(0.9, 0.98), weight_decay=0.0),
-    ]
+    device = rest[0].device
+    rates = [torch.tensor(rate, device=device) for rate in (shape.matrix_lr, shape.lr)]
+    on_gpu = device.type == "cuda"
+    kind = {"betas": (0.9, 0.98), "weight_decay": 0.0, "fused": on_gpu, "capturable": on_gpu}
+    return [Muon(matrices, rates[0]), torch.optim.AdamW(rest, rates[1], **kind)]
 
 
 def train(
@@ -240,7 +265,7 @@ def train(
     shown = [pair for at, pair in enumerate(pairs) if at not in held]
     unseen = [pairs[at] for at in sorted(held)]
     rules = optimizers(model, shape)
-    peaks = [rule.param_groups[0]["lr"] for rule in rules]
+    peaks = [float(rule.param_groups[0]["lr"]) for rule in rules]
     path = out / f"{name}.{CHECKPOINT}"
     step, epoch, spent, looks = 0, 0, 0.0, 0
     best: dict[str, Any] = {"loss": float("inf"), "model": None}
@@ -255,9 +280,22 @@ def train(
         looks, best = state["looks"], state["best"]
     model.train()
     summed, smooth = torch.zeros((), device=device), 0.0
+
+    def plain_step(ids: Tensor, labels: Tensor) -> None:
+        loss = loss_of(model, ids.to(device), labels.to(device), size.smoothing)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for rule in rules:
+            rule.step()
+            rule.zero_grad(set_to_none=True)
+        summed.add_(loss.detach())
+
+    recorded = device.type == "cuda"
+    one_step: Step = Recorded(plain_step, device) if recorded else plain_step
+    in_order = shaped if recorded else batches
     saved_at = last = time.monotonic()
     while True:
-        for batch in batches(shown, seed + epoch, size.batch_tokens):
+        for ids, labels in in_order(shown, seed + epoch, size.batch_tokens):
             now = time.monotonic()
             spent, last = spent + now - last, now
             progress = spent / (60 * shape.minutes)
@@ -265,9 +303,7 @@ def train(
                 looks = int(progress * LOOKED_AT)
                 found = held_out_loss(model, unseen, size.batch_tokens)
                 if found < best["loss"]:
-                    kept = {
-                        k: v.detach().to("cpu", copy=True) for k, v in model.state_dict().items()
-                    }
+                    kept = {k: v.detach().clone() for k, v in model.state_dict().items()}
                     best = {"loss": found, "model": kept, "epoch": epoch}
                 say(f"{name}: {progress:.0%}, epoch {epoch}, held-out loss {found:.3f}")
             if progress >= 1:
@@ -286,8 +322,9 @@ def train(
                 return
             rate = min(1.0, progress / 0.03) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
             for rule, peak in zip(rules, peaks, strict=True):
-                rule.param_groups[0]["lr"] = peak * rate
-            summed += _step(model, batch, rules, size.smoothing)
+                for group in rule.param_groups:
+                    group["lr"].fill_(peak * rate)
+            one_step(ids, labels)
             step += 1
             if step % SAID_EVERY == 0:
                 smooth = float(summed) / SAID_EVERY
@@ -310,35 +347,36 @@ def train(
         epoch += 1
 
 
-def loss_of(model: Any, batch: Sequence[Pair], smoothing: float = 0.0) -> Tensor:
-    """Mean cross-entropy of the answers' tokens."""
-    inputs = padded([i for i, _ in batch], 0, model.device)
-    labels = padded([a for _, a in batch], -100, model.device)
-    with torch.autocast(inputs.device.type, dtype=torch.bfloat16):
-        logits = model(input_ids=inputs, attention_mask=inputs != 0, labels=labels).logits
+def loss_of(model: Any, ids: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Mean cross-entropy of the answers' tokens. ids: [B, S], padded with 0. labels: [B, T], padded
+    with -100.
+
+    The masks are made here, as transformers' own making of them looks at their contents, which
+    cannot be recorded.
+    """
+    shifted = F.pad(labels[:, :-1], (1, 0)).clamp(min=0)
+    wide = labels.shape[1]
+    ahead = torch.full((wide, wide), HIDDEN, device=ids.device).triu(1)
+    with torch.autocast(ids.device.type, dtype=torch.bfloat16, cache_enabled=False):
+        logits = model(
+            input_ids=ids,
+            attention_mask=((ids == 0) * HIDDEN)[:, None, None],
+            decoder_input_ids=shifted,
+            decoder_attention_mask=ahead[None, None],
+            use_cache=False,
+        ).logits
     return F.cross_entropy(
         logits.flatten(0, 1).float(), labels.flatten(), ignore_index=-100, label_smoothing=smoothing
     )
-
-
-def _step(
-    model: Any, batch: Sequence[Pair], rules: list[torch.optim.Optimizer], smoothing: float
-) -> Tensor:
-    """The loss, on the device."""
-    loss = loss_of(model, batch, smoothing)
-    loss.backward()
-    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for rule in rules:
-        rule.step()
-        rule.zero_grad(set_to_none=True)
-    return loss.detach()
 
 
 @torch.no_grad()
 def held_out_loss(model: Any, pairs: Sequence[Pair], tokens: int) -> float:
     """Mean over the pairs' batches, each by its pairs."""
     model.eval()
-    summed = sum(loss_of(model, batch) * len(batch) for batch in batches(pairs, 0, tokens))
+    summed = torch.zeros((), device=model.device)
+    for ids, labels in batches(pairs, 0, tokens):
+        summed += loss_of(model, ids.to(model.device), labels.to(model.device)) * len(ids)
     model.train()
     return float(summed) / len(pairs)
 
@@ -359,7 +397,7 @@ def answers(model: Any, inputs: Sequence[list[int]], most: int) -> list[list[int
     at_once = 128 if model.device.type == "cpu" else max(128, ANSWERED_TOKENS // longest)
     for start in range(0, len(order), at_once):
         rows = order[start : start + at_once]
-        ids = padded([inputs[at] for at in rows], 0, model.device)
+        ids = padded([inputs[at] for at in rows], 0).to(model.device)
         with torch.autocast(ids.device.type, dtype=torch.bfloat16):
             out = model.generate(
                 ids, attention_mask=ids != 0, do_sample=False, num_beams=1, max_new_tokens=most

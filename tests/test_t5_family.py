@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 COLOURS = {"red": "rot", "blue": "blau", "green": "grün", "white": "weiß"}
 THINGS = {"house": "Haus", "car": "Auto", "boat": "Boot", "book": "Buch"}
@@ -42,20 +43,25 @@ def data(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
+    import train_t5_family
+
+    return train_t5_family
+
+
 @pytest.mark.slow
 def test_a_family_is_made_scored_and_left_alone(
-    data: Path, monkeypatch: pytest.MonkeyPatch
+    data: Path, script: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from collect.queries import read_queries
     from decoders import Engine, Request
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parent.parent / "benchmarks"))
-    import train_t5_family
-
     out = data / "family"
     options = f"--data {data} --out {out} --minutes 0.1 --vocab 120".split()
     monkeypatch.setattr(sys, "argv", ["train_t5_family.py", *options])
-    train_t5_family.main()
+    script.main()
     found: dict[str, Any] = json.loads((out / "results.json").read_text())
     assert set(found["quality"]["target"]) == {"en-de", "sum"}
     for task in ("en-de", "sum"):
@@ -75,6 +81,80 @@ def test_a_family_is_made_scored_and_left_alone(
 
     weights = out / "target" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    train_t5_family.main()  # nothing is left to do
+    script.main()  # nothing is left to do
     assert weights.stat().st_mtime_ns == before
     assert json.loads((out / "results.json").read_text()) == found
+
+
+def test_muon_moves_matrices_as_torch_does(script: Any) -> None:
+    torch.manual_seed(0)
+    shapes = [(16, 16), (32, 16), (16, 32), (16, 16), (32, 16)]
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [torch.nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    rules = [
+        script.Muon(ours, torch.tensor(0.02)),
+        torch.optim.Muon(theirs, lr=0.02, weight_decay=0.05),
+    ]
+    for _ in range(3):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape)
+            other.grad = one.grad.clone()
+        for rule in rules:
+            rule.step()
+    for one, other in zip(ours, theirs, strict=True):
+        assert torch.allclose(one, other, atol=1e-5)
+
+
+@torch.no_grad()
+def test_the_loss_is_transformers_own_and_padding_does_not_count(script: Any) -> None:
+    model = script.new_model(script.Shape(32, 64, 2, 2, 1, minutes=1.0), 50, 0).eval()
+    inputs, answers = [[5, 6, 7, 1], [9, 8, 7, 6, 5, 1]], [[8, 9, 1], [11, 12, 13, 1]]
+    ids, labels = script.padded(inputs, 0), script.padded(answers, -100)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        expected = model(input_ids=ids, attention_mask=(ids != 0).long(), labels=labels).loss
+    assert float(script.loss_of(model, ids, labels)) == pytest.approx(float(expected), rel=1e-3)
+    wider = script.padded([*inputs, [1]], 0, 9), script.padded([*answers, []], -100, 7)
+    assert float(script.loss_of(model, *wider)) == pytest.approx(float(expected), rel=1e-2)
+
+
+def test_recorded_batches_have_few_shapes_and_every_pair_once(script: Any) -> None:
+    pairs = [([5] * (n % 90) + [1], [n + 2] * (n % 37) + [1]) for n in range(200)]
+    batches = list(script.shaped(pairs, 0, 512))
+    assert len({(ids.shape, labels.shape) for ids, labels in batches}) <= 8
+    found = [
+        ([i for i in ids if i], [a for a in labels if a >= 0])
+        for rows in batches
+        for ids, labels in zip(*(side.tolist() for side in rows), strict=True)
+        if max(labels) >= 0
+    ]
+    assert sorted(found) == sorted(pairs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_recorded_steps_on_cuda_train_as_plain_ones_do(script: Any) -> None:
+    device = torch.device("cuda")
+    shape = script.Shape(32, 64, 2, 2, 1, minutes=1.0)
+    pairs = [([5 + n, 6, 7, 1], [8 + n, 9, 1]) for n in range(20)]
+    pairs += [([*range(5, 35), 1], [8 + n, 9, 1]) for n in range(20)]
+    weights = []
+    for recorded in (False, True):
+        model = script.new_model(shape, 50, 0).to(device).train()
+        rules = script.optimizers(model, shape)
+
+        def step(ids: Any, labels: Any, model: Any = model, rules: Any = rules) -> None:
+            script.loss_of(model, ids.to(device), labels.to(device), 0.1).backward()
+            for rule in rules:
+                rule.step()
+                rule.zero_grad(set_to_none=True)
+
+        run = script.Recorded(step, device) if recorded else step
+        for epoch in range(4):
+            for rule in rules:
+                for group in rule.param_groups:
+                    group["lr"].fill_(1e-3 * (epoch + 1))  # what was recorded must read it anew
+            for ids, labels in script.shaped(pairs, epoch, 192):
+                run(ids, labels)
+        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+    fresh = script.new_model(shape, 50, 0).to(device)
+    moved = weights[0] - torch.cat([p.detach().flatten() for p in fresh.parameters()])
+    assert (weights[1] - weights[0]).norm() < 0.05 * moved.norm()
