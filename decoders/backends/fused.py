@@ -68,8 +68,10 @@ def launcher(device: torch.device) -> Launch:
     """How kernels are launched on this device: from Hopper on, each while the last one ends."""
     from .fused_launch import Launch
 
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return Launch(pdl=hopper)
+    if device.type != "cuda":
+        return Launch()
+    capability = (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
+    return Launch(pdl=capability >= (9, 0), mma=capability >= (8, 0))
 
 
 def kept(weight: Matrix) -> Kept:
@@ -83,14 +85,14 @@ def kept(weight: Matrix) -> Kept:
         values = (
             (high << 4 | low).contiguous().view(torch.int32)
         )  # eight to a number, the first lowest
-        scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
-        return Kept(INT4, outputs, inputs, values, scale, zero)
+        scale = weight.grid.transpose(0, 1).contiguous().view(torch.int32).squeeze(-1)
+        return Kept(INT4, outputs, inputs, values, scale)
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
-        return Kept(INT8, outputs, inputs, weight.values, weight.scale, weight.scale)
+        return Kept(INT8, outputs, inputs, weight.values, weight.scale)
     weight = dense(weight).detach().contiguous()
     outputs, inputs = weight.shape
-    return Kept(DENSE, outputs, inputs, weight, weight, weight)
+    return Kept(DENSE, outputs, inputs, weight, weight)
 
 
 @dataclass(frozen=True)
