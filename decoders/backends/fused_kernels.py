@@ -48,9 +48,9 @@ _TWO_STEPS_OF: tl.constexpr = tl.constexpr("=&f,=&f,=&f,=&f,f,f,f,f" + ",r" * 12
 
 
 @triton.jit
-def _multiplied(c, x, y, w, WARPS: tl.constexpr, MMA: tl.constexpr):
+def _multiplied(c, x, y, w, WARPS: tl.constexpr, MMA: tl.constexpr, FAR: tl.constexpr):
     """c with the products of tokens x (0 to 7) and y (8 to 15) by rows w added, each a tuple of four
-    registers of each thread, [THREADS]."""
+    registers of each thread, [THREADS]. FAR: whether there are tokens y."""
     if MMA:
         made = tl.inline_asm_elementwise(
             _TWO_STEPS, _TWO_STEPS_OF,
@@ -59,21 +59,25 @@ def _multiplied(c, x, y, w, WARPS: tl.constexpr, MMA: tl.constexpr):
             dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
         )  # fmt: skip
     else:  # the same by ordinary sums, for where there is no such instruction
-        a, b = c[0], c[1]
-        d, e = c[2], c[3]
-        for i in tl.static_range(4):
-            for half in tl.static_range(2):
-                one = tl.reshape(_number(w[i], half), (WARPS, 1, 8, 4))
-                near = tl.reshape(_number(x[i], half), (WARPS, 8, 1, 4))
-                far = tl.reshape(_number(y[i], half), (WARPS, 8, 1, 4))
-                first, second = tl.split(tl.reshape(tl.sum(near * one, 3), (WARPS, 8, 4, 2)))
-                a += tl.reshape(first, (32 * WARPS,))
-                b += tl.reshape(second, (32 * WARPS,))
-                first, second = tl.split(tl.reshape(tl.sum(far * one, 3), (WARPS, 8, 4, 2)))
-                d += tl.reshape(first, (32 * WARPS,))
-                e += tl.reshape(second, (32 * WARPS,))
-        made = a, b, d, e
+        c0, c1 = _summed(c[0], c[1], x, w, WARPS)
+        c2, c3 = c[2], c[3]
+        if FAR:
+            c2, c3 = _summed(c2, c3, y, w, WARPS)
+        made = c0, c1, c2, c3
     return made
+
+
+@triton.jit
+def _summed(even, odd, x, w, WARPS: tl.constexpr):
+    """The products of eight tokens by eight rows, by rows 2 q and 2 q + 1."""
+    total = tl.full((WARPS, 8, 8), 0.0, tl.float32)
+    for i in tl.static_range(4):
+        for half in tl.static_range(2):
+            token = tl.reshape(_number(x[i], half), (WARPS, 8, 1, 4))
+            row = tl.reshape(_number(w[i], half), (WARPS, 1, 8, 4))
+            total += tl.sum(token * row, 3)
+    a, b = tl.split(tl.reshape(total, (WARPS, 8, 4, 2)))
+    return even + tl.reshape(a, (32 * WARPS,)), odd + tl.reshape(b, (32 * WARPS,))
 
 
 @triton.jit
@@ -209,6 +213,7 @@ def _product(
     [8, 4] each."""
     THREADS: tl.constexpr = 32 * WARPS
     BLOCKS: tl.constexpr = (K + 32 * WARPS - 1) // (32 * WARPS)
+    AHEAD: tl.constexpr = 64 // TOKENS  # blocks of x that are asked for at once
     thread = tl.arange(0, THREADS)
     warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
     ws, steps, norms = weights
@@ -222,33 +227,34 @@ def _product(
     for i in tl.static_range(SETS):
         sums += (none,)
     near, far = none, none  # squares
-    xs, ys = (), ()
     for block in tl.static_range(BLOCKS):
-        eight = (block * WARPS + warp) * 4 + quad
-        known = eight * 8 < K
-        at = (first + lane) * (K // 2) + eight * 4
-        xs += (_four(x_ptr, at, known & (first + lane < t), THREADS),)
-        if TOKENS == 16:
-            at = (first + lane + 8) * (K // 2) + eight * 4
-            ys += (_four(x_ptr, at, known & (first + lane + 8 < t), THREADS),)
-        else:
-            ys += (zeros,)
-    for block in tl.static_range(BLOCKS):
-        x, y = xs[block], ys[block]
+        if block % AHEAD == 0:
+            xs, ys = (), ()
+            for near_by in tl.static_range(block, min(block + AHEAD, BLOCKS)):
+                eight = (near_by * WARPS + warp) * 4 + quad
+                known = eight * 8 < K
+                at = (first + lane) * (K // 2) + eight * 4
+                xs += (_four(x_ptr, at, known & (first + lane < t), THREADS),)
+                if TOKENS == 16:
+                    at += 8 * (K // 2)
+                    ys += (_four(x_ptr, at, known & (first + lane + 8 < t), THREADS),)
+                else:
+                    ys += (zeros,)
+        x, y = xs[block % AHEAD], ys[block % AHEAD]
         if NORM:
-            near = _multiplied(near, x, zeros, x, WARPS, MMA)
+            near = _multiplied(near, x, zeros, x, WARPS, MMA, False)
             if TOKENS == 16:
-                far = _multiplied(far, y, zeros, y, WARPS, MMA)
+                far = _multiplied(far, y, zeros, y, WARPS, MMA, False)
             x = _weighed(x, norms[block], MMA)
             if TOKENS == 16:
                 y = _weighed(y, norms[block], MMA)
         added = ()
         if KEPT == 2:
-            total = _multiplied(none, x, y, ones, WARPS, MMA)
+            total = _multiplied(none, x, y, ones, WARPS, MMA, TOKENS == 16)
         for one in tl.static_range(SETS):
             w = _widened(ws[block * SETS + one], KEPT)
             if KEPT == 2:
-                c, made = sums[one], _multiplied(none, x, y, w, WARPS, MMA)
+                c, made = sums[one], _multiplied(none, x, y, w, WARPS, MMA, TOKENS == 16)
                 even, odd = steps[block * SETS + one]
                 step, lift = _number(even, 0), _number(even, 1) - 136.0 * _number(even, 0)
                 a = c[0] + made[0] * step + total[0] * lift
@@ -258,7 +264,7 @@ def _product(
                 e = c[3] + made[3] * step + total[3] * lift
                 added += ((a, b, d, e),)
             else:
-                added += (_multiplied(sums[one], x, y, w, WARPS, MMA),)
+                added += (_multiplied(sums[one], x, y, w, WARPS, MMA, TOKENS == 16),)
         sums = added
     made = ()
     for half in tl.static_range(TOKENS // 8):
@@ -323,14 +329,41 @@ def _scales(
     return even[None, :], odd[None, :]
 
 
-@triton.jit
-def _queries_keys_values_of(
-    first, h_ptr, weights, scale_ptr, bias_ptr, cos_ptr, sin_ptr, start, q_ptr, cache_ptr, t,
-    behind, capacity, eps,
-    N: tl.constexpr, K: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr,
-    D: tl.constexpr, BIASED: tl.constexpr, KEPT: tl.constexpr, TOKENS: tl.constexpr,
-    SETS: tl.constexpr, WARPS: tl.constexpr, MMA: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+@triton.jit(do_not_specialize=["t", "behind", "capacity"])
+def _queries_keys_values(
+    h_ptr,
+    norm_ptr,
+    w_ptr,
+    scale_ptr,
+    bias_ptr,
+    cos_ptr,
+    sin_ptr,
+    start_ptr,
+    q_ptr,
+    cache_ptr,
+    t,
+    behind,
+    capacity,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    HEADS: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    D: tl.constexpr,
+    BIASED: tl.constexpr,
+    KEPT: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SETS: tl.constexpr,
+    WARPS: tl.constexpr,
+    MMA: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    # Rows in pairs that are turned by one angle, so that one thread holds both of each.
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    start = tl.load(start_ptr).to(tl.int32)
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, D // 2, True, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
     HALF: tl.constexpr = D // 2
     dtype = q_ptr.dtype.element_ty
     # What does not come from the kernel in front is asked for before it is waited for.
@@ -376,56 +409,6 @@ def _queries_keys_values_of(
         kept = (token < t) & (head >= HEADS) & (head < HEADS + 2 * KV_HEADS)
         tl.store(slot, one, kept)
         tl.store(slot + HALF, other, kept)
-
-
-@triton.jit(do_not_specialize=["t", "behind", "capacity"])
-def _queries_keys_values(
-    h_ptr,
-    norm_ptr,
-    w_ptr,
-    scale_ptr,
-    bias_ptr,
-    cos_ptr,
-    sin_ptr,
-    start_ptr,
-    q_ptr,
-    cache_ptr,
-    t,
-    behind,
-    capacity,
-    eps,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    HEADS: tl.constexpr,
-    KV_HEADS: tl.constexpr,
-    D: tl.constexpr,
-    BIASED: tl.constexpr,
-    KEPT: tl.constexpr,
-    TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
-    SETS: tl.constexpr,
-    WARPS: tl.constexpr,
-    MMA: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    # Rows in pairs that are turned by one angle, so that one thread holds both of each.
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    start = tl.load(start_ptr).to(tl.int32)
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, D // 2, True, KEPT, SETS, WARPS)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _queries_keys_values_of(
-                first, h_ptr, weights, scale_ptr, bias_ptr, cos_ptr, sin_ptr, start, q_ptr,
-                cache_ptr, t, behind, capacity, eps,
-                N, K, HEADS, KV_HEADS, D, BIASED, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-            )  # fmt: skip
-    else:
-        _queries_keys_values_of(
-            0, h_ptr, weights, scale_ptr, bias_ptr, cos_ptr, sin_ptr, start, q_ptr,
-            cache_ptr, t, behind, capacity, eps,
-            N, K, HEADS, KV_HEADS, D, BIASED, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-        )  # fmt: skip
 
 
 @triton.jit
@@ -551,13 +534,30 @@ def _attend(
                 tl.store(out_ptr + state, made.to(out_ptr.dtype.element_ty), here[:, None])
 
 
-@triton.jit
-def _gated_of(
-    first, x_ptr, weights, scale_ptr, out_ptr, t, eps,
-    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, KEPT: tl.constexpr,
-    TOKENS: tl.constexpr, SETS: tl.constexpr, WARPS: tl.constexpr, MMA: tl.constexpr,
+@triton.jit(do_not_specialize=["t"])
+def _gated(
+    x_ptr,
+    norm_ptr,
+    w_ptr,
+    scale_ptr,
+    out_ptr,
+    t,
+    eps,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    NORM: tl.constexpr,
+    KEPT: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SETS: tl.constexpr,
+    WARPS: tl.constexpr,
+    MMA: tl.constexpr,
     PDL: tl.constexpr,
-):  # fmt: skip
+):
+    # Rows in pairs of gate and up.
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, N // 2, NORM, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
     WIDTH: tl.constexpr = N // 2
     dtype = out_ptr.dtype.element_ty
     scales = ()
@@ -579,49 +579,30 @@ def _gated_of(
 
 
 @triton.jit(do_not_specialize=["t"])
-def _gated(
+def _added(
     x_ptr,
     norm_ptr,
     w_ptr,
     scale_ptr,
+    residual_ptr,
     out_ptr,
     t,
     eps,
     N: tl.constexpr,
     K: tl.constexpr,
     NORM: tl.constexpr,
+    RESIDUAL: tl.constexpr,
     KEPT: tl.constexpr,
     TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
     SETS: tl.constexpr,
     WARPS: tl.constexpr,
     MMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    # Rows in pairs of gate and up.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, N // 2, NORM, KEPT, SETS, WARPS)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _gated_of(
-                first, x_ptr, weights, scale_ptr, out_ptr, t, eps,
-                N, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-            )  # fmt: skip
-    else:
-        _gated_of(
-            0, x_ptr, weights, scale_ptr, out_ptr, t, eps,
-            N, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-        )  # fmt: skip
-
-
-@triton.jit
-def _added_of(
-    first, x_ptr, weights, scale_ptr, residual_ptr, out_ptr, t, eps,
-    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr,
-    KEPT: tl.constexpr, TOKENS: tl.constexpr, SETS: tl.constexpr, WARPS: tl.constexpr,
-    MMA: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, 1, NORM, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
     dtype = out_ptr.dtype.element_ty
     scales = ()
     for one in tl.static_range(SETS):
@@ -653,44 +634,6 @@ def _added_of(
             at, here = out_ptr + token * N + column, token < t
             tl.store(at, a, here & (column < N))
             tl.store(at + 1, b, here & (column + 1 < N))
-
-
-@triton.jit(do_not_specialize=["t"])
-def _added(
-    x_ptr,
-    norm_ptr,
-    w_ptr,
-    scale_ptr,
-    residual_ptr,
-    out_ptr,
-    t,
-    eps,
-    N: tl.constexpr,
-    K: tl.constexpr,
-    NORM: tl.constexpr,
-    RESIDUAL: tl.constexpr,
-    KEPT: tl.constexpr,
-    TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
-    SETS: tl.constexpr,
-    WARPS: tl.constexpr,
-    MMA: tl.constexpr,
-    PDL: tl.constexpr,
-):
-    if PDL:
-        tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, 1, NORM, KEPT, SETS, WARPS)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _added_of(
-                first, x_ptr, weights, scale_ptr, residual_ptr, out_ptr, t, eps,
-                N, K, NORM, RESIDUAL, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-            )  # fmt: skip
-    else:
-        _added_of(
-            0, x_ptr, weights, scale_ptr, residual_ptr, out_ptr, t, eps,
-            N, K, NORM, RESIDUAL, KEPT, TOKENS, SETS, WARPS, MMA, PDL,
-        )  # fmt: skip
 
 
 @triton.jit(do_not_specialize=["stride"])

@@ -18,8 +18,8 @@ EARLY = True  # whether it starts before the kernel in front of it has ended
 AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
-BLOCKS = 6  # of 32 inputs of a row, that a warp holds at most
-MANY = 1024  # programs that keep a GPU busy
+BLOCKS = {DENSE: 8, INT8: 8, INT4: 4}  # of 32 inputs of a row, that a warp holds at most
+MANY = 4096  # programs, more than keep a GPU busy
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Tile:
 
 def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
     """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum."""
-    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS)))
-    return Tile(2 if outputs >= 16 * MANY else 1, warps)
+    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS[how])))
+    return Tile(2 if outputs >= 8 * MANY else 1, warps)
 
 
 def pairs(x: Tensor) -> Tensor:
@@ -102,9 +102,10 @@ class Launch:
     ) -> None:
         """One of the kernels that multiply by a weight."""
         tile = tile_of(w.outputs, w.inputs, w.how)
+        tokens = 8 if t <= 8 else 16
         self(
             kernel,
-            (triton.cdiv(w.outputs, 8 * tile.sets),),
+            (triton.cdiv(w.outputs, 8 * tile.sets), triton.cdiv(t, tokens)),
             *(pairs(tensor) for tensor in before),
             pairs(w.values),
             w.scale,
@@ -112,8 +113,7 @@ class Launch:
             N=w.outputs,
             K=w.inputs,
             KEPT=w.how,
-            TOKENS=8 if t <= 8 else 16,
-            MORE=t > 16,
+            TOKENS=tokens,
             SETS=tile.sets,
             WARPS=tile.warps,
             MMA=self.mma,
