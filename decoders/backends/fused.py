@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .int4 import GROUP, Int4Weight
@@ -81,11 +82,12 @@ def kept(weight: Matrix) -> Kept:
     if isinstance(weight, Int4Weight):
         q = weight.steps()  # [N, K] from 0 to 15
         outputs, inputs = q.shape
-        low, high = q.to(torch.uint8).view(outputs, -1, 2).unbind(2)
-        values = (
-            (high << 4 | low).contiguous().view(torch.int32)
-        )  # eight to a number, the first lowest
-        scale = weight.grid.transpose(0, 1).contiguous().view(torch.int32).squeeze(-1)
+        more = -inputs % (4 * GROUP)
+        q = F.pad(q.to(torch.uint8), (0, more)).view(outputs, -1, 4, 4, 8).transpose(2, 3)
+        low, high = q.reshape(outputs, -1, 2).unbind(2)
+        values = (high << 4 | low).contiguous().view(torch.int32)  # the first of eight lowest
+        grid = F.pad(weight.grid.transpose(0, 1), (0, 0, 0, more // GROUP))
+        scale = grid.contiguous().view(torch.int32).squeeze(-1)
         return Kept(INT4, outputs, inputs, values, scale)
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape

@@ -107,63 +107,77 @@ def _row(column, N: tl.constexpr, APART: tl.constexpr):
 
 
 @triton.jit
+def _eight(block, warp, quad, KEPT: tl.constexpr, WARPS: tl.constexpr):
+    """Which eight inputs, of K / 8, a thread has in a block of 32. A thread reads 16 bytes of
+    weights at once: one block's of bfloat16, two blocks' of int8, four blocks' of int4."""
+    if KEPT == 0:
+        eight = (block * WARPS + warp) * 4 + quad
+    elif KEPT == 1:
+        eight = ((block // 2 * WARPS + warp) * 4 + quad) * 2 + block % 2
+    else:  # the four threads of a row share its group of 32
+        eight = ((block // 4 * WARPS + warp) * 4 + block % 4) * 4 + quad
+    return eight
+
+
+@triton.jit
 def _weights(
-    norm_ptr,
     w_ptr,
     scale_ptr,
     N: tl.constexpr,
     K: tl.constexpr,
     APART: tl.constexpr,
-    NORM: tl.constexpr,
     KEPT: tl.constexpr,
     SETS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """What this thread holds of this program's rows, as they are kept, and of the norm's weight."""
+    """What this thread holds of this program's rows, as they are kept."""
     THREADS: tl.constexpr = 32 * WARPS
-    BLOCKS: tl.constexpr = (K + 32 * WARPS - 1) // (32 * WARPS)
-    GROUPS: tl.constexpr = (K + 31) // 32
+    AT_ONCE: tl.constexpr = 1 << KEPT  # blocks that one load brings
+    BLOCKS: tl.constexpr = (K + 32 * AT_ONCE * WARPS - 1) // (32 * AT_ONCE * WARPS) * AT_ONCE
+    FOURS: tl.constexpr = (K + 127) // 128  # fours of groups of int4, the last filled up
     thread = tl.arange(0, THREADS)
     warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
-    ws, steps, norms = (), (), ()
+    ws, steps = (), ()
     for block in tl.static_range(BLOCKS):
-        group = block * WARPS + warp  # of 32 inputs
-        eight = group * 4 + quad
+        eight = _eight(block, warp, quad, KEPT, WARPS)
         known = eight * 8 < K
-        if NORM:
-            norms += (_four(norm_ptr, eight * 4, known, THREADS),)
         for one in tl.static_range(SETS):
             column = (tl.program_id(0) * SETS + one) * 8
             far = _row(column + lane, N, APART).to(tl.int64)
             if KEPT == 0:
                 ws += (_four(w_ptr, far * (K // 2) + eight * 4, known, THREADS),)
-            elif KEPT == 1:
-                at = tl.multiple_of(far * (K // 4) + eight * 2, 2)
-                two = tl.load(w_ptr + at[:, None] + tl.arange(0, 2)[None, :], known[:, None], 0)
-                ws += (tl.split(two),)
-            else:
-                ws += (tl.load(w_ptr + far * (K // 8) + eight, known, 0),)
-                even = _row(column + 2 * quad, N, APART).to(tl.int64) * GROUPS + group
-                odd = _row(column + 2 * quad + 1, N, APART).to(tl.int64) * GROUPS + group
-                inside = group < GROUPS
-                step = tl.load(scale_ptr + even, inside, 0), tl.load(scale_ptr + odd, inside, 0)
-                steps += (step,)
-    return ws, steps, norms
+            elif block % AT_ONCE == 0:
+                if KEPT == 1:
+                    ws += (_four(w_ptr, far * (K // 4) + eight * 2, known, THREADS),)
+                else:
+                    four = block // 4 * WARPS + warp
+                    inside = four < FOURS
+                    at = ((far * FOURS + four) * 4 + quad) * 4
+                    ws += (_four(w_ptr, at, inside, THREADS),)
+                    even = _row(column + 2 * quad, N, APART).to(tl.int64)
+                    odd = _row(column + 2 * quad + 1, N, APART).to(tl.int64)
+                    step = (
+                        _four(scale_ptr, (even * FOURS + four) * 4, inside, THREADS),
+                        _four(scale_ptr, (odd * FOURS + four) * 4, inside, THREADS),
+                    )
+                    steps += (step,)
+    return ws, steps
 
 
 @triton.jit
-def _widened(w, KEPT: tl.constexpr):
-    """Eight inputs of a row in four registers: int8 ones exactly, int4 ones from 128 upwards."""
+def _widened(w, part: tl.constexpr, KEPT: tl.constexpr):
+    """Eight inputs of a row in four registers, of the given part of what was loaded at once: int8
+    ones exactly, int4 ones from 128 upwards."""
     if KEPT == 1:
-        a, b = w
+        a, b = w[2 * part], w[2 * part + 1]
         wide = (
             _pair_of_bytes(a, 0), _pair_of_bytes(a, 16), _pair_of_bytes(b, 0),
             _pair_of_bytes(b, 16),
         )  # fmt: skip
     elif KEPT == 2:
         wide = (
-            _pair_of_nibbles(w, 0), _pair_of_nibbles(w, 8), _pair_of_nibbles(w, 16),
-            _pair_of_nibbles(w, 24),
+            _pair_of_nibbles(w[part], 0), _pair_of_nibbles(w[part], 8),
+            _pair_of_nibbles(w[part], 16), _pair_of_nibbles(w[part], 24),
         )  # fmt: skip
     else:
         wide = w
@@ -196,6 +210,7 @@ def _added_up(a, b, WARPS: tl.constexpr):
 @triton.jit
 def _product(
     x_ptr,
+    norm_ptr,
     weights,
     first,
     t,
@@ -212,11 +227,12 @@ def _product(
     for each eight tokens and each set of eight rows, the products by even and by odd rows, float32
     [8, 4] each."""
     THREADS: tl.constexpr = 32 * WARPS
-    BLOCKS: tl.constexpr = (K + 32 * WARPS - 1) // (32 * WARPS)
+    AT_ONCE: tl.constexpr = 1 << KEPT
+    BLOCKS: tl.constexpr = (K + 32 * AT_ONCE * WARPS - 1) // (32 * AT_ONCE * WARPS) * AT_ONCE
     AHEAD: tl.constexpr = 64 // TOKENS  # blocks of x that are asked for at once
     thread = tl.arange(0, THREADS)
     warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
-    ws, steps, norms = weights
+    ws, steps = weights
     zero = tl.full((THREADS,), 0, tl.int32)
     zeros = zero, zero, zero, zero
     ones = tl.full((THREADS,), 0x3F803F80, tl.int32)
@@ -229,9 +245,9 @@ def _product(
     near, far = none, none  # squares
     for block in tl.static_range(BLOCKS):
         if block % AHEAD == 0:
-            xs, ys = (), ()
+            xs, ys, norms = (), (), ()
             for near_by in tl.static_range(block, min(block + AHEAD, BLOCKS)):
-                eight = (near_by * WARPS + warp) * 4 + quad
+                eight = _eight(near_by, warp, quad, KEPT, WARPS)
                 known = eight * 8 < K
                 at = (first + lane) * (K // 2) + eight * 4
                 xs += (_four(x_ptr, at, known & (first + lane < t), THREADS),)
@@ -240,22 +256,25 @@ def _product(
                     ys += (_four(x_ptr, at, known & (first + lane + 8 < t), THREADS),)
                 else:
                     ys += (zeros,)
+                if NORM:
+                    norms += (_four(norm_ptr, eight * 4, known, THREADS),)
         x, y = xs[block % AHEAD], ys[block % AHEAD]
         if NORM:
             near = _multiplied(near, x, zeros, x, WARPS, MMA, False)
             if TOKENS == 16:
                 far = _multiplied(far, y, zeros, y, WARPS, MMA, False)
-            x = _weighed(x, norms[block], MMA)
+            x = _weighed(x, norms[block % AHEAD], MMA)
             if TOKENS == 16:
-                y = _weighed(y, norms[block], MMA)
+                y = _weighed(y, norms[block % AHEAD], MMA)
         added = ()
         if KEPT == 2:
             total = _multiplied(none, x, y, ones, WARPS, MMA, TOKENS == 16)
         for one in tl.static_range(SETS):
-            w = _widened(ws[block * SETS + one], KEPT)
+            w = _widened(ws[block // AT_ONCE * SETS + one], block % AT_ONCE, KEPT)
             if KEPT == 2:
                 c, made = sums[one], _multiplied(none, x, y, w, WARPS, MMA, TOKENS == 16)
-                even, odd = steps[block * SETS + one]
+                even = steps[block // 4 * SETS + one][0][block % 4]
+                odd = steps[block // 4 * SETS + one][1][block % 4]
                 step, lift = _number(even, 0), _number(even, 1) - 136.0 * _number(even, 0)
                 a = c[0] + made[0] * step + total[0] * lift
                 d = c[2] + made[2] * step + total[2] * lift
@@ -362,7 +381,7 @@ def _queries_keys_values(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     start = tl.load(start_ptr).to(tl.int32)
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, D // 2, True, KEPT, SETS, WARPS)
+    weights = _weights(w_ptr, scale_ptr, N, K, D // 2, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     HALF: tl.constexpr = D // 2
     dtype = q_ptr.dtype.element_ty
@@ -391,7 +410,7 @@ def _queries_keys_values(
                 biases += ((0.0, 0.0),)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    made = _product(h_ptr, weights, first, t, eps, K, True, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(h_ptr, norm_ptr, weights, first, t, eps, K, True, KEPT, TOKENS, SETS, WARPS, MMA)
     for i in tl.static_range(TOKENS // 8 * SETS):
         even, odd = made[i]
         a = (even * scales[i][0] + biases[i][0]).to(dtype).to(tl.float32)
@@ -556,7 +575,7 @@ def _gated(
     # Rows in pairs of gate and up.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, N // 2, NORM, KEPT, SETS, WARPS)
+    weights = _weights(w_ptr, scale_ptr, N, K, N // 2, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     WIDTH: tl.constexpr = N // 2
     dtype = out_ptr.dtype.element_ty
@@ -565,7 +584,7 @@ def _gated(
         scales += (_scales(scale_ptr, one, N, WIDTH, KEPT, SETS),)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(x_ptr, norm_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
     for half in tl.static_range(TOKENS // 8):
         token = (first + half * 8 + tl.arange(0, 8))[:, None]
         for one in tl.static_range(SETS):
@@ -601,7 +620,7 @@ def _added(
 ):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, 1, NORM, KEPT, SETS, WARPS)
+    weights = _weights(w_ptr, scale_ptr, N, K, 1, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     dtype = out_ptr.dtype.element_ty
     scales = ()
@@ -620,7 +639,7 @@ def _added(
                 even = tl.load(at, here & (column < N), 0.0).to(tl.float32)
                 odd = tl.load(at + 1, here & (column + 1 < N), 0.0).to(tl.float32)
                 before += ((even, odd),)
-    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(x_ptr, norm_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
     for half in tl.static_range(TOKENS // 8):
         token = (first + half * 8 + tl.arange(0, 8))[:, None]
         for one in tl.static_range(SETS):

@@ -18,18 +18,21 @@ EARLY = True  # whether it starts before the kernel in front of it has ended
 AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
-BLOCKS = {DENSE: 8, INT8: 8, INT4: 4}  # of 32 inputs of a row, that a warp holds at most
-MANY = 4096  # programs, more than keep a GPU busy
+BLOCKS = 16  # of 32 inputs of a row, that a warp holds at most
+MOST = 12  # of those, for a program to hold two sets of rows
+SMALL = 1 << 19  # weights, too few for programs of two sets
 
 
 @dataclass(frozen=True)
 class Kept:
     """A weight as the kernels read it.
 
-    values: [N, K] in bfloat16 or int8, or int32 [N, K / 8] with eight inputs each, the first in the
-        lowest bits.
-    scale: bfloat16 [N] for int8; for int4 int32 [N, K / 32], each group's step in the lower half of
-        a number and its zero in the upper, both bfloat16; else the values again, not read.
+    values: [N, K] in bfloat16 or int8. For int4 int32 [N, ceil(K / 128) * 16]: eight inputs in a
+        number, the first in the lowest bits; of each four groups of 32 inputs the first eight of
+        every group, then the second, third and fourth.
+    scale: bfloat16 [N] for int8; for int4 int32 [N, ceil(K / 128) * 4], each group's step in the
+        lower half of a number and its zero in the upper, both bfloat16; else the values again, not
+        read.
     """
 
     how: int
@@ -54,9 +57,11 @@ class Tile:
 
 
 def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
-    """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum."""
-    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS[how])))
-    return Tile(2 if outputs >= 8 * MANY else 1, warps)
+    """For a matrix [outputs, inputs], by what was fastest on an H100 (benchmarks/fused_tiles.py).
+    Widths do not come in, so that they change no sum."""
+    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS)))
+    two = inputs <= 32 * warps * MOST and outputs * inputs > SMALL
+    return Tile(2 if two else 1, warps)
 
 
 def pairs(x: Tensor) -> Tensor:
