@@ -121,26 +121,30 @@ def _eight(block, warp, quad, KEPT: tl.constexpr, WARPS: tl.constexpr):
 
 @triton.jit
 def _weights(
+    norm_ptr,
     w_ptr,
     scale_ptr,
     N: tl.constexpr,
     K: tl.constexpr,
     APART: tl.constexpr,
+    NORM: tl.constexpr,
     KEPT: tl.constexpr,
     SETS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """What this thread holds of this program's rows, as they are kept."""
+    """What this thread holds of this program's rows, as they are kept, and of the norm's weight."""
     THREADS: tl.constexpr = 32 * WARPS
     AT_ONCE: tl.constexpr = 1 << KEPT  # blocks that one load brings
     BLOCKS: tl.constexpr = (K + 32 * AT_ONCE * WARPS - 1) // (32 * AT_ONCE * WARPS) * AT_ONCE
     FOURS: tl.constexpr = (K + 127) // 128  # fours of groups of int4, the last filled up
     thread = tl.arange(0, THREADS)
     warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
-    ws, steps = (), ()
+    ws, steps, norms = (), (), ()
     for block in tl.static_range(BLOCKS):
         eight = _eight(block, warp, quad, KEPT, WARPS)
         known = eight * 8 < K
+        if NORM:
+            norms += (_four(norm_ptr, eight * 4, known, THREADS),)
         for one in tl.static_range(SETS):
             column = (tl.program_id(0) * SETS + one) * 8
             far = _row(column + lane, N, APART).to(tl.int64)
@@ -161,7 +165,7 @@ def _weights(
                         _four(scale_ptr, (odd * FOURS + four) * 4, inside, THREADS),
                     )
                     steps += (step,)
-    return ws, steps
+    return ws, steps, norms
 
 
 @triton.jit
@@ -210,7 +214,6 @@ def _added_up(a, b, WARPS: tl.constexpr):
 @triton.jit
 def _product(
     x_ptr,
-    norm_ptr,
     weights,
     first,
     t,
@@ -232,7 +235,7 @@ def _product(
     AHEAD: tl.constexpr = 64 // TOKENS  # blocks of x that are asked for at once
     thread = tl.arange(0, THREADS)
     warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
-    ws, steps = weights
+    ws, steps, norms = weights
     zero = tl.full((THREADS,), 0, tl.int32)
     zeros = zero, zero, zero, zero
     ones = tl.full((THREADS,), 0x3F803F80, tl.int32)
@@ -245,7 +248,7 @@ def _product(
     near, far = none, none  # squares
     for block in tl.static_range(BLOCKS):
         if block % AHEAD == 0:
-            xs, ys, norms = (), (), ()
+            xs, ys = (), ()
             for near_by in tl.static_range(block, min(block + AHEAD, BLOCKS)):
                 eight = _eight(near_by, warp, quad, KEPT, WARPS)
                 known = eight * 8 < K
@@ -256,16 +259,14 @@ def _product(
                     ys += (_four(x_ptr, at, known & (first + lane + 8 < t), THREADS),)
                 else:
                     ys += (zeros,)
-                if NORM:
-                    norms += (_four(norm_ptr, eight * 4, known, THREADS),)
         x, y = xs[block % AHEAD], ys[block % AHEAD]
         if NORM:
             near = _multiplied(near, x, zeros, x, WARPS, MMA, False)
             if TOKENS == 16:
                 far = _multiplied(far, y, zeros, y, WARPS, MMA, False)
-            x = _weighed(x, norms[block % AHEAD], MMA)
+            x = _weighed(x, norms[block], MMA)
             if TOKENS == 16:
-                y = _weighed(y, norms[block % AHEAD], MMA)
+                y = _weighed(y, norms[block], MMA)
         added = ()
         if KEPT == 2:
             total = _multiplied(none, x, y, ones, WARPS, MMA, TOKENS == 16)
@@ -381,7 +382,7 @@ def _queries_keys_values(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     start = tl.load(start_ptr).to(tl.int32)
-    weights = _weights(w_ptr, scale_ptr, N, K, D // 2, KEPT, SETS, WARPS)
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, D // 2, True, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     HALF: tl.constexpr = D // 2
     dtype = q_ptr.dtype.element_ty
@@ -410,7 +411,7 @@ def _queries_keys_values(
                 biases += ((0.0, 0.0),)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    made = _product(h_ptr, norm_ptr, weights, first, t, eps, K, True, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(h_ptr, weights, first, t, eps, K, True, KEPT, TOKENS, SETS, WARPS, MMA)
     for i in tl.static_range(TOKENS // 8 * SETS):
         even, odd = made[i]
         a = (even * scales[i][0] + biases[i][0]).to(dtype).to(tl.float32)
@@ -575,7 +576,7 @@ def _gated(
     # Rows in pairs of gate and up.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(w_ptr, scale_ptr, N, K, N // 2, KEPT, SETS, WARPS)
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, N // 2, NORM, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     WIDTH: tl.constexpr = N // 2
     dtype = out_ptr.dtype.element_ty
@@ -584,7 +585,7 @@ def _gated(
         scales += (_scales(scale_ptr, one, N, WIDTH, KEPT, SETS),)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    made = _product(x_ptr, norm_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
     for half in tl.static_range(TOKENS // 8):
         token = (first + half * 8 + tl.arange(0, 8))[:, None]
         for one in tl.static_range(SETS):
@@ -620,7 +621,7 @@ def _added(
 ):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    weights = _weights(w_ptr, scale_ptr, N, K, 1, KEPT, SETS, WARPS)
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, 1, NORM, KEPT, SETS, WARPS)
     first = tl.program_id(1) * TOKENS
     dtype = out_ptr.dtype.element_ty
     scales = ()
@@ -639,7 +640,7 @@ def _added(
                 even = tl.load(at, here & (column < N), 0.0).to(tl.float32)
                 odd = tl.load(at + 1, here & (column + 1 < N), 0.0).to(tl.float32)
                 before += ((even, odd),)
-    made = _product(x_ptr, norm_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
     for half in tl.static_range(TOKENS // 8):
         token = (first + half * 8 + tl.arange(0, 8))[:, None]
         for one in tl.static_range(SETS):
