@@ -50,7 +50,7 @@ READING = [  # keys at once, warps, early
     (span, warps, early)
     for span, warps, early in itertools.product((128, 256), (4, 8), (True, False))
 ]
-Matrix = tuple[int, int, bool]  # outputs, inputs, whether outputs come in pairs
+Matrix = tuple[int, int]  # outputs, inputs
 Reading = tuple[int, int, bool]
 
 
@@ -59,24 +59,20 @@ def matrices(name: str) -> dict[str, Matrix]:
     d, query, mlp = shape.hidden, shape.heads * shape.head_dim, {576: 1536, 2048: 8192}
     rows = query + 2 * shape.kv_heads * shape.head_dim
     return {
-        "qkv": (rows, d, True), "out": (d, query, False), "gate_up": (2 * mlp[d], d, True),
-        "down": (d, mlp[d], False), "head": (shape.vocab, d, False),
+        "qkv": (rows, d), "out": (d, query), "gate_up": (2 * mlp[d], d), "down": (d, mlp[d]),
+        "head": (shape.vocab, d),
     }  # fmt: skip
 
 
 def tiles(matrix: Matrix, kind: str) -> list[Tile]:
     """Those whose threads hold neither too little nor too much, at most a dozen."""
-    outputs, inputs, pairs = matrix
-    usual = fused_launch.tile_of(outputs, inputs, list(ROUNDING).index(kind))
-    found = []
-    for rows, warps in itertools.product((1, 2, 4, 8), (1, 2, 4, 8, 16)):
-        held = rows * -(-inputs // (256 * warps)) * 8  # by a thread
-        wasted = -(-inputs // (256 * warps)) * 256 * warps / inputs
-        if 24 <= held <= 128 and wasted < 1.4 and rows > pairs:
-            found.append(Tile(rows, warps))
-    nearest = sorted(found, key=lambda t: abs(t.outputs * 8 - t.warps * 4 - usual.outputs * 4))[:6]
-    chosen = {*nearest, Tile(usual.outputs, usual.warps)}
-    return [Tile(t.outputs, t.warps, pdl) for t in chosen for pdl in (True, False)]
+    outputs, inputs = matrix
+    chosen = {fused_launch.tile_of(outputs, inputs, list(ROUNDING).index(kind))}
+    for sets, warps in itertools.product((1, 2, 4), (1, 2, 4, 8, 16)):
+        held = -(-inputs // (32 * warps)) * 4 * sets  # registers of a thread
+        if 8 <= held <= 96 and inputs >= 32 * warps:
+            chosen.add(Tile(sets, warps))
+    return sorted(chosen, key=lambda tile: (tile.sets, tile.warps))
 
 
 @contextmanager
@@ -101,14 +97,14 @@ def cut_by(table: dict[tuple[int, int], Tile], reading: Reading | None = None) -
 def products(name: str, which: str, kind: str, copies: int, t: int = 1) -> Callable[[], Tensor]:
     """A product over several weights in turn, in its place: with its norm, residual or rotation."""
     shape = shape_of(name)
-    outputs, inputs, _ = matrices(name)[which]
+    outputs, inputs = matrices(name)[which]
     how = ROUNDING["int8" if which == "head" and kind == "int4" else kind]
     x = torch.randn(t, inputs, device=CUDA, dtype=BF16)
     weights = [
         fused.kept(how(torch.randn(outputs, inputs, device=CUDA, dtype=BF16) * inputs**-0.5))
         for _ in range(copies)
     ]
-    launch, norm = Launch(True), torch.ones(inputs, device=CUDA, dtype=BF16)
+    launch, norm = Launch(True, mma=True), torch.ones(inputs, device=CUDA, dtype=BF16)
     out = torch.zeros(t, outputs // (1 + (which == "gate_up")), device=CUDA, dtype=BF16)
     turned = torch.ones(1024, shape.head_dim, device=CUDA, dtype=BF16)
     cache = turned.new_zeros(2 * shape.kv_heads, 1024, shape.head_dim)
@@ -131,14 +127,14 @@ def products(name: str, which: str, kind: str, copies: int, t: int = 1) -> Calla
 
 
 def compile_product(name: str, which: str, kind: str, tile: Tile, t: int) -> None:
-    with cut_by({matrices(name)[which][:2]: tile}):
+    with cut_by({matrices(name)[which]: tile}):
         products(name, which, kind, 1, t)()
     torch.cuda.synchronize()
 
 
 def timed_products(name: str, which: str, kind: str) -> list[tuple[float, Tile]]:
     """Microseconds of one product of one token by tile, the best first."""
-    outputs, inputs, _ = matrix = matrices(name)[which]
+    outputs, inputs = matrix = matrices(name)[which]
     copies = max(2, min(400, -(-LEAST // (2 * outputs * inputs))))
     run, found = products(name, which, kind, copies), []
     for tile in tiles(matrix, kind):
@@ -156,7 +152,7 @@ def attention(name: str, held: int) -> Callable[[], Tensor]:
     q = torch.randn(1, shape.heads, shape.head_dim, device=CUDA, dtype=BF16)
     out, start = torch.empty_like(q), torch.full((1,), held, device=CUDA)
     room = Scratch.room(WIDEST, shape.heads, shape.kv_heads, shape.head_dim, 2048, q)
-    launch = Launch(True)
+    launch = Launch(True, mma=True)
 
     def run() -> Tensor:
         for cache in caches:
@@ -199,18 +195,16 @@ def timed_passes(
 def whole(name: str, kind: str, found: dict[str, Any]) -> dict[str, Any]:
     """Seconds of passes by each way to cut them."""
     best = {
-        matrices(name)[which][:2]: found[f"{name} {kind} {which}"][0][1]
+        matrices(name)[which]: found[f"{name} {kind} {which}"][0][1]
         for which in matrices(name)
         if isinstance(found.get(f"{name} {kind} {which}"), list)
     }
     reads = found.get(f"{name} attention")
     read = reads[0][2] if isinstance(reads, list) else None
-    plain = {size: Tile(t.outputs, t.warps, False) for size, t in best.items()}
+    plain = {size: Tile(t.sets, t.warps, False) for size, t in best.items()}
     backend = LlamaBackend(shape_of(name), weights_of(shape_of(name), kind))
-    early = {size: Tile(t.outputs, t.warps, True) for size, t in best.items()}
     ways: dict[str, tuple[dict[tuple[int, int], Tile], Reading | None]] = {
-        "as it is": ({}, None), "best of each": (best, read), "best, all early": (early, read),
-        "best, none early": (plain, (*read[:2], False) if read else None),
+        "as it is": ({}, None), "best of each": (best, read),         "best, none early": (plain, (*read[:2], False) if read else None),
     }  # fmt: skip
     made: dict[str, Any] = {}
     for way, (table, reading) in ways.items():

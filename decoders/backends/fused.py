@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .int4 import GROUP, Int4Weight
@@ -68,8 +69,10 @@ def launcher(device: torch.device) -> Launch:
     """How kernels are launched on this device: from Hopper on, each while the last one ends."""
     from .fused_launch import Launch
 
-    hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    return Launch(pdl=hopper)
+    if device.type != "cuda":
+        return Launch()
+    capability = (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
+    return Launch(pdl=capability >= (9, 0), mma=capability >= (8, 0))
 
 
 def kept(weight: Matrix) -> Kept:
@@ -79,18 +82,19 @@ def kept(weight: Matrix) -> Kept:
     if isinstance(weight, Int4Weight):
         q = weight.steps()  # [N, K] from 0 to 15
         outputs, inputs = q.shape
-        low, high = q.to(torch.uint8).view(outputs, -1, 2).unbind(2)
-        values = (
-            (high << 4 | low).contiguous().view(torch.int32)
-        )  # eight to a number, the first lowest
-        scale, zero = (part.T.contiguous() for part in weight.grid.unbind(-1))
-        return Kept(INT4, outputs, inputs, values, scale, zero)
+        more = -inputs % (4 * GROUP)
+        q = F.pad(q.to(torch.uint8), (0, more)).view(outputs, -1, 4, 4, 8).transpose(2, 3)
+        low, high = q.reshape(outputs, -1, 2).unbind(2)
+        values = (high << 4 | low).contiguous().view(torch.int32)  # the first of eight lowest
+        grid = F.pad(weight.grid.transpose(0, 1), (0, 0, 0, more // GROUP))
+        scale = grid.contiguous().view(torch.int32).squeeze(-1)
+        return Kept(INT4, outputs, inputs, values, scale)
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
-        return Kept(INT8, outputs, inputs, weight.values, weight.scale, weight.scale)
+        return Kept(INT8, outputs, inputs, weight.values, weight.scale)
     weight = dense(weight).detach().contiguous()
     outputs, inputs = weight.shape
-    return Kept(DENSE, outputs, inputs, weight, weight, weight)
+    return Kept(DENSE, outputs, inputs, weight, weight)
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,19 @@ front of it (the norm) and what follows (biases, rotation and storing, the gate,
 programmatic dependent launch (PDL) a kernel starts while those in front of it still run, asks for
 all of its weights, which no kernel writes, and only then waits: memory is never idle in between.
 
-A product is a few whole rows of weights for each program, held in registers while the tokens go by
-one after the other. A tensor core would do several tokens in the time of one, but takes its
-operands by way of shared memory and a long chain of sums, which costs one token more than it saves.
+A product is eight whole rows of weights for each program, or a few times eight, held in registers
+while the tokens go by, eight or sixteen at once: the tensor cores take as long for one. Which
+inputs of a row lie in which thread is free to choose, as long as tokens and weights agree: each
+thread holds eight neighbours of each row, one load, and multiplies them in two steps, so that
+nothing passes through shared memory but the sums of the warps, which share each row.
 
-No token's numbers depend on how many are read with it: each is summed by itself, over its inputs
-in an order that the matrix alone decides, and over keys in spans that lie where they lie in the
-cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone would
+No token's numbers depend on how many are read with it: a tensor core sums each by itself, over its
+inputs in an order that the matrix alone decides, and over keys in spans that lie where they lie in
+the cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone would
 give it.
 
-Rounded to the states' dtype where `llama_model.layer` does, but for the norms: a norm's division is
-done once on the finished product (Wx)/r, not on x, and x * weight is not rounded.
+Rounded to bfloat16 where `llama_model.layer` does, but for the norms: a norm's division is done
+once on the finished product (Wx)/r, not on x.
 
 `t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled anew for them.
 """
@@ -30,141 +32,321 @@ import triton
 import triton.language as tl
 
 
+# Two steps of a tensor core, over eight inputs of each thread: c [16, 8] += x [16, 16] w [16, 8].
+# Thread 4 g + q of a warp has the inputs of tokens g and g + 8 and of row g, and the sums of these
+# tokens over rows 2 q and 2 q + 1. Registers: c (4), then the eight inputs of token g (4), of token
+# g + 8 (4) and of the row (4), two bfloat16 numbers in each.
+_TWO_STEPS: tl.constexpr = tl.constexpr("""
+{
+mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3},
+    {$8, $12, $9, $13}, {$16, $17}, {$4, $5, $6, $7};
+mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {$0, $1, $2, $3},
+    {$10, $14, $11, $15}, {$18, $19}, {$0, $1, $2, $3};
+}
+""")
+_TWO_STEPS_OF: tl.constexpr = tl.constexpr("=&f,=&f,=&f,=&f,f,f,f,f" + ",r" * 12)
+
+
+@triton.jit
+def _multiplied(c, x, y, w, WARPS: tl.constexpr, MMA: tl.constexpr, FAR: tl.constexpr):
+    """c with the products of tokens x (0 to 7) and y (8 to 15) by rows w added, each a tuple of four
+    registers of each thread, [THREADS]. FAR: whether there are tokens y."""
+    if MMA:
+        made = tl.inline_asm_elementwise(
+            _TWO_STEPS, _TWO_STEPS_OF,
+            [c[0], c[1], c[2], c[3], x[0], x[1], x[2], x[3], y[0], y[1], y[2], y[3],
+             w[0], w[1], w[2], w[3]],
+            dtype=(tl.float32, tl.float32, tl.float32, tl.float32), is_pure=True, pack=1,
+        )  # fmt: skip
+    else:  # the same by ordinary sums, for where there is no such instruction
+        c0, c1 = _summed(c[0], c[1], x, w, WARPS)
+        c2, c3 = c[2], c[3]
+        if FAR:
+            c2, c3 = _summed(c2, c3, y, w, WARPS)
+        made = c0, c1, c2, c3
+    return made
+
+
+@triton.jit
+def _summed(even, odd, x, w, WARPS: tl.constexpr):
+    """The products of eight tokens by eight rows, by rows 2 q and 2 q + 1."""
+    total = tl.full((WARPS, 8, 8), 0.0, tl.float32)
+    for i in tl.static_range(4):
+        for half in tl.static_range(2):
+            token = tl.reshape(_number(x[i], half), (WARPS, 8, 1, 4))
+            row = tl.reshape(_number(w[i], half), (WARPS, 1, 8, 4))
+            total += tl.sum(token * row, 3)
+    a, b = tl.split(tl.reshape(total, (WARPS, 8, 4, 2)))
+    return even + tl.reshape(a, (32 * WARPS,)), odd + tl.reshape(b, (32 * WARPS,))
+
+
+@triton.jit
+def _number(pair, half: tl.constexpr):
+    """The lower or the upper of two bfloat16 numbers, as float32."""
+    bits = (pair & -65536) if half else (pair << 16)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _four(ptr, at, known, THREADS: tl.constexpr):
+    """Four registers that follow one another in memory, at multiples of four."""
+    at = tl.multiple_of(at, 4)
+    held = tl.load(ptr + at[:, None] + tl.arange(0, 4)[None, :], known[:, None], 0)
+    even, odd = tl.split(tl.reshape(held, (THREADS, 2, 2)))
+    first, third = tl.split(even)
+    second, fourth = tl.split(odd)
+    return first, second, third, fourth
+
+
+@triton.jit
+def _row(column, N: tl.constexpr, APART: tl.constexpr):
+    """The row that a column of the product is made with: neighbours, 2 i and 2 i + 1, are rows that
+    lie APART from each other; the last one beyond the end."""
+    of = column // 2
+    return tl.minimum(of // APART * (2 * APART) + of % APART + column % 2 * APART, N - 1)
+
+
+@triton.jit
+def _eight(block, warp, quad, KEPT: tl.constexpr, WARPS: tl.constexpr):
+    """Which eight inputs, of K / 8, a thread has in a block of 32. A thread reads 16 bytes of
+    weights at once: one block's of bfloat16, two blocks' of int8, four blocks' of int4."""
+    if KEPT == 0:
+        eight = (block * WARPS + warp) * 4 + quad
+    elif KEPT == 1:
+        eight = ((block // 2 * WARPS + warp) * 4 + quad) * 2 + block % 2
+    else:  # the four threads of a row share its group of 32
+        eight = ((block // 4 * WARPS + warp) * 4 + block % 4) * 4 + quad
+    return eight
+
+
 @triton.jit
 def _weights(
     norm_ptr,
     w_ptr,
     scale_ptr,
-    zero_ptr,
-    rows,
+    N: tl.constexpr,
     K: tl.constexpr,
+    APART: tl.constexpr,
     NORM: tl.constexpr,
     KEPT: tl.constexpr,
+    SETS: tl.constexpr,
     WARPS: tl.constexpr,
 ):
-    """The given rows of w [N, K], in blocks of eight inputs for each thread, [THREADS, N, 8]; steps
-    and zeros of int4 ones; and the norm's weight. Threads come first of a tile's dimensions, so
-    that Triton shares out all tiles among them alike, and nothing moves between threads."""
+    """What this thread holds of this program's rows, as they are kept, and of the norm's weight."""
     THREADS: tl.constexpr = 32 * WARPS
-    far = rows.to(tl.int64)
-    ws, steps, zeros, norms = (), (), (), ()
-    for block in tl.static_range((K + 8 * THREADS - 1) // (8 * THREADS)):
-        eight = block * THREADS + tl.arange(0, THREADS)
+    AT_ONCE: tl.constexpr = 1 << KEPT  # blocks that one load brings
+    BLOCKS: tl.constexpr = (K + 32 * AT_ONCE * WARPS - 1) // (32 * AT_ONCE * WARPS) * AT_ONCE
+    FOURS: tl.constexpr = (K + 127) // 128  # fours of groups of int4, the last filled up
+    thread = tl.arange(0, THREADS)
+    warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
+    ws, steps, norms = (), (), ()
+    for block in tl.static_range(BLOCKS):
+        eight = _eight(block, warp, quad, KEPT, WARPS)
         known = eight * 8 < K
-        k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-        if KEPT == 2:
-            packed = far[None, :] * (K // 8) + eight[:, None]
-            packed = tl.max_contiguous(packed, [1, 1])  # one for each thread
-            ws += (tl.load(w_ptr + packed, known[:, None], 0),)
-            grid = far[None, :] * (K // 32) + (eight // 4)[:, None]
-            steps += (tl.load(scale_ptr + grid, known[:, None], 0.0),)
-            zeros += (tl.load(zero_ptr + grid, known[:, None], 0.0),)
-        else:
-            at = w_ptr + far[None, :, None] * K + k[:, None, :]
-            ws += (tl.load(at, known[:, None, None], 0),)
         if NORM:
-            norms += (tl.load(norm_ptr + k[:, None, :], known[:, None, None], 0.0),)
-    return ws, steps, zeros, norms
+            norms += (_four(norm_ptr, eight * 4, known, THREADS),)
+        for one in tl.static_range(SETS):
+            column = (tl.program_id(0) * SETS + one) * 8
+            far = _row(column + lane, N, APART).to(tl.int64)
+            if KEPT == 0:
+                ws += (_four(w_ptr, far * (K // 2) + eight * 4, known, THREADS),)
+            elif block % AT_ONCE == 0:
+                if KEPT == 1:
+                    ws += (_four(w_ptr, far * (K // 4) + eight * 2, known, THREADS),)
+                else:
+                    four = block // 4 * WARPS + warp
+                    inside = four < FOURS
+                    at = ((far * FOURS + four) * 4 + quad) * 4
+                    ws += (_four(w_ptr, at, inside, THREADS),)
+                    even = _row(column + 2 * quad, N, APART).to(tl.int64)
+                    odd = _row(column + 2 * quad + 1, N, APART).to(tl.int64)
+                    step = (
+                        _four(scale_ptr, (even * FOURS + four) * 4, inside, THREADS),
+                        _four(scale_ptr, (odd * FOURS + four) * 4, inside, THREADS),
+                    )
+                    steps += (step,)
+    return ws, steps, norms
+
+
+@triton.jit
+def _widened(w, part: tl.constexpr, KEPT: tl.constexpr):
+    """Eight inputs of a row in four registers, of the given part of what was loaded at once: int8
+    ones exactly, int4 ones from 128 upwards."""
+    if KEPT == 1:
+        a, b = w[2 * part], w[2 * part + 1]
+        wide = (
+            _pair_of_bytes(a, 0), _pair_of_bytes(a, 16), _pair_of_bytes(b, 0),
+            _pair_of_bytes(b, 16),
+        )  # fmt: skip
+    elif KEPT == 2:
+        wide = (
+            _pair_of_nibbles(w[part], 0), _pair_of_nibbles(w[part], 8),
+            _pair_of_nibbles(w[part], 16), _pair_of_nibbles(w[part], 24),
+        )  # fmt: skip
+    else:
+        wide = w
+    return wide
+
+
+@triton.jit
+def _pair_of_bytes(four, shift: tl.constexpr):
+    """Two signed bytes as bfloat16 numbers: each lifted by 128 into the lowest bits of 2^23."""
+    lifted = four ^ -2139062144  # 0x80 in each byte
+    low = (((lifted >> shift) & 255) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
+    high = (((lifted >> (shift + 8)) & 255) | 0x4B000000).to(tl.float32, bitcast=True) - 8388736.0
+    low = (low.to(tl.int32, bitcast=True) >> 16) & 0xFFFF
+    return low | (high.to(tl.int32, bitcast=True) & -65536)
+
+
+@triton.jit
+def _pair_of_nibbles(eight, shift: tl.constexpr):
+    """Two of eight numbers from 0 to 15, as bfloat16 numbers from 128 to 143."""
+    return ((eight >> shift) & 15) | (((eight >> (shift + 4)) & 15) << 16) | 0x43004300
+
+
+@triton.jit
+def _added_up(a, b, WARPS: tl.constexpr):
+    """[THREADS] each -> [8 tokens, 4 pairs of rows] each, over all warps."""
+    both = tl.sum(tl.reshape(tl.join(a, b), (WARPS, 8, 4, 2)), 0)
+    return tl.split(both)
 
 
 @triton.jit
 def _product(
     x_ptr,
     weights,
-    scales,
-    token,
+    first,
     t,
     eps,
     K: tl.constexpr,
     NORM: tl.constexpr,
     KEPT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
+    TOKENS: tl.constexpr,
+    SETS: tl.constexpr,
     WARPS: tl.constexpr,
+    MMA: tl.constexpr,
 ):
-    """One row of x [t, K], normed or not, by the rows that `_weights` gave; float32 [BLOCK_N]."""
+    """Rows first..first + TOKENS - 1 of x [t, K], normed or not, by the rows that `_weights` gave:
+    for each eight tokens and each set of eight rows, the products by even and by odd rows, float32
+    [8, 4] each."""
     THREADS: tl.constexpr = 32 * WARPS
-    ws, steps, zeros, norms = weights
-    made = tl.full((THREADS, BLOCK_N), 0.0, tl.float32)
-    squares = tl.full((THREADS, 1), 0.0, tl.float32)
-    for block in tl.static_range((K + 8 * THREADS - 1) // (8 * THREADS)):
-        eight = block * THREADS + tl.arange(0, THREADS)
-        k = eight[:, None] * 8 + tl.arange(0, 8)[None, :]
-        known = (eight * 8 < K) & (token < t)
-        x = tl.load(x_ptr + token * K + k[:, None, :], known[:, None, None], 0.0).to(tl.float32)
-        if NORM:
-            squares += tl.sum(x * x, 2)
-            x = x * norms[block].to(tl.float32)
-        if KEPT == 2:
-            shifts = tl.arange(0, 8) * 4
-            q = ((ws[block][:, :, None] >> shifts[None, None, :]) & 15) - 8
-            made += tl.sum(q.to(tl.float32) * x, 2) * steps[block].to(tl.float32)
-            made += tl.sum(x, 2) * zeros[block].to(tl.float32)
-        else:
-            made += tl.sum(ws[block].to(tl.float32) * x, 2)
-    sums = tl.sum(made, 0)
-    if NORM:
-        sums = sums * tl.rsqrt(tl.sum(squares, 0) / K + eps)
-    if KEPT == 1:
-        sums = sums * scales
-    return sums
-
-
-@triton.jit
-def _scales(scale_ptr, rows, KEPT: tl.constexpr):
-    """Of int8 rows."""
-    scales = rows.to(tl.float32)
-    if KEPT == 1:
-        scales = tl.load(scale_ptr + rows).to(tl.float32)
-    return scales
-
-
-@triton.jit
-def _queries_keys_values_of(
-    first, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr, t, behind,
-    capacity, eps,
-    K: tl.constexpr, HEADS: tl.constexpr, KV_HEADS: tl.constexpr, D: tl.constexpr,
-    KEPT: tl.constexpr, BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
-    PAIRS: tl.constexpr = BLOCK_N // 2
-    HALF: tl.constexpr = D // 2
-    dtype = q_ptr.dtype.element_ty
-    pair = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    head, j = pair // HALF, pair % HALF
-    turns = ()
-    for i in tl.static_range(TOKENS):
-        turned = (first + i < t) & (head < HEADS + KV_HEADS)  # values are not
-        angle = (start + behind + first + i) * D + j
-        low = tl.load(cos_ptr + angle, turned, 1.0).to(tl.float32)
-        high = tl.load(cos_ptr + angle + HALF, turned, 1.0).to(tl.float32)
-        minus = tl.load(sin_ptr + angle, turned, 0.0).to(tl.float32)  # with its sign
-        plus = tl.load(sin_ptr + angle + HALF, turned, 0.0).to(tl.float32)
-        turns += ((low, high, minus, plus),)
-    if PDL:
-        tl.extra.cuda.gdc_wait()
+    AT_ONCE: tl.constexpr = 1 << KEPT
+    BLOCKS: tl.constexpr = (K + 32 * AT_ONCE * WARPS - 1) // (32 * AT_ONCE * WARPS) * AT_ONCE
+    AHEAD: tl.constexpr = 64 // TOKENS  # blocks of x that are asked for at once
+    thread = tl.arange(0, THREADS)
+    warp, lane, quad = thread // 32, thread % 32 // 4, thread % 4
+    ws, steps, norms = weights
+    zero = tl.full((THREADS,), 0, tl.int32)
+    zeros = zero, zero, zero, zero
+    ones = tl.full((THREADS,), 0x3F803F80, tl.int32)
+    ones = ones, ones, ones, ones
+    nought = tl.full((THREADS,), 0.0, tl.float32)
+    none = nought, nought, nought, nought
     sums = ()
-    for i in tl.static_range(TOKENS):
-        sums += (
-            _product(
-                h_ptr, weights, scales, first + i, t, eps, K, True, KEPT, BLOCK_N, WARPS
-            ),
+    for i in tl.static_range(SETS):
+        sums += (none,)
+    near, far = none, none  # squares
+    for block in tl.static_range(BLOCKS):
+        if block % AHEAD == 0:
+            xs, ys = (), ()
+            for near_by in tl.static_range(block, min(block + AHEAD, BLOCKS)):
+                eight = _eight(near_by, warp, quad, KEPT, WARPS)
+                known = eight * 8 < K
+                at = (first + lane) * (K // 2) + eight * 4
+                xs += (_four(x_ptr, at, known & (first + lane < t), THREADS),)
+                if TOKENS == 16:
+                    at += 8 * (K // 2)
+                    ys += (_four(x_ptr, at, known & (first + lane + 8 < t), THREADS),)
+                else:
+                    ys += (zeros,)
+        x, y = xs[block % AHEAD], ys[block % AHEAD]
+        if NORM:
+            near = _multiplied(near, x, zeros, x, WARPS, MMA, False)
+            if TOKENS == 16:
+                far = _multiplied(far, y, zeros, y, WARPS, MMA, False)
+            x = _weighed(x, norms[block], MMA)
+            if TOKENS == 16:
+                y = _weighed(y, norms[block], MMA)
+        added = ()
+        if KEPT == 2:
+            total = _multiplied(none, x, y, ones, WARPS, MMA, TOKENS == 16)
+        for one in tl.static_range(SETS):
+            w = _widened(ws[block // AT_ONCE * SETS + one], block % AT_ONCE, KEPT)
+            if KEPT == 2:
+                c, made = sums[one], _multiplied(none, x, y, w, WARPS, MMA, TOKENS == 16)
+                even = steps[block // 4 * SETS + one][0][block % 4]
+                odd = steps[block // 4 * SETS + one][1][block % 4]
+                step, lift = _number(even, 0), _number(even, 1) - 136.0 * _number(even, 0)
+                a = c[0] + made[0] * step + total[0] * lift
+                d = c[2] + made[2] * step + total[2] * lift
+                step, lift = _number(odd, 0), _number(odd, 1) - 136.0 * _number(odd, 0)
+                b = c[1] + made[1] * step + total[1] * lift
+                e = c[3] + made[3] * step + total[3] * lift
+                added += ((a, b, d, e),)
+            else:
+                added += (_multiplied(sums[one], x, y, w, WARPS, MMA, TOKENS == 16),)
+        sums = added
+    made = ()
+    for half in tl.static_range(TOKENS // 8):
+        if NORM:
+            # Tokens by tokens: a token's own squares are where its column is.
+            of = far if half else near
+            even, odd = _added_up(of[0], of[1], WARPS)
+            token, pair = tl.arange(0, 8)[:, None], tl.arange(0, 4)[None, :]
+            own = tl.where(token == 2 * pair, even, 0.0) + tl.where(token == 2 * pair + 1, odd, 0.0)
+            root = tl.rsqrt(tl.sum(own, 1) / K + eps)[:, None]
+        for one in tl.static_range(SETS):
+            c = sums[one]
+            if half:
+                even, odd = _added_up(c[2], c[3], WARPS)
+            else:
+                even, odd = _added_up(c[0], c[1], WARPS)
+            if NORM:
+                even, odd = even * root, odd * root
+            made += ((even, odd),)
+    return made
+
+
+@triton.jit
+def _times(x, y, MMA: tl.constexpr):
+    """The products of two pairs of bfloat16 numbers, rounded."""
+    if MMA:
+        made = tl.inline_asm_elementwise(
+            "{ .reg .b32 nought; mov.b32 nought, 0x80008000; fma.rn.bf16x2 $0, $1, $2, nought; }",
+            "=r,r,r", [x, y], dtype=tl.int32, is_pure=True, pack=1,
         )  # fmt: skip
-    for i in tl.static_range(TOKENS):
-        made = (sums[i] + bias).to(dtype).to(tl.float32)
-        a, b = tl.split(tl.reshape(made, (PAIRS, 2)))
-        low, high, minus, plus = turns[i]
-        one = ((a * low).to(dtype).to(tl.float32) + b * minus).to(dtype)
-        other = ((b * high).to(dtype).to(tl.float32) + a * plus).to(dtype)
-        here = first + i < t
-        q = q_ptr + ((first + i) * HEADS + head) * D + j
-        asks = here & (head < HEADS)
-        tl.store(q, one, asks)
-        tl.store(q + HALF, other, asks)
-        position = start + behind + first + i
-        slot = cache_ptr + ((head - HEADS).to(tl.int64) * capacity + position) * D + j
-        kept = here & (head >= HEADS)
-        tl.store(slot, one, kept)
-        tl.store(slot + HALF, other, kept)
+    else:
+        low = (_number(x, 0) * _number(y, 0)).to(tl.bfloat16).to(tl.int16, bitcast=True)
+        high = (_number(x, 1) * _number(y, 1)).to(tl.bfloat16).to(tl.int16, bitcast=True)
+        made = (low.to(tl.int32) & 65535) | (high.to(tl.int32) << 16)
+    return made
+
+
+@triton.jit
+def _weighed(x, norm, MMA: tl.constexpr):
+    """x times the norm's weight, rounded."""
+    return (
+        _times(x[0], norm[0], MMA), _times(x[1], norm[1], MMA), _times(x[2], norm[2], MMA),
+        _times(x[3], norm[3], MMA),
+    )  # fmt: skip
+
+
+@triton.jit
+def _scales(
+    scale_ptr,
+    one: tl.constexpr,
+    N: tl.constexpr,
+    APART: tl.constexpr,
+    KEPT: tl.constexpr,
+    SETS: tl.constexpr,
+):
+    """Of int8 rows of a set, even ones and odd ones, [4] each; else one."""
+    column = (tl.program_id(0) * SETS + one) * 8 + 2 * tl.arange(0, 4)
+    even, odd = tl.full((4,), 1.0, tl.float32), tl.full((4,), 1.0, tl.float32)
+    if KEPT == 1:
+        even = tl.load(scale_ptr + _row(column, N, APART)).to(tl.float32)
+        odd = tl.load(scale_ptr + _row(column + 1, N, APART)).to(tl.float32)
+    return even[None, :], odd[None, :]
 
 
 @triton.jit(do_not_specialize=["t", "behind", "capacity"])
@@ -173,7 +355,6 @@ def _queries_keys_values(
     norm_ptr,
     w_ptr,
     scale_ptr,
-    zero_ptr,
     bias_ptr,
     cos_ptr,
     sin_ptr,
@@ -184,44 +365,70 @@ def _queries_keys_values(
     behind,
     capacity,
     eps,
+    N: tl.constexpr,
     K: tl.constexpr,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     D: tl.constexpr,
     BIASED: tl.constexpr,
     KEPT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
+    SETS: tl.constexpr,
     WARPS: tl.constexpr,
+    MMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    # Rows in pairs that are turned by one angle, so that one program holds both of each.
-    HALF: tl.constexpr = D // 2
+    # Rows in pairs that are turned by one angle, so that one thread holds both of each.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     start = tl.load(start_ptr).to(tl.int32)
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    of = column // 2
-    rows = of // HALF * D + of % HALF + column % 2 * HALF
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, True, KEPT, WARPS)
-    scales = _scales(scale_ptr, rows, KEPT)
-    bias = tl.full((BLOCK_N,), 0.0, tl.float32)
-    if BIASED:
-        bias = tl.load(bias_ptr + rows).to(tl.float32)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _queries_keys_values_of(
-                first, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr,
-                t, behind, capacity, eps,
-                K, HEADS, KV_HEADS, D, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-            )  # fmt: skip
-    else:
-        _queries_keys_values_of(
-            0, h_ptr, weights, scales, bias, cos_ptr, sin_ptr, start, q_ptr, cache_ptr,
-            t, behind, capacity, eps,
-            K, HEADS, KV_HEADS, D, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-        )  # fmt: skip
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, D // 2, True, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
+    HALF: tl.constexpr = D // 2
+    dtype = q_ptr.dtype.element_ty
+    # What does not come from the kernel in front is asked for before it is waited for.
+    places, turns, biases, scales = (), (), (), ()
+    for half in tl.static_range(TOKENS // 8):
+        token = (first + half * 8 + tl.arange(0, 8))[:, None]
+        for one in tl.static_range(SETS):
+            pair = ((tl.program_id(0) * SETS + one) * 4 + tl.arange(0, 4))[None, :]
+            head, j = pair // HALF, pair % HALF
+            turned = (token < t) & (head < HEADS + KV_HEADS)  # values are not
+            angle = (start + behind + token) * D + j
+            low = tl.load(cos_ptr + angle, turned, 1.0).to(tl.float32)
+            high = tl.load(cos_ptr + angle + HALF, turned, 1.0).to(tl.float32)
+            minus = tl.load(sin_ptr + angle, turned, 0.0).to(tl.float32)  # with its sign
+            plus = tl.load(sin_ptr + angle + HALF, turned, 0.0).to(tl.float32)
+            places += ((token, head, j),)
+            turns += ((low, high, minus, plus),)
+            scales += (_scales(scale_ptr, one, N, HALF, KEPT, SETS),)
+            row = tl.minimum(head * D + j, N - 1 - HALF)
+            if BIASED:
+                even = tl.load(bias_ptr + row).to(tl.float32)
+                odd = tl.load(bias_ptr + row + HALF).to(tl.float32)
+                biases += ((even, odd),)
+            else:
+                biases += ((0.0, 0.0),)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    made = _product(h_ptr, weights, first, t, eps, K, True, KEPT, TOKENS, SETS, WARPS, MMA)
+    for i in tl.static_range(TOKENS // 8 * SETS):
+        even, odd = made[i]
+        a = (even * scales[i][0] + biases[i][0]).to(dtype).to(tl.float32)
+        b = (odd * scales[i][1] + biases[i][1]).to(dtype).to(tl.float32)
+        low, high, minus, plus = turns[i]
+        one = ((a * low).to(dtype).to(tl.float32) + b * minus).to(dtype)
+        other = ((b * high).to(dtype).to(tl.float32) + a * plus).to(dtype)
+        token, head, j = places[i]
+        q = q_ptr + (token * HEADS + head) * D + j
+        asks = (token < t) & (head < HEADS)
+        tl.store(q, one, asks)
+        tl.store(q + HALF, other, asks)
+        position = start + behind + token
+        slot = cache_ptr + ((head - HEADS).to(tl.int64) * capacity + position) * D + j
+        kept = (token < t) & (head >= HEADS) & (head < HEADS + 2 * KV_HEADS)
+        tl.store(slot, one, kept)
+        tl.store(slot + HALF, other, kept)
 
 
 @triton.jit
@@ -347,101 +554,48 @@ def _attend(
                 tl.store(out_ptr + state, made.to(out_ptr.dtype.element_ty), here[:, None])
 
 
-@triton.jit
-def _gated_of(
-    first, x_ptr, weights, scales, out_ptr, t, eps,
-    K: tl.constexpr, WIDTH: tl.constexpr, NORM: tl.constexpr, KEPT: tl.constexpr,
-    BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr, PDL: tl.constexpr,
-):  # fmt: skip
-    PAIRS: tl.constexpr = BLOCK_N // 2
-    dtype = out_ptr.dtype.element_ty
-    if PDL:
-        tl.extra.cuda.gdc_wait()
-    sums = ()
-    for i in tl.static_range(TOKENS):
-        sums += (
-            _product(
-                x_ptr, weights, scales, first + i, t, eps, K, NORM, KEPT, BLOCK_N, WARPS
-            ),
-        )  # fmt: skip
-    into = tl.program_id(0) * PAIRS + tl.arange(0, PAIRS)
-    for i in tl.static_range(TOKENS):
-        made = sums[i].to(dtype).to(tl.float32)
-        gate, up = tl.split(tl.reshape(made, (PAIRS, 2)))
-        opened = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
-        at = out_ptr + (first + i) * WIDTH + into
-        tl.store(at, (opened * up).to(dtype), (into < WIDTH) & (first + i < t))
-
-
 @triton.jit(do_not_specialize=["t"])
 def _gated(
     x_ptr,
     norm_ptr,
     w_ptr,
     scale_ptr,
-    zero_ptr,
     out_ptr,
     t,
     eps,
+    N: tl.constexpr,
     K: tl.constexpr,
-    WIDTH: tl.constexpr,
     NORM: tl.constexpr,
     KEPT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
+    SETS: tl.constexpr,
     WARPS: tl.constexpr,
+    MMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
     # Rows in pairs of gate and up.
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    rows = column // 2 + column % 2 * WIDTH
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, NORM, KEPT, WARPS)
-    scales = _scales(scale_ptr, rows, KEPT)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _gated_of(
-                first, x_ptr, weights, scales, out_ptr, t, eps,
-                K, WIDTH, NORM, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-            )  # fmt: skip
-    else:
-        _gated_of(
-            0, x_ptr, weights, scales, out_ptr, t, eps,
-            K, WIDTH, NORM, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-        )  # fmt: skip
-
-
-@triton.jit
-def _added_of(
-    first, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
-    N: tl.constexpr, K: tl.constexpr, NORM: tl.constexpr, RESIDUAL: tl.constexpr,
-    KEPT: tl.constexpr, BLOCK_N: tl.constexpr, TOKENS: tl.constexpr, WARPS: tl.constexpr,
-    PDL: tl.constexpr,
-):  # fmt: skip
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, N // 2, NORM, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
+    WIDTH: tl.constexpr = N // 2
     dtype = out_ptr.dtype.element_ty
-    column = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    scales = ()
+    for one in tl.static_range(SETS):
+        scales += (_scales(scale_ptr, one, N, WIDTH, KEPT, SETS),)
     if PDL:
         tl.extra.cuda.gdc_wait()
-    before = ()
-    if RESIDUAL:
-        for i in tl.static_range(TOKENS):
-            mask = (column < N) & (first + i < t)
-            before += (tl.load(residual_ptr + (first + i) * N + column, mask, 0.0),)
-    sums = ()
-    for i in tl.static_range(TOKENS):
-        sums += (
-            _product(
-                x_ptr, weights, scales, first + i, t, eps, K, NORM, KEPT, BLOCK_N, WARPS
-            ),
-        )  # fmt: skip
-    for i in tl.static_range(TOKENS):
-        made = sums[i].to(dtype)
-        if RESIDUAL:
-            made = (before[i].to(tl.float32) + made.to(tl.float32)).to(dtype)
-        mask = (column < N) & (first + i < t)
-        tl.store(out_ptr + (first + i) * N + column, made, mask)
+    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    for half in tl.static_range(TOKENS // 8):
+        token = (first + half * 8 + tl.arange(0, 8))[:, None]
+        for one in tl.static_range(SETS):
+            even, odd = made[half * SETS + one]
+            gate = (even * scales[one][0]).to(dtype).to(tl.float32)
+            up = (odd * scales[one][1]).to(dtype).to(tl.float32)
+            opened = (gate / (1.0 + tl.exp(-gate))).to(dtype).to(tl.float32)
+            into = ((tl.program_id(0) * SETS + one) * 4 + tl.arange(0, 4))[None, :]
+            at = out_ptr + token * WIDTH + into
+            tl.store(at, (opened * up).to(dtype), (into < WIDTH) & (token < t))
 
 
 @triton.jit(do_not_specialize=["t"])
@@ -450,7 +604,6 @@ def _added(
     norm_ptr,
     w_ptr,
     scale_ptr,
-    zero_ptr,
     residual_ptr,
     out_ptr,
     t,
@@ -460,28 +613,47 @@ def _added(
     NORM: tl.constexpr,
     RESIDUAL: tl.constexpr,
     KEPT: tl.constexpr,
-    BLOCK_N: tl.constexpr,
     TOKENS: tl.constexpr,
-    MORE: tl.constexpr,
+    SETS: tl.constexpr,
     WARPS: tl.constexpr,
+    MMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-    rows = tl.minimum(tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N), N - 1)
-    weights = _weights(norm_ptr, w_ptr, scale_ptr, zero_ptr, rows, K, NORM, KEPT, WARPS)
-    scales = _scales(scale_ptr, rows, KEPT)
-    if MORE:
-        for first in tl.range(0, t, TOKENS, num_stages=1):
-            _added_of(
-                first, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
-                N, K, NORM, RESIDUAL, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-            )  # fmt: skip
-    else:
-        _added_of(
-            0, x_ptr, weights, scales, residual_ptr, out_ptr, t, eps,
-            N, K, NORM, RESIDUAL, KEPT, BLOCK_N, TOKENS, WARPS, PDL,
-        )  # fmt: skip
+    weights = _weights(norm_ptr, w_ptr, scale_ptr, N, K, 1, NORM, KEPT, SETS, WARPS)
+    first = tl.program_id(1) * TOKENS
+    dtype = out_ptr.dtype.element_ty
+    scales = ()
+    for one in tl.static_range(SETS):
+        scales += (_scales(scale_ptr, one, N, 1, KEPT, SETS),)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    before = ()
+    for half in tl.static_range(TOKENS // 8):
+        token = (first + half * 8 + tl.arange(0, 8))[:, None]
+        for one in tl.static_range(SETS):
+            column = ((tl.program_id(0) * SETS + one) * 8 + 2 * tl.arange(0, 4))[None, :]
+            at = residual_ptr + token * N + column
+            here = token < t
+            if RESIDUAL:
+                even = tl.load(at, here & (column < N), 0.0).to(tl.float32)
+                odd = tl.load(at + 1, here & (column + 1 < N), 0.0).to(tl.float32)
+                before += ((even, odd),)
+    made = _product(x_ptr, weights, first, t, eps, K, NORM, KEPT, TOKENS, SETS, WARPS, MMA)
+    for half in tl.static_range(TOKENS // 8):
+        token = (first + half * 8 + tl.arange(0, 8))[:, None]
+        for one in tl.static_range(SETS):
+            column = ((tl.program_id(0) * SETS + one) * 8 + 2 * tl.arange(0, 4))[None, :]
+            even, odd = made[half * SETS + one]
+            a = (even * scales[one][0]).to(dtype)
+            b = (odd * scales[one][1]).to(dtype)
+            if RESIDUAL:
+                a = (before[half * SETS + one][0] + a.to(tl.float32)).to(dtype)
+                b = (before[half * SETS + one][1] + b.to(tl.float32)).to(dtype)
+            at, here = out_ptr + token * N + column, token < t
+            tl.store(at, a, here & (column < N))
+            tl.store(at + 1, b, here & (column + 1 < N))
 
 
 @triton.jit(do_not_specialize=["stride"])

@@ -18,19 +18,21 @@ EARLY = True  # whether it starts before the kernel in front of it has ended
 AT_ONCE = 4  # splits of attention that are added up at once
 LOG2_E = 1.4426950408889634
 DENSE, INT8, INT4 = 0, 1, 2  # how a weight is kept
-INPUTS = 256  # of a row that a warp reads at once
-MANY = 256  # programs that keep a GPU busy
-MOST_TOKENS = 4  # whose sums registers hold at once
+BLOCKS = 16  # of 32 inputs of a row, that a warp holds at most
+MOST = 12  # of those, for a program to hold two sets of rows
+SMALL = 1 << 19  # weights, too few for programs that hold so much
 
 
 @dataclass(frozen=True)
 class Kept:
     """A weight as the kernels read it.
 
-    values: [N, K] in the states' dtype or int8, or int32 [N, K / 8] with eight inputs each, the
-        first in the lowest bits.
-    scale: [N] for int8, and for int4 [N, K / 32], as `zero` is; else the values again, which are
-        then not read.
+    values: [N, K] in bfloat16 or int8. For int4 int32 [N, ceil(K / 128) * 16]: eight inputs in a
+        number, the first in the lowest bits; of each four groups of 32 inputs the first eight of
+        every group, then the second, third and fourth.
+    scale: bfloat16 [N] for int8; for int4 int32 [N, ceil(K / 128) * 4], each group's step in the
+        lower half of a number and its zero in the upper, both bfloat16; else the values again, not
+        read.
     """
 
     how: int
@@ -38,29 +40,34 @@ class Kept:
     inputs: int
     values: Tensor
     scale: Tensor
-    zero: Tensor
 
 
 @dataclass(frozen=True)
 class Tile:
     """How a product is cut.
 
-    outputs: of one program, a power of two, even where they come in pairs.
+    sets: of eight rows each, of one program.
     warps: of one program, which share each row.
     pdl: whether it starts before the kernel in front of it has ended, where that can be.
     """
 
-    outputs: int
+    sets: int
     warps: int
     pdl: bool = True
 
 
 def tile_of(outputs: int, inputs: int, how: int = DENSE) -> Tile:
-    """For a matrix [outputs, inputs]. Widths do not come in, so that they change no sum. A thread
-    holds up to 48 inputs of each row; of int4, which are widened for several tokens, half of it."""
-    blocks = 3 if how == INT4 else 6
-    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, blocks * INPUTS)))
-    return Tile(4 if outputs >= 4 * MANY else 2, warps)
+    """For a matrix [outputs, inputs], by what was fastest on an H100 (benchmarks/fused_tiles.py).
+    Widths do not come in, so that they change no sum."""
+    warps = min(16, triton.next_power_of_2(triton.cdiv(inputs, 32 * BLOCKS)))
+    if outputs * inputs <= SMALL:
+        return Tile(1, min(16, 2 * warps))
+    return Tile(2 if inputs <= 32 * warps * MOST else 1, warps)
+
+
+def pairs(x: Tensor) -> Tensor:
+    """[..., K] as 32-bit numbers, two or four inputs in each."""
+    return x.view(torch.int32)
 
 
 def splits_of(capacity: int) -> int:
@@ -71,9 +78,12 @@ def splits_of(capacity: int) -> int:
 @dataclass(frozen=True)
 class Launch:
     """pdl: whether kernels may start before the one in front of them has ended (Hopper and newer),
-    and wait for it when their weights are on the way."""
+        and wait for it when their weights are on the way.
+    mma: whether there are tensor cores that take bfloat16 (Ampere and newer).
+    """
 
     pdl: bool = False
+    mma: bool = False
 
     def __call__(
         self,
@@ -92,25 +102,27 @@ class Launch:
         kernel: Any,
         w: Kept,
         t: int,
-        before: tuple[Any, ...],
+        before: tuple[Tensor, ...],
         after: tuple[Any, ...],
         **named: Any,
     ) -> None:
         """One of the kernels that multiply by a weight."""
         tile = tile_of(w.outputs, w.inputs, w.how)
+        tokens = 8 if t <= 8 else 16
         self(
             kernel,
-            (triton.cdiv(w.outputs, tile.outputs),),
-            *before,
-            w.values,
+            (triton.cdiv(w.outputs, 8 * tile.sets), triton.cdiv(t, tokens)),
+            *(pairs(tensor) for tensor in before),
+            pairs(w.values),
             w.scale,
-            w.zero,
             *after,
+            N=w.outputs,
+            K=w.inputs,
             KEPT=w.how,
-            BLOCK_N=tile.outputs,
-            TOKENS=min(triton.next_power_of_2(t), MOST_TOKENS),
-            MORE=t > MOST_TOKENS,
+            TOKENS=tokens,
+            SETS=tile.sets,
             WARPS=tile.warps,
+            MMA=self.mma,
             num_warps=tile.warps,
             pdl=tile.pdl,
             **named,
@@ -147,7 +159,6 @@ class Launch:
                 *(w.values if bias is None else bias, *rope, start, q, cache),
                 *(len(h), behind, capacity, eps),
             ),
-            K=w.inputs,
             HEADS=q.shape[1],
             KV_HEADS=rows // 2,
             D=head_dim,
@@ -199,8 +210,6 @@ class Launch:
             len(x),
             (x, x if norm is None else norm),
             (out, len(x), eps),
-            K=w.inputs,
-            WIDTH=w.outputs // 2,
             NORM=norm is not None,
         )
 
@@ -220,8 +229,6 @@ class Launch:
             len(x),
             (x, x if norm is None else norm),
             (out if residual is None else residual, out, len(x), eps),
-            N=w.outputs,
-            K=w.inputs,
             NORM=norm is not None,
             RESIDUAL=residual is not None,
         )

@@ -1,7 +1,7 @@
 """Compiles the fused kernels for a Hopper GPU, which needs none, and prints what each takes.
 
 For the sizes of SmolLM2-135M and of a Llama of 1.2B, in bfloat16, int8 and int4. Fails where a
-kernel keeps registers in memory or wants more shared memory than there is.
+kernel keeps more than a few registers in memory or wants more shared memory than there is.
 
     python tests/decoders/compile_fused.py [CACHE]
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 SHARED = 227 * 1024  # bytes that one program may have
-WIDTHS = ((1, False), (2, False), (4, False), (4, True))  # tokens at once, whether more follow
+WIDTHS = (8, 16)  # tokens at once
 SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab
     "135M": (576, 9, 3, 64, 1536, 49152),
     "1.2B": (2048, 32, 8, 64, 8192, 128256),
@@ -51,7 +51,7 @@ def compiled(name: str, fn: Any, constants: dict[str, Any], types: dict[str, str
     assert found is not None, told
     registers, stack = map(int, found.groups())
     print(f"{name} {fn.__name__}: {registers} registers, {made.metadata.shared} B shared")
-    assert stack == 0 and made.metadata.shared <= SHARED, told
+    assert stack <= 64 and made.metadata.shared <= SHARED, told
 
 
 def main() -> None:
@@ -68,14 +68,15 @@ def main() -> None:
                 fn: Any, outputs: int, inputs: int, how: int = how, name: str = name, **named: Any
             ) -> None:
                 tile = launch.tile_of(outputs, inputs, how)
-                types = {"w_ptr": ("*bf16", "*i8", "*i32")[how], "start_ptr": "*i64"}
-                for tokens, more in WIDTHS:
+                types = dict.fromkeys(("x_ptr", "h_ptr", "norm_ptr", "w_ptr"), "*i32")
+                types |= {"start_ptr": "*i64"} | ({"scale_ptr": "*i32"} if how == 2 else {})
+                for tokens in WIDTHS:
                     constants = {
-                        "K": inputs, "KEPT": how, "PDL": True, "BLOCK_N": tile.outputs,
-                        "WARPS": tile.warps, "num_warps": tile.warps, "TOKENS": tokens,
-                        "MORE": more,
+                        "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True,
+                        "SETS": tile.sets, "WARPS": tile.warps, "num_warps": tile.warps,
+                        "TOKENS": tokens,
                     }  # fmt: skip
-                    compiled(f"{name} {tokens}{'+' * more}", fn, {**constants, **named}, types)
+                    compiled(f"{name} {tokens}", fn, {**constants, **named}, types)
 
             heading = {"HEADS": heads, "KV_HEADS": kv_heads, "D": head_dim, "PDL": True}
             rows = query + 2 * kv_heads * head_dim
@@ -90,12 +91,12 @@ def main() -> None:
             }  # fmt: skip
             types = {**floats, "start_ptr": "*i64", "count_ptr": "*i32"}
             compiled(name, kernels._attend, attending, types)
-            product(kernels._added, d, query, N=d, NORM=False, RESIDUAL=True)
-            product(kernels._gated, 2 * mlp, d, WIDTH=mlp, NORM=True)
-            product(kernels._added, d, mlp, N=d, NORM=False, RESIDUAL=True)
+            product(kernels._added, d, query, NORM=False, RESIDUAL=True)
+            product(kernels._gated, 2 * mlp, d, NORM=True)
+            product(kernels._added, d, mlp, NORM=False, RESIDUAL=True)
             block = triton.next_power_of_2(d)
             compiled(name, kernels._normed, {"K": d, "BLOCK": block, "PDL": True}, {})
-            product(kernels._added, vocab, d, min(how, 1), N=vocab, NORM=False, RESIDUAL=False)
+            product(kernels._added, vocab, d, min(how, 1), NORM=False, RESIDUAL=False)
 
 
 if __name__ == "__main__":

@@ -68,8 +68,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     it has decides nothing of what a row gives."""
     if not CUDA:
         launch = importlib.import_module("decoders.backends.fused_launch")
-        warps = 2  # of two blocks, where a tiny model has one
-        monkeypatch.setattr(launch, "tile_of", lambda *_: launch.Tile(16, warps))
+        monkeypatch.setattr(launch, "tile_of", lambda *_: launch.Tile(sets=2, warps=2))
 
 
 def as_it_is(run: Run) -> Run:
@@ -123,15 +122,15 @@ def at(start: int) -> Tensor:
     return torch.tensor([start], device=DEVICE)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "biased"), [(3, 1, False), (4, 4, True), (8, 2, True)]
 )
 @pytest.mark.parametrize(("t", "start"), [(1, 0), (3, 254), (17, 505)])
 def test_layers_are_those_of_the_model(
-    heads: int, kv_heads: int, biased: bool, t: int, start: int, dtype: torch.dtype
+    heads: int, kv_heads: int, biased: bool, t: int, start: int
 ) -> None:
-    """Within float32's rounding; in bfloat16 within its own, relative to the states' size."""
+    """Within bfloat16's rounding, relative to the states' size."""
+    dtype = torch.bfloat16
     shape, weights = model(heads, kv_heads, dtype, biased)
     rope, h = rope_table(shape, DEVICE, dtype), states(t, shape.hidden, dtype)
     plain, cache = room(shape, dtype), room(shape, dtype)
@@ -143,7 +142,7 @@ def test_layers_are_those_of_the_model(
     expected = through(h, weights.layers, shape, (turned, mask), slots)
     layers = FusedLayers(shape, weights, rope, cache, WIDEST)
     made = layers.through(h, 0, 2, at(start - 5), 5).clone()
-    near = 1e-5 if dtype == torch.float32 else 2e-2
+    near = 2e-2
     assert off(made, expected) < near
     assert off(cache.all, plain.all) < near
     assert torch.equal(cache.all[..., start + t :, :], plain.all[..., start + t :, :])
@@ -183,22 +182,22 @@ def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> 
 
 def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cache so long that there are fewer programs than spans of keys."""
-    shape, weights = model(4, 2, torch.float32)
-    rope, h = rope_table(shape, DEVICE, torch.float32), states(2, shape.hidden, torch.float32)
+    shape, weights = model(4, 2, torch.bfloat16)
+    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
     made = []
     for splits in (3, 2, 1):
         launch = importlib.import_module("decoders.backends.fused_launch")
         monkeypatch.setattr(launch, "splits_of", lambda _, splits=splits: splits)
-        layers = FusedLayers(shape, weights, rope, room(shape, torch.float32), WIDEST)
+        layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
         made.append(layers.through(h, 0, 2, at(600), 0).clone())
-    assert off(made[1], made[0]) < 1e-6
-    assert off(made[2], made[0]) < 1e-6
+    assert off(made[1], made[0]) < 2e-3
+    assert off(made[2], made[0]) < 2e-3
 
 
 def test_any_range_of_layers(tiny: Tiny) -> None:
-    shape, weights = model(4, 2, torch.float32)
-    rope, h = rope_table(shape, DEVICE, torch.float32), states(2, shape.hidden, torch.float32)
-    layers = FusedLayers(shape, weights, rope, room(shape, torch.float32), WIDEST)
+    shape, weights = model(4, 2, torch.bfloat16)
+    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
+    layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
     whole, before = layers.through(h, 0, 2, at(9), 0).clone(), h.clone()
     lower = layers.through(h, 0, 1, at(9), 0).clone()
     assert torch.equal(layers.through(lower, 1, 2, at(9), 0), whole)
@@ -237,8 +236,8 @@ def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | No
 
 @pytest.mark.parametrize("rounding", ["int8", "int4"])
 def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) -> None:
-    """Each as numbers of its own, in float32: 640 inputs are one block and a quarter."""
-    x = states(3, 640, torch.float32)
+    """Each as numbers of its own, summed in float32: 640 inputs are ten blocks."""
+    x = states(3, 640, torch.bfloat16)
     dense = states(48, 640, torch.bfloat16)
     weight = to_int8(dense, None) if rounding == "int8" else to_int4(dense, None)
     made = torch.empty(3, 48, device=DEVICE)
@@ -250,7 +249,7 @@ def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) 
         values = (q - 8) * step + zero
     else:
         values = weight.values * weight.scale.float().unsqueeze(1)
-    assert off(made, x @ values.T) < 1e-6
+    assert off(made, x.double() @ values.double().T) < 1e-5
 
 
 @pytest.mark.parametrize("exits", [False, True])
@@ -282,21 +281,22 @@ def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
 @pytest.mark.parametrize("t", [1, 5])
 def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
     torch.manual_seed(0)
-    cell = RecurrentCell(CellConfig(hidden=48, width=64)).to(DEVICE).requires_grad_(False)
+    cell = RecurrentCell(CellConfig(hidden=48, width=64)).requires_grad_(False)
     for norm in (cell.norm, cell.embed_norm, *cell.norms):
         norm.add_(0.1 * torch.randn_like(norm))
-    state, embedded = states(t, 48, torch.float32), states(t + 1, 48, torch.float32)[1:]
+    cell = cell.to(DEVICE, torch.bfloat16)
+    state, embedded = states(t, 48, torch.bfloat16), states(t + 1, 48, torch.bfloat16)[1:]
     gate_up, down = ([fused.kept(m) for m in part] for part in (cell.gate_up, cell.down))
     blocks, eps = FusedBlocks(48, 64, 8, state), cell.config.eps
     made = torch.empty_like(state)
     blocks.first(state, embedded, (cell.norms[0], cell.embed_norm), eps, gate_up[0], down[0], made)
     blocks.later(made, cell.norms[1], eps, gate_up[1], down[1], made)
     expected = cell(state, embedded)
-    assert off(made, expected) < 1e-5
-    head = states(50, 48, torch.float32)  # a vocabulary that no tile divides
+    assert off(made, expected) < 1e-2
+    head = states(50, 48, torch.bfloat16)  # a vocabulary that no tile divides
     logits = torch.empty(t, 50, device=DEVICE)
     blocks.read_out(made, cell.norm, eps, fused.kept(head), logits)
-    assert off(logits, cell.read(expected) @ head.T) < 1e-5
+    assert off(logits, cell.read(expected) @ head.T) < 2e-2
 
 
 @pytest.mark.parametrize("rounding", [None, "int8", "int4"])
