@@ -45,6 +45,8 @@ class SweepOptions:
     batch_size: queries decoded together.
     temperature: of the autoregressive arm's sampled answer (Huang et al., section 3.4).
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
+    likeness: let every drafter also write an answer by itself, to compare with the target's; the
+        rewards of likeness need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
     seed: of the sampled answers and of random orders.
     """
@@ -54,6 +56,7 @@ class SweepOptions:
     batch_size: int = 64
     temperature: float = 1.0
     measure: bool = False
+    likeness: bool = True
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0,)
 
@@ -241,39 +244,60 @@ def _arm_rows(
     seed: int | None = None
     if arm.autoregressive:
         # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
+        replays = [Replay.without_drafts(ids) for ids in targets]
+        if not options.likeness:
+            return _rows(engine, arm, group, replays)
         seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
         written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
-        replays = [Replay.without_drafts(ids) for ids in targets]
+    elif not options.likeness and batch.follows(arm.name):
+        return _rows(engine, arm, group, batch.teacher_forced(arm.name, prompts, targets))
     else:
         written = batch.arm(arm.name, prompts, options.max_new_tokens)
         replays = written.replays or batch.teacher_forced(arm.name, prompts, targets)
     live = written.replays is not None
     rows = []
-    for (prompt, answer), ids, replay in zip(group, written.ids, replays, strict=True):
+    known = _rows(engine, arm, group, replays)
+    for (_, answer), ids, row in zip(group, written.ids, known, strict=True):
         text = _text(engine, ids)
         rows.append(
-            OutcomeRow(
-                query_id=prompt.query.id,
-                arm=arm.name,
+            replace(
+                row,
                 rouge_l=rouge_l(answer.text, text),
-                parameters=arm.parameters,
-                rounds=replay.rounds,
-                drafted=replay.drafted,
-                accepted=replay.accepted,
                 new_tokens=len(ids if live else answer.ids),
                 prefill_s=written.prefill_s / len(group),
                 decode_s=written.decode_s / len(group),
-                loops=loops(answer.ids, engine.eos_ids),
                 seed=seed,
                 output_ids=tuple(ids),
                 text=text,
-                target_ids=tuple(answer.ids),
-                agree=tuple(replay.agree),
             )
         )
     return rows
+
+
+def _rows(
+    engine: SweepEngine,
+    arm: ArmInfo,
+    group: Sequence[tuple[Prompt, TargetAnswer]],
+    replays: Sequence[Replay],
+) -> list[OutcomeRow]:
+    """What is known of an arm without any answer of its own."""
+    return [
+        OutcomeRow(
+            query_id=prompt.query.id,
+            arm=arm.name,
+            parameters=arm.parameters,
+            rounds=replay.rounds,
+            drafted=replay.drafted,
+            accepted=replay.accepted,
+            new_tokens=len(answer.ids),
+            loops=loops(answer.ids, engine.eos_ids),
+            target_ids=tuple(answer.ids),
+            agree=tuple(replay.agree),
+        )
+        for (prompt, answer), replay in zip(group, replays, strict=True)
+    ]
 
 
 def _text(engine: SweepEngine, ids: Iterable[int]) -> str:

@@ -102,6 +102,14 @@ def collect(
             "`measured` rewards. Much slower; leave the machine idle meanwhile.",
         ),
     ] = False,
+    likeness: Annotated[
+        bool,
+        typer.Option(
+            "--likeness/--no-likeness",
+            help="Whether drafters also write answers by themselves, for the rewards that compare "
+            "them with the target's (paper). Without, collecting takes about half as long.",
+        ),
+    ] = True,
     embedder: Annotated[
         str | None,
         typer.Option(
@@ -149,6 +157,7 @@ def collect(
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
         measure=measure,
+        likeness=likeness,
         seed=seed,
         temperatures=temperatures_in(temperatures),
     )

@@ -91,6 +91,7 @@ class Identity:
     seed: of sampled answers.
     rouge_words: the tokenizer that `rouge_l` was computed with (rouge.WORDS).
     sizes: how `parameters` were counted (SIZES).
+    likeness: whether drafters also wrote by themselves; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
 
     Older collections lack the last three.
@@ -106,6 +107,7 @@ class Identity:
     measured: bool
     rouge_words: str = "ascii"
     sizes: int = 1
+    likeness: bool = True
     temperatures: tuple[float, ...] = (0.0,)
 
 

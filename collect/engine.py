@@ -42,6 +42,10 @@ class BatchDecoder(Protocol):
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written: ...
 
+    def follows(self, name: str) -> bool:
+        """Whether `teacher_forced` can replay the arm along the target's answers."""
+        ...
+
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]: ...

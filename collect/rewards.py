@@ -49,6 +49,7 @@ class Reward:
     uses_alpha: whether Context.alpha changes it.
     needs_measured: whether the collection must have been made with --measure.
     uses_size: whether the arms' `parameters` change it.
+    needs_likeness: whether drafters must have written by themselves (no --no-likeness).
     greedy_only: whether it says something of greedy answers alone, not of those that are sampled.
     """
 
@@ -60,6 +61,7 @@ class Reward:
     needs_measured: bool = False
     uses_size: bool = False
     greedy_only: bool = False
+    needs_likeness: bool = False
 
     def label(self, alpha: float) -> str:
         """Name, version and options, as written into artifacts: "paper@2 alpha=0.5"."""
@@ -156,6 +158,7 @@ REWARDS: dict[str, Reward] = {
             paper,
             "ROUGE-L and exp-scaled size, Huang et al.",
             uses_alpha=True,
+            needs_likeness=True,
             uses_size=True,
             greedy_only=True,
         ),
@@ -165,6 +168,7 @@ REWARDS: dict[str, Reward] = {
             parameter_ratio,
             "ROUGE-L and relative size",
             uses_alpha=True,
+            needs_likeness=True,
             uses_size=True,
             greedy_only=True,
         ),
@@ -174,6 +178,7 @@ REWARDS: dict[str, Reward] = {
             latency_ratio,
             "ROUGE-L and relative draft time",
             uses_alpha=True,
+            needs_likeness=True,
             greedy_only=True,
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),

@@ -157,6 +157,7 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         measured=options.measure,
         rouge_words=WORDS,
         sizes=SIZES,
+        likeness=options.likeness,
         temperatures=options.temperatures,
     )
 

@@ -109,6 +109,12 @@ def read_rewards(
     if loops not in LOOPS:
         raise NoSuchName("choice of loops", loops, LOOPS)
     manifest = read_manifest(folder)
+    if chosen.needs_likeness and not manifest.identity.likeness:
+        raise DraftpickError(
+            f"the reward {chosen.name!r} needs what drafters write by themselves, but {folder} was "
+            "collected with --no-likeness; take the reward 'modelled', or collect again without it "
+            "into another --out"
+        )
     if chosen.needs_measured and not manifest.identity.measured:
         raise DraftpickError(
             f"the reward {chosen.name!r} needs measured times, but {folder} was collected without "

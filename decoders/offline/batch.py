@@ -94,6 +94,11 @@ class Batch:
             return self._alone(strategy, prompts, max_new_tokens)
         return self._write(stack, prompts, max_new_tokens, 0.0, 0)
 
+    def follows(self, name: str) -> bool:
+        """Whether the arm's answers are the target's, so that its loop can be replayed along them
+        (`teacher_forced`)."""
+        return self._lossless(name) is not None
+
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:

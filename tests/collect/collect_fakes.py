@@ -80,6 +80,9 @@ class FakeBatch:
         ids = [answer(p, shift=0 if name == "small" else 100) for p in prompts]
         return Written(ids, np.zeros((len(prompts), 3), dtype=np.float32), 0.5, 1.0)
 
+    def follows(self, name: str) -> bool:
+        return bool(self._engine.arms[name].lossless)
+
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:
