@@ -204,7 +204,8 @@ def whole(name: str, kind: str, found: dict[str, Any]) -> dict[str, Any]:
     plain = {size: Tile(t.sets, t.warps, False) for size, t in best.items()}
     backend = LlamaBackend(shape_of(name), weights_of(shape_of(name), kind))
     ways: dict[str, tuple[dict[tuple[int, int], Tile], Reading | None]] = {
-        "as it is": ({}, None), "best of each": (best, read),         "best, none early": (plain, (*read[:2], False) if read else None),
+        "as it is": ({}, None), "best of each": (best, read),
+        "best, none early": (plain, (*read[:2], False) if read else None),
     }  # fmt: skip
     made: dict[str, Any] = {}
     for way, (table, reading) in ways.items():

@@ -173,12 +173,14 @@ def collect(
 
         typer.echo(json.dumps({"out": str(out), **asdict(report)}))
         return
+    spoken = "" if likeness else " --reward modelled"  # the default reward is of likeness
     typer.echo(
         f"{report.collected} queries collected in {report.seconds:.0f} s"
         + (f", {report.already} were there before" if report.already else "")
         + f"; {report.errors} of {report.rows} new rows are errors.\n"
         + _embedded(report)
-        + f"Look:  draftpick collect --summary {out}\nTrain: draftpick train --rewards {out}"
+        + f"Look:  draftpick collect --summary {out}{spoken}\n"
+        + f"Train: draftpick train --rewards {out}{spoken}"
     )
     if report.rows and report.errors == report.rows:
         raise DraftpickError(

@@ -14,8 +14,8 @@ nothing passes through shared memory but the sums of the warps, which share each
 
 No token's numbers depend on how many are read with it: a tensor core sums each by itself, over its
 inputs in an order that the matrix alone decides, and over keys in spans that lie where they lie in
-the cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone would
-give it.
+the cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone
+would give it.
 
 Rounded to bfloat16 where `llama_model.layer` does, but for the norms: a norm's division is done
 once on the finished product (Wx)/r, not on x.
@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
-
 
 # Two steps of a tensor core, over eight inputs of each thread: c [16, 8] += x [16, 16] w [16, 8].
 # Thread 4 g + q of a warp has the inputs of tokens g and g + 8 and of row g, and the sums of these
@@ -49,8 +48,11 @@ _TWO_STEPS_OF: tl.constexpr = tl.constexpr("=&f,=&f,=&f,=&f,f,f,f,f" + ",r" * 12
 
 @triton.jit
 def _multiplied(c, x, y, w, WARPS: tl.constexpr, MMA: tl.constexpr, FAR: tl.constexpr):
-    """c with the products of tokens x (0 to 7) and y (8 to 15) by rows w added, each a tuple of four
-    registers of each thread, [THREADS]. FAR: whether there are tokens y."""
+    """c with the products of tokens x (0 to 7) and y (8 to 15) by rows w added, each a tuple of
+    four registers of each thread, [THREADS].
+
+    FAR: whether there are tokens y.
+    """
     if MMA:
         made = tl.inline_asm_elementwise(
             _TWO_STEPS, _TWO_STEPS_OF,
@@ -243,7 +245,7 @@ def _product(
     nought = tl.full((THREADS,), 0.0, tl.float32)
     none = nought, nought, nought, nought
     sums = ()
-    for i in tl.static_range(SETS):
+    for _one in tl.static_range(SETS):
         sums += (none,)
     near, far = none, none  # squares
     for block in tl.static_range(BLOCKS):

@@ -81,7 +81,7 @@ class FakeBatch:
         return Written(ids, np.zeros((len(prompts), 3), dtype=np.float32), 0.5, 1.0)
 
     def follows(self, name: str) -> bool:
-        return bool(self._engine.arms[name].lossless)
+        return True
 
     def teacher_forced(
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]

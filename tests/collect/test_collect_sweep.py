@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs, sweep
 
-from collect import dataset
+from collect import dataset, read_outcomes
 from collect.batch import SweepOptions
 from collect.queries import Query
 from collect.run import SweepProgress, batches
+from collect.table import reward_table
 from decoders.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
@@ -294,3 +295,20 @@ def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:
         tables.append(reward_table(tmp_path / name))
     assert tables[0].digest == tables[1].digest
     assert np.isfinite(tables[0].rewards).all()
+
+
+def test_without_likeness_no_drafter_writes(tmp_path: Path) -> None:
+    queries, plain, quick = make_queries(2), FakeEngine(), FakeEngine()
+    sweep(plain, queries, tmp_path / "plain", SweepOptions(max_new_tokens=8))
+    sweep(quick, queries, tmp_path / "quick", SweepOptions(max_new_tokens=8, likeness=False))
+    names = {name for name, _ in quick.batch.calls}
+    assert names == {"target"} | {f"replay {name}" for name in ARMS if name != "autoregressive"}
+    with_it, without = (
+        reward_table(tmp_path / name, "saved-passes") for name in ("plain", "quick")
+    )
+    np.testing.assert_array_equal(with_it.rewards, without.rewards)
+    assert read_outcomes(tmp_path / "quick")[queries[0].id]["small"].rouge_l is None
+    with pytest.raises(DraftpickError, match="needs what drafters write by themselves"):
+        reward_table(tmp_path / "quick", "paper")
+    with pytest.raises(DraftpickError, match=r"likeness \(there False, now True\)"):
+        sweep(quick, make_queries(3), tmp_path / "quick", SweepOptions(max_new_tokens=8))
