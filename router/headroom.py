@@ -13,6 +13,8 @@ import typer
 from collect.listing import Listing
 from collect.options import AsJson, names_in
 
+from .options import ChosenArms, ChosenTemperatures, Loops
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -31,6 +33,7 @@ which kind of drafter is missing.
   draftpick headroom rewards
   draftpick headroom rewards --reward measured --out headroom.png
   draftpick headroom rewards --by temperature --json
+  draftpick headroom rewards --arms autoregressive,max-gram,recurrent --loops without
 """
 
 
@@ -54,6 +57,9 @@ def headroom(
             metavar="NAME", help="What is read of a query, as in `draftpick train --embedder`."
         ),
     ] = None,
+    arms: ChosenArms = None,
+    temperatures: ChosenTemperatures = None,
+    loops: Loops = "all",
     by: Annotated[
         list[str] | None,
         typer.Option(
@@ -68,14 +74,23 @@ def headroom(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
-    from collect.table import reward_table
+    from collect.options import temperatures_in
+    from collect.table import read_rewards
     from decoders.terminal import PIPE
     from policies.headroom import headroom as found_in
 
     if out is not None:
         check_figure(out)
     noisy = known.get(reward).needs_measured
-    table = reward_table(rewards, reward, alpha, embedder=embedder)
+    table, left_out = read_rewards(
+        rewards,
+        reward,
+        alpha,
+        names_in(arms) or None,
+        embedder=embedder,
+        temperatures=None if temperatures is None else temperatures_in(temperatures),
+        loops=loops,
+    )
     found = found_in(table, names_in(by), noisy, seed)
     if out is not None:
         from policies.headroom_figure import draw
@@ -91,6 +106,8 @@ def headroom(
         console.print(made)
     for sentence in found.advice:
         typer.echo(sentence)
+    if str(left_out):
+        typer.echo(f"Left out: {left_out}.")
     if found.left_out:
         typer.echo(f"Note: {found.left_out}.")
     if out is not None:

@@ -101,3 +101,25 @@ def answer_request(
     """How long an answer may be and how its tokens are chosen, checked before a model is loaded."""
     sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
     return Request(max_new_tokens, sampling)
+
+
+ChosenArms = Annotated[
+    list[str] | None,
+    typer.Option("--arms", metavar="A,B", help="Choose among these alone. Default: all collected."),
+]
+ChosenTemperatures = Annotated[
+    str | None,
+    typer.Option(
+        "--temperatures",
+        metavar="T,T",
+        help="Read these alone. Default: all collected, for a reward of likeness or measured time "
+        "0 alone, as it is of greedy answers.",
+    ),
+]
+Loops = Annotated[
+    str,
+    typer.Option(
+        help="all, or without: leave out answers of the target that repeat themselves to the end, "
+        "which flatter arms that copy."
+    ),
+]

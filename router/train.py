@@ -12,7 +12,7 @@ import typer
 from collect.listing import Listing
 from collect.options import AsJson
 
-from .options import Experiment, TrackingUri
+from .options import ChosenArms, ChosenTemperatures, Experiment, Loops, TrackingUri
 from .promise import (
     PROMISED,
     SPEED,
@@ -119,21 +119,9 @@ def train(
             "same in every row.",
         ),
     ] = None,
-    temperatures: Annotated[
-        str | None,
-        typer.Option(
-            metavar="T,T",
-            help="Learn from these alone. Default: all collected, for a reward of likeness or "
-            "measured time 0 alone, as it is of greedy answers.",
-        ),
-    ] = None,
-    loops: Annotated[
-        str,
-        typer.Option(
-            help="all, or without: leave out answers of the target that repeat themselves to the "
-            "end, which flatter arms that copy."
-        ),
-    ] = "all",
+    arms: ChosenArms = None,
+    temperatures: ChosenTemperatures = None,
+    loops: Loops = "all",
     validation_share: Annotated[
         float | None,
         typer.Option(
@@ -194,6 +182,7 @@ def train(
         rewards,
         reward,
         alpha,
+        names_in(arms) or None,
         embedder=embedder,
         temperatures=None if temperatures is None else temperatures_in(temperatures),
         features=[] if features == "none" else features and names_in(features),
@@ -208,14 +197,14 @@ def train(
         validation_share, guard = 0.0, False  # what is promised needs no other guard
     if curve or leave_task_out:
         require_enough(table)
-    arms = read_manifest(rewards).arms
+    plain = next((arm.name for arm in read_manifest(rewards).arms if arm.autoregressive), None)
     run = train_run(
         table,
         held,
         policy=policy,
         options=chosen,
         guard=guard,
-        plain=next((arm.name for arm in arms if arm.autoregressive), None),
+        plain=plain if plain in table.arms else None,
         seed=seed,
         held_out=validation_share,
         out=out,
@@ -226,6 +215,7 @@ def train(
             "alpha": alpha,
             "rewards": str(rewards),
             "validation_share": validation_share,
+            "arms": ",".join(table.arms),
             "features": ",".join(table.feature_names) or "none",
             "loops": loops,
         },

@@ -172,6 +172,8 @@ def test_temperatures_from_the_command_line(
         made = run(app, *learn, "--features", chosen, "--json")
         assert json.loads(made.stdout)["features"] == features
     assert "Left out:   6 at other temperatures" in run(app, *learn, "--temperatures", 1).stdout
+    run(app, *learn, "--arms", "autoregressive,small")
+    assert load(tmp_path / "policy").arms == ["autoregressive", "small"]
     for wrong, says in (
         ((*common, "--temperatures", "hot"), "temperatures are numbers"),
         ((*common, "--temperatures", "1"), "0 must be among the temperatures"),
@@ -241,9 +243,15 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
     found = json.loads(run(app, *common, "--json").stdout)
     assert found["best_fixed"] == "small" and found["queries"] == 60
     assert found["choices"][0]["gain"]["mean"] == 0.0
+    fewer = [*common, "--arms", "autoregressive", "--arms", "small", "--json"]
+    assert [one["arm"] for one in json.loads(run(app, *fewer).stdout)["arms"]] == [
+        "autoregressive", "small",
+    ]  # fmt: skip
     for wrong, words in (
         (["headroom", tmp_path / "none"], "holds no collected rewards"),
         ([*common, "--by", "load"], "unknown feature 'load'"),
+        ([*common, "--arms", "huge"], "unknown arm in this collection 'huge'"),
+        ([*common, "--temperatures", "1"], "1"),
         ([*common, "--out", tmp_path / "h.txt"], "takes a .png, .svg or .pdf file, not h.txt"),
         (["headroom", rewards, "--reward", "measured"], "needs measured times"),
     ):
