@@ -97,7 +97,7 @@ def ways_of(target: str, gguf: Path | None) -> dict[str, Callable[[], Answer]]:
     ways: dict[str, Callable[[], Answer]] = {
         "autoregressive": lambda: ours("autoregressive", "bfloat16"),
         "max-gram": lambda: ours("max-gram", "bfloat16"),
-        "draft-chat": lambda: ours("draft-chat", "bfloat16"),
+        "draft-general": lambda: ours("draft-general", "bfloat16"),
         "autoregressive, int8": lambda: ours("autoregressive", "int8"),
         "autoregressive, int4": lambda: ours("autoregressive", "int4"),
         "autoregressive, int4, compiled": lambda: ours("autoregressive", "int4", "compiled"),

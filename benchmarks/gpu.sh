@@ -127,7 +127,7 @@ arms() {
 }
 
 sped() { # the arms whose speed is measured
-  if grep -q "^  recurrent:" "$1"; then echo max-gram,draft-chat,exit-2,recurrent,hybrid; else echo max-gram,draft-chat,exit-2; fi
+  if grep -q "^  recurrent:" "$1"; then echo max-gram,draft-general,exit-2,recurrent,hybrid; else echo max-gram,draft-general,exit-2; fi
 }
 
 big() { # a Llama of 1.07 billion random weights

@@ -107,8 +107,7 @@ def test_rounded_every_arm_writes_the_same(
         for arm in engine.arm_names:
             assert engine.decode(arm, prompt, request, prefilled).ids == alone, (query.id, arm)
         alone = engine.decode("autoregressive", prompt, sampled, prefilled).ids
-        for arm in ("max-gram", "max-gram-long"):
-            assert engine.decode(arm, prompt, sampled, prefilled).ids == alone, (query.id, arm)
+        assert engine.decode("max-gram", prompt, sampled, prefilled).ids == alone, query.id
 
 
 def test_sampled_rounds_are_on_average_those_of_the_loop() -> None:
