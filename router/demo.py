@@ -42,15 +42,19 @@ def run_demo(
     tokens = ["--max-new-tokens", str(max_new_tokens)]
     summary = ["collect", "--summary", rewards, "--reward", REWARD]
     train = ["train", "--rewards", rewards, "--reward", REWARD]
+    from policies.crossfit import LEAST  # queries; of fewer nothing is estimated
+
     try:
         _banner("1/5  collect: every arm answers the training queries")
         queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
-        _run(command, ["collect", *queries, *tokens, "--out", rewards])
+        _run(command, ["collect", *queries, *tokens, "--no-likeness", "--out", rewards])
         _run(command, summary)
-        collected = _save(out / "collected.json", _capture(command, [*summary, "--json"]))
+        summed = _capture(command, [*summary, "--json"])
+        collected = _save(out / "collected.json", summed)
 
         _banner("2/5  headroom and train: a policy is kept only where it surely pays")
-        _run(command, ["headroom", rewards, "--reward", REWARD])
+        if summed["queries"]["overall"] >= LEAST:
+            _run(command, ["headroom", rewards, "--reward", REWARD])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
         history = _save(out / "history.json", _history(trained))

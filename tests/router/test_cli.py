@@ -362,6 +362,7 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
         "run_id": "r1", "tracking_uri": "sqlite:///mlruns/mlflow.db", "evaluated_on": "validation",
         "values": {"greedy": {"mean": 1.5, "ci95": [1.4, 1.6]}},
         "guard": {"verdict": "Saved: the best fixed arm (hybrid)."},
+        "queries": {"overall": 60},
     }  # fmt: skip
 
     def command(arguments: list[str]) -> int:
@@ -380,6 +381,9 @@ def test_the_demo_runs_the_stages_in_order_and_stops_at_a_failure(
     assert "1.5000" in shown and "report.html" in shown
     assert "Saved: the best fixed arm (hybrid)." in shown
     assert json.loads((tmp_path / "history.json").read_text()) == [{"epoch": 1, "run": "r1"}]
+    ran.clear()
+    trained["queries"] = {"overall": 12}  # too few to estimate anything
+    assert demo.run_demo(command, tmp_path, 2, 1, 8) == 0 and "headroom" not in ran
     ran.clear()
     stop_at = "train"
     assert demo.run_demo(command, tmp_path, 2, 1, 8) == 3
