@@ -33,6 +33,7 @@ Message = dict[str, str]
 FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
 UNTOLD = ("result", "scores", "draft_calls", "draft_work")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+BEST_FIXED = "hybrid"  # the arm that ships and is best on average
 UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
 OWN_POLICY = (
     "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
@@ -224,9 +225,16 @@ class Router:
         except policies.PolicyError as error:
             if policy is not None:
                 raise
-            raise policies.PolicyError(
-                f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
-            ) from error
+            if options.arms is not None:
+                raise policies.PolicyError(
+                    f"the policy that ships does not fit: {error}. Else {OWN_POLICY}"
+                ) from error
+            print(
+                f"the policy that ships does not fit: {error}. Every query goes to {BEST_FIXED}, "
+                f"the arm that is best on average. To do better, {OWN_POLICY}",
+                file=sys.stderr,
+            )
+            router = cls(engine, policies.fixed_policy(chosen.arms, BEST_FIXED))
         return router
 
     def generate(

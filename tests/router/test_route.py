@@ -159,3 +159,22 @@ def test_arms_of_one_s_own_need_a_policy_and_the_commands_are_named(
         Router.from_pretrained(arms=arms)
     commands = ["draftpick collect --target", "draftpick train", "--policy policy", "--arm autoreg"]
     assert all(command in str(refused.value) for command in commands)
+
+
+def test_where_the_shipped_policy_does_not_fit_its_best_arm_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With another chat template, for instance, whose embeddings it does not know."""
+    import policies
+    from router import route
+
+    arms = FakeEngine().arm_names
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    monkeypatch.setattr(route, "BEST_FIXED", arms[1])
+    shipped = FakePolicy(arms)
+    monkeypatch.setattr(FakePolicy, "embedder", "target:other")
+    monkeypatch.setattr(policies, "load", lambda *_: shipped)
+    router = Router.from_pretrained()
+    assert router.generate("abcd").arm == arms[1]
+    said = capsys.readouterr().err
+    assert "the policy that ships does not fit" in said and f"goes to {arms[1]}" in said
