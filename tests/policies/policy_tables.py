@@ -64,6 +64,15 @@ def promising(seed: int = 0, failures: bool = False) -> RewardTable:
     )
 
 
+def data_for(name: str, seed: int = 0, failures: bool = False) -> RewardTable:
+    """A table that the policy can be trained on: bands need a feature to read, a promise losses."""
+    if name == "promised":
+        return promising(seed, failures)
+    data = tiny(seed, failures)
+    temperature = np.arange(len(data)) % 3 / 2
+    return with_features(data, temperature=temperature) if name == "bands" else data
+
+
 OPTIONS: dict[str, dict[str, object]] = {
     "reinforce": {"hidden": 8, "epochs": 2, "keep_best": False},
     "exact": {"hidden": 8, "epochs": 2},

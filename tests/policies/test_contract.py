@@ -12,10 +12,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from policy_tables import ARMS, OPTIONS, promising, separable, table, tiny, with_features
+from policy_tables import ARMS, OPTIONS, data_for, separable, table, tiny
 
 import policies
-from policies import POLICIES, Policy, PolicyError, RewardTable
+from policies import POLICIES, Policy, PolicyError
 from policies.base import from_rewards
 
 
@@ -24,17 +24,8 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def data_for(name: str, failures: bool = False) -> RewardTable:
-    """A table that the policy can be trained on: bands need a feature to read, a promise losses."""
-    if name == "promised":
-        return promising(failures=failures)
-    data = tiny(failures=failures)
-    temperature = np.arange(len(data)) % 3 / 2
-    return with_features(data, temperature=temperature) if name == "bands" else data
-
-
 def fitted(name: str, seed: int = 0, failures: bool = False) -> Policy:
-    return policies.fit(name, data_for(name, failures), None, seed, **OPTIONS[name]).policy
+    return policies.fit(name, data_for(name, failures=failures), None, seed, **OPTIONS[name]).policy
 
 
 def some_inputs(policy: Policy, n: int, seed: int) -> np.ndarray:

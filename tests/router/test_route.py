@@ -171,8 +171,7 @@ def test_where_the_shipped_policy_does_not_fit_its_best_arm_answers(
     arms = FakeEngine().arm_names
     monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(route, "BEST_FIXED", arms[1])
-    shipped = FakePolicy(arms)
-    monkeypatch.setattr(FakePolicy, "embedder", "target:other")
+    shipped = FakePolicy(arms, embedder="target:other")
     monkeypatch.setattr(policies, "load", lambda *_: shipped)
     router = Router.from_pretrained()
     assert router.generate("abcd").arm == arms[1]
