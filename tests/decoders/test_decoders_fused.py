@@ -190,8 +190,8 @@ def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setattr(launch, "splits_of", lambda _, splits=splits: splits)
         layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
         made.append(layers.through(h, 0, 2, at(600), 0).clone())
-    assert off(made[1], made[0]) < 2e-3
-    assert off(made[2], made[0]) < 2e-3
+    assert off(made[1], made[0]) < 1e-2
+    assert off(made[2], made[0]) < 1e-2
 
 
 def test_any_range_of_layers(tiny: Tiny) -> None:
