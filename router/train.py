@@ -92,6 +92,13 @@ def train(
         bool,
         typer.Option("--leave-task-out", help="Also judge on each task after training without it."),
     ] = False,
+    leave_arm_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-arm-out",
+            help="Also judge without each arm: taken from the policy, and trained without it.",
+        ),
+    ] = False,
     reward: Annotated[
         str,
         typer.Option(help="What to maximise: {collect.REWARDS}."),
@@ -195,7 +202,7 @@ def train(
         share = HELD_OUT if validation_share is None else validation_share
         table, held = table.split(share, seed)
         validation_share, guard = 0.0, False  # what is promised needs no other guard
-    if curve or leave_task_out:
+    if curve or leave_task_out or leave_arm_out:
         require_enough(table)
     plain = next((arm.name for arm in read_manifest(rewards).arms if arm.autoregressive), None)
     run = train_run(
@@ -220,7 +227,7 @@ def train(
             "loops": loops,
         },
     )
-    more = further(table, run, policy, chosen, seed, curve, leave_task_out)
+    more = further(table, run, policy, chosen, seed, curve, leave_task_out, leave_arm_out)
     made = run.fitted.policy
     rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from policies import RewardTable
+    from policies.arms_out import ArmOut
     from policies.bounds import Gain
     from policies.curves import CurvePoint
     from policies.tracking import TrainedRun
@@ -28,6 +29,7 @@ class Further:
     policy: str = ""
     curve: list[CurvePoint] = field(default_factory=list)
     left_out: dict[str, Gain] = field(default_factory=dict)
+    arms_out: dict[str, ArmOut] = field(default_factory=dict)
 
 
 def further(
@@ -38,11 +40,13 @@ def further(
     seed: int,
     curve: bool,
     leave_task_out: bool,
+    leave_arm_out: bool = False,
 ) -> Further:
-    """Learning curve and tasks left out, of the whole table by cross-fitting."""
+    """Learning curve, tasks and arms left out, of the whole table by cross-fitting."""
+    from policies.arms_out import leave_one_arm_out
     from policies.curves import learning_curve, leave_one_task_out
 
-    if not curve and not leave_task_out:
+    if not (curve or leave_task_out or leave_arm_out):
         return Further()
     name = policy
     if run.guarded is not None and run.guarded.tried:
@@ -56,6 +60,7 @@ def further(
         name,
         learning_curve(table, policy, options, seed) if curve else [],
         leave_one_task_out(table, policy, options, seed) if leave_task_out else {},
+        leave_one_arm_out(table, policy, options, seed) if leave_arm_out else {},
     )
 
 
@@ -68,6 +73,8 @@ def run_tables(run: TrainedRun, more: Further, width: int) -> list[Table]:
         found.append(_curve(more, width))
     if more.left_out:
         found.append(_left_out(more, width))
+    if more.arms_out:
+        found.append(_arms_out(more, width))
     return [table for parts in found for table in parts]
 
 
@@ -138,6 +145,19 @@ def _left_out(more: Further, width: int) -> list[Table]:
     return tables(title, ["task", "queries", "gain", "bounds"], rows, width)
 
 
+def _arms_out(more: Further, width: int) -> list[Table]:
+    from decoders.terminal import tables
+
+    rows = [
+        [arm, f"{out.taken.mean:.4f}", _between(out.taken), f"{out.retrained.mean:.4f}",
+         _between(out.retrained)]
+        for arm, out in more.arms_out.items()
+    ]  # fmt: skip
+    title = f"Gain over the best fixed arm without an arm ({more.policy})"
+    columns = ["without", "taken away", "bounds", "trained without", "bounds"]
+    return tables(title, columns, rows, width)
+
+
 def remarks(run: TrainedRun) -> list[str]:
     """The guard's verdict, and what it left out."""
     if run.guarded is None:
@@ -186,4 +206,9 @@ def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
         found["curve"] = [asdict(one) | {"gain": one.gain.as_json()} for one in more.curve]
     if more.left_out:
         found["task_left_out"] = {task: gain.as_json() for task, gain in more.left_out.items()}
+    if more.arms_out:
+        found["arm_left_out"] = {
+            arm: {"taken": out.taken.as_json(), "retrained": out.retrained.as_json()}
+            for arm, out in more.arms_out.items()
+        }
     return found

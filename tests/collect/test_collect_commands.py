@@ -201,11 +201,13 @@ def test_train_keeps_the_best_fixed_arm_unless_told_otherwise(
     ]  # fmt: skip
     assert guarded["regret"]["worse_than_plain"] == 0.0
     named = [*common, "--policy", "knn", "--no-guard", "--curve", "--leave-task-out"]
+    named += ["--leave-arm-out"]
     unguarded = json.loads(run(app, *named).stdout)
     assert unguarded["guard"] is None
     assert json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]["name"] == "knn"
     assert [point["queries"] for point in unguarded["curve"]] == [6, 12, 24, 48]
     assert set(unguarded["task_left_out"]) == {"qa", "math"}
+    assert set(unguarded["arm_left_out"]) == {"autoregressive", "small", "ngram"}
     shown = run(app, *[word for word in common if word != "--json"], "--paper").stdout
     assert "Saved:" not in shown and "oracle - policy (regret)" in shown
     origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]

@@ -14,6 +14,7 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, RewardTable, guarded
+from policies.arms_out import leave_one_arm_out
 from policies.bands import bands_of
 from policies.bounds import CONFIDENCE, gain_of, resampled
 from policies.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
@@ -365,3 +366,17 @@ def test_a_task_left_out_is_judged_by_the_others() -> None:
     assert all(gain.sure for gain in same.values())
     assert other["qa"].mean < 0 and same["qa"].queries == 100
     assert leave_one_task_out(replace(data, tasks=["qa"] * 200), "knn") == {}
+
+
+def test_an_arm_is_taken_away_or_never_learnt() -> None:
+    """Ridge predicts each arm by itself: both are one policy, and the gain follows what is left."""
+    data = separable(300)
+    found = leave_one_arm_out(data, "regression", {"ridge": 1.0})
+    assert list(found) == data.arms
+    for arm, out in found.items():
+        assert out.taken == out.retrained, arm
+        assert out.taken.low > 0
+    two = replace(data, arms=data.arms[:2], rewards=data.rewards[:, :2])
+    assert leave_one_arm_out(two, "regression") == {}
+    softmax = leave_one_arm_out(data, "logistic")[data.arms[0]]
+    assert softmax.taken.mean != softmax.retrained.mean
