@@ -116,9 +116,10 @@ def _from_table(
     from .logs.view import plain
 
     named, reads = reward or _trained_on(policy), policy.embedder
-    table = reward_table(rewards, named, alpha)
+    read = list(policy.origin.features)  # also those that are the same in every row here
+    table = reward_table(rewards, named, alpha, features=read)
     if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
-        table = reward_table(rewards, named, alpha, embedder=reads)
+        table = reward_table(rewards, named, alpha, embedder=reads, features=read)
     same = set(policy.arms) == set(table.arms)
     space = reads if same_space(reads, table.embedder) else table.embedder
     check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)

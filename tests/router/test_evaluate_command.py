@@ -357,10 +357,10 @@ def test_a_full_table_gives_the_exact_value(
     from collect import table as collected
 
     known = toy_table()
-    asked: list[str] = []
+    asked: list[object] = []
 
-    def stored(folder: Any, reward: str, *_: Any, **__: Any) -> policies.RewardTable:
-        asked.append(reward)
+    def stored(folder: Any, reward: str, *_: Any, **named: Any) -> policies.RewardTable:
+        asked.append((reward, named["features"]))
         return known
 
     monkeypatch.setattr(collected, "reward_table", stored)
@@ -372,7 +372,7 @@ def test_a_full_table_gives_the_exact_value(
     best = fitted.distribution(known.embeddings).argmax(axis=1)
     exact = known.rewards[np.arange(30), best].mean()
     assert told["values"]["greedy"]["mean"] == pytest.approx(exact)
-    assert asked == ["saved-passes"], "what it was trained on"
+    assert asked == [("saved-passes", [])], "what it was trained on, and what it reads"
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err
