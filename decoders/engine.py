@@ -32,6 +32,7 @@ from .protocols import (
     EncoderDecoder,
     Job,
     ReusingBackend,
+    RoundStreamer,
     Strategy,
     opening,
 )
@@ -272,7 +273,7 @@ class Engine:
 
         prefilled: what `prefill` returned for these very ids, the target still holding them (an
             answer that came after them is rolled back).
-        streamer: as transformers' (`put`, `end`).
+        streamer: as transformers' (`put`, `end`), or a RoundStreamer.
         """
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
@@ -293,8 +294,10 @@ class Engine:
         if streamer is not None:
             streamer.put(torch.tensor([prompt_ids]))  # transformers' skip or show the prompt
 
-        def emit(ids: list[int]) -> None:
-            if streamer is not None:
+        def emit(ids: list[int], accepted: int = 0, drafted: int = 0) -> None:
+            if isinstance(streamer, RoundStreamer):
+                streamer.put_round(ids, accepted, drafted)
+            elif streamer is not None:
                 streamer.put(torch.tensor(ids))
 
         job = Job(self.target, prompt_ids, prefilled, request, stopper, chance, emit)

@@ -82,9 +82,10 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         tally.verify_s += made.verify_s
 
         kept = stopper.admit(verdict.ids)
-        tally.accept(min(verdict.accepted, len(kept)), of=made.depth)
+        accepted = min(verdict.accepted, len(kept))
+        tally.accept(accepted, of=made.depth)
         context += kept
-        job.emit(kept)
+        job.emit(kept, accepted, made.depth)
         if not stopper.reason:
             if isinstance(strategy.drafter, Observer):
                 strategy.drafter.observe(context, made.logits[: len(kept)], sampling)

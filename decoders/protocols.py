@@ -380,7 +380,23 @@ class DraftLength(Protocol):
 
 # -- strategies ------------------------------------------------------------------------------------
 
-Emit = Callable[[list[int]], None]
+
+class Emit(Protocol):
+    def __call__(self, ids: list[int], accepted: int = 0, drafted: int = 0) -> None:
+        """ids: new tokens.
+        accepted: how many of them, from the left, are accepted drafts.
+        drafted: tokens of the draft, in a tree along its longest branch.
+        """
+        ...
+
+
+@runtime_checkable
+class RoundStreamer(Protocol):
+    """A streamer that is told who wrote a token; beside transformers' `put` and `end`."""
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        """The new tokens of a round, in the place of `put`. As in Emit."""
+        ...
 
 
 @dataclass(frozen=True)

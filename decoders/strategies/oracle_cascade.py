@@ -44,13 +44,14 @@ class OracleCascade(Drafting):
             tokens = self.drafter.propose(context, asked).ids.tolist()
             tally.draft_s += tally.clock.lap()
             tally.drafted += 1
+            accepted = len(tokens)
             if tokens:
                 tally.accept_at(0)
             else:
                 tokens = [choose(logits, sampling, job.chance)]
                 tally.verify_s += tally.clock.lap()
             context += stopper.admit(tokens)
-            job.emit(tokens)
+            job.emit(tokens, accepted, 1)
             if stopper.reason:
                 break
             self.drafter.commit(context)

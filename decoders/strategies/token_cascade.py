@@ -48,6 +48,7 @@ class TokenCascade(Drafting):
             tally.drafted += 1
             if not first and not within:
                 tally.rounds, within = tally.rounds + 1, True
+            accepted = len(tokens)
             if tokens:
                 tally.accept_at(run)
                 run += 1
@@ -62,7 +63,7 @@ class TokenCascade(Drafting):
                 tally.verify_s += tally.clock.lap()
                 run, within = 0, False
             context += stopper.admit(tokens)
-            job.emit(tokens)
+            job.emit(tokens, accepted, 1)
             if not stopper.reason:
                 target.truncate(target.length)  # what an early exit ran ahead is forgotten
                 self.drafter.commit(context)

@@ -235,7 +235,9 @@ def run(
     prefilled = target.prefill(prompt)
     stopper = Stopper(request, eos_ids, tokenizer)
     chance = chance or Generator(CPU, request.seed)
-    return strategy.decode(Job(target, prompt, prefilled, request, stopper, chance, emit))
+    return strategy.decode(
+        Job(target, prompt, prefilled, request, stopper, chance, lambda ids, *told: emit(ids))
+    )
 
 
 class ListedLengths:

@@ -224,6 +224,29 @@ def test_a_transformers_streamer(engine: Engine, arm: str) -> None:
     assert streamer.out.getvalue().split() == result.text.split()
 
 
+@pytest.mark.parametrize("arm", ["autoregressive", "small", "copy", "exit"])
+def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> None:
+    class Rounds:
+        def __init__(self) -> None:
+            self.made: list[tuple[list[int], int]] = []
+
+        def put(self, value: torch.Tensor) -> None:
+            assert value.tolist() == [PROMPT]
+
+        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+            assert 0 <= accepted <= drafted
+            self.made.append((ids, accepted))
+
+        def end(self) -> None:
+            self.made.append(([], 0))
+
+    rounds = Rounds()
+    result = engine.decode(arm, PROMPT, Request(20), streamer=rounds)
+    assert [i for ids, _ in rounds.made for i in ids] == result.ids
+    assert sum(accepted for _, accepted in rounds.made) == result.accepted
+    assert rounds.made[-1] == ([], 0)
+
+
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         engine.decode("copy", [], Request(3))
