@@ -147,6 +147,19 @@ class Engine:
             return str(error)
         return None
 
+    def on(self, target: Backend) -> Engine:
+        """The same arms on another sequence of the same model, with drafters of their own."""
+        made = Engine(
+            target,
+            self.arms,
+            name=self.target_name,
+            fingerprint=self._fingerprint,
+            tokenizer=self.tokenizer,
+            eos_ids=self.eos_ids,
+        )
+        made._warned = self._warned
+        return made
+
     # -- what it is ---------------------------------------------------------------------------
 
     @property

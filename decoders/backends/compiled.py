@@ -19,6 +19,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -69,6 +70,12 @@ class CompiledLayers:
     def __init__(self, programs: Programs, layers: Sequence[LayerWeights], cache: KVCache) -> None:
         self._programs, self._cache = programs, cache
         self._weights = [stored(weights) for weights in layers]
+
+    def over(self, cache: KVCache) -> CompiledLayers:
+        """The same programs and weights on another cache."""
+        other = copy(self)
+        other._cache = cache
+        return other
 
     def through(self, h: Tensor, first: int, last: int, place: Place, start: int) -> Tensor:
         """h [T, d], T <= WIDE, through the layers first..last-1, in slots start...

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +118,12 @@ class KVCache:
         self._kv_heads, self.capacity = kv_heads, capacity
         size = (layers, batch, 2 * kv_heads, capacity, head_dim)
         self.all = _zeros(size, dtype, device)
+
+    def row(self, number: int) -> KVCache:
+        """One of the sequences, by itself, in the same memory."""
+        one = copy(self)
+        one.all = self.all[:, number : number + 1]
+        return one
 
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None

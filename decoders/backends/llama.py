@@ -9,7 +9,7 @@ A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -54,14 +54,21 @@ class LlamaBackend:
 
     no_trees: str | None = None
 
-    def __init__(self, shape: Shape, weights: Weights, context: int | None = None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        weights: Weights,
+        context: int | None = None,
+        cache: KVCache | None = None,
+    ) -> None:
+        """cache: of one sequence, with room for the context; None makes one."""
         self.shape, self.weights = shape, weights
         self.vocab_size = shape.vocab
         self.parameters = count(weights)
         self.context = min(context or shape.context, shape.context)
         self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
         self._rope = rope_table(shape, self.device, self.dtype)
-        self._cache = self.new_cache(shape.layers)
+        self._cache = cache or self.new_cache(shape.layers)
         self._threads = threads() if self.device.type == "cpu" else None
         self._length = 0
         self.prompts_read = 0  # how often `prefill` was called
@@ -158,7 +165,7 @@ class LlamaBackend:
         self.truncate(held)
         self.prompts_read += 1
         ids = torch.tensor(prompt_ids[held:], device=self.device)
-        for chunk in torch.split(ids, PREFILL_CHUNK):
+        for chunk in self._chunks(ids):
             hidden = self._hidden(chunk)
             if self._final is not None:
                 self._finished(hidden)
@@ -167,6 +174,10 @@ class LlamaBackend:
         embedding = last.float()
         synchronize(self.device)
         return Prefilled(logits, embedding, time.perf_counter() - started)
+
+    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
+        """A prompt, in parts to be read in turn."""
+        yield from torch.split(ids, PREFILL_CHUNK)
 
     @torch.inference_mode()
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
@@ -312,30 +323,33 @@ class LlamaBackend:
 
         parents: as for `extend`.
         """
-        place: Place | None
         if self._threads is not None:
             self._threads.adapt()
         start, end = self._length, self._length + len(ids)
-        if end > self.context:
-            raise ContextTooLong(start, len(ids), self.context)
-        if parents is not None:
-            depths, seen = self._branch(parents)
-            place = self._at(depths, seen)
-        else:
-            require_chain(self._tree)
-            self._tree, place = None, None
+        branch = self._placed(len(ids), parents)
+        place = None if branch is None else self._at(*branch)
         if self._exit_hidden is None:
             hidden = self._run(self.embed(ids), 0, self.shape.layers, start, place)
         else:
             done = self._ahead - start  # run already, as a chain: a tree's first nodes are one then
             if done < len(ids):
-                rest = None if parents is None else self._at(depths[done:], seen[done:])
+                rest = None if branch is None else self._at(*(part[done:] for part in branch))
                 self.lower(ids[done:], rest)
             at_exit = self._exit_hidden[start:end]
             hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start, place)
         self._length = end
         self._ahead = end
         return hidden
+
+    def _placed(self, t: int, parents: Sequence[int] | None) -> tuple[Tensor, Tensor] | None:
+        """Where the next t tokens go, as `_branch` has it; None for a chain."""
+        if self._length + t > self.context:
+            raise ContextTooLong(self._length, t, self.context)
+        if parents is not None:
+            return self._branch(parents)
+        require_chain(self._tree)
+        self._tree = None
+        return None
 
     def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Read:
         """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; two where

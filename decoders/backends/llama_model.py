@@ -91,7 +91,7 @@ def layer(
 
     Returns what has h's shape.
     """
-    qkv = _queries_keys_values(h, w, shape, rope)
+    qkv = queries_keys_values(h, w, shape, rope)
     q, kv = qkv.tensor_split((shape.heads,), -3)
     if slot is None:
         k, v = kv.chunk(2, -3)
@@ -99,10 +99,16 @@ def layer(
         slot.store(kv)
         k, v = slot.keys, slot.values
     if parts is None or mask is None:
-        a = _attend(q, k, v, mask)
+        a = attend(q, k, v, mask)
     else:
-        a = torch.cat([_attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
-    h = h + linear(a.transpose(1, 2).reshape(*h.shape[:-1], -1), w.out)
+        a = torch.cat([attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
+    return after_attention(h, a.transpose(1, 2).reshape(*h.shape[:-1], -1), w, shape)
+
+
+def after_attention(h: Tensor, a: Tensor, w: LayerWeights, shape: Shape) -> Tensor:
+    """The rest of a layer: h [..., d], what came into it, and a [..., H * D], what its attention
+    gave."""
+    h = h + linear(a, w.out)
     x = rms_norm(h, w.mlp_norm, shape.norm_eps)
     gate, up = linear(x, w.gate_up).chunk(2, -1)
     return h + linear(F.silu(gate) * up, w.down)
@@ -134,7 +140,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
 
 
-def _queries_keys_values(h: Tensor, w: LayerWeights, shape: Shape, rope: Rope) -> Tensor:
+def queries_keys_values(h: Tensor, w: LayerWeights, shape: Shape, rope: Rope) -> Tensor:
     """h [..., T, d] -> [..., H + 2 KV, T, D], queries and keys turned to their positions."""
     x = rms_norm(h, w.attention_norm, shape.norm_eps)
     qkv = linear(x, w.qkv, w.qkv_bias)
@@ -149,7 +155,7 @@ def _queries_keys_values(h: Tensor, w: LayerWeights, shape: Shape, rope: Rope) -
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
     """allowed: bool [T, S] or [B, T, S], True where a query may look -> [B or 1, 1, rows, S'].
 
-    Added to the scores. The query heads that share a key head are rows of it (`_attend`). Rows are
+    Added to the scores. The query heads that share a key head are rows of it (`attend`). Rows are
     repeated up to a multiple of ROWS_ROUND, of which the kernel sums fewer in another order, and
     columns up to a multiple of KEYS_ROUND masked. So a token's scores are summed in one order
     however many tokens are read with it, and its logits are the same to the last bit (on a CPU in
@@ -175,7 +181,7 @@ def rounded(positions: int) -> int:
     return -(-positions // KEYS_ROUND) * KEYS_ROUND
 
 
-def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """q: [B, H, T, D], or [H, T, D] for a B of 1; k and v: [B, KV, S, D] -> [B, H, T, D]; mask as
     in `layer`."""
     b, kv_heads = k.shape[:2]
@@ -200,7 +206,7 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """`_attend` for a prompt, as products of QUERIES positions with what they may see: PyTorch's
+    """`attend` for a prompt, as products of QUERIES positions with what they may see: PyTorch's
     attention kernel for CPUs multiplies bfloat16 at a tenth of the speed of its matrix products.
 
     q: [B, KV, H / KV, T, D], k and v: [B, KV, S, D]; the T positions are the last of the S.
@@ -252,7 +258,7 @@ def skip_layer(
 ) -> None:
     """Write the keys and values of a layer that h [T, d] does not go through, as if it had come
     to it unchanged (Schuster et al., Confident Adaptive Language Modeling, section 3.1)."""
-    qkv = _queries_keys_values(h, w, shape, rope)
+    qkv = queries_keys_values(h, w, shape, rope)
     slot.store(qkv[shape.heads :])  # a packed matrix cannot be cut: q is for nothing
 
 

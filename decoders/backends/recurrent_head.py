@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +19,7 @@ from .int4 import misfit
 from .llama_model import rms_norm
 from .llama_weights import layout, packed_head
 from .packed import Matrix, Rounding, linear
-from .recurrent_cell import RecurrentCell
+from .recurrent_cell import CELL, RecurrentCell
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,9 @@ class GatedBlock:
         """What is added to the state: x [..., d or 2 d], normed -> [..., d]."""
         gate, up = linear(x, self.gate_up).chunk(2, -1)
         return linear(F.silu(gate) * up, self.down)
+
+
+_LOADED: WeakValueDictionary[tuple[object, ...], RecurrentHead] = WeakValueDictionary()
 
 
 class RecurrentHead:
@@ -61,10 +65,16 @@ class RecurrentHead:
 
     @classmethod
     def load(cls, folder: Path, target: StateBackend, vocab: DraftVocab) -> RecurrentHead:
-        """Raises ValueError where it was trained for states of another size."""
+        """One that another drafter of the same model holds serves this one too. Raises ValueError
+        where it was trained for states of another size."""
         require_size(folder, target.state_size)
-        cell = RecurrentCell.load(folder, target.device, target.dtype)
-        return cls(target, cell, vocab)
+        model = getattr(target, "weights", target)
+        key = (folder.resolve(), (folder / CELL).stat().st_mtime_ns, id(model))
+        held = _LOADED.get(key)
+        if held is None:
+            cell = RecurrentCell.load(folder, target.device, target.dtype)
+            _LOADED[key] = held = cls(target, cell, vocab)
+        return held
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """state: [n, d].

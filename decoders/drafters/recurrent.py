@@ -8,6 +8,7 @@ is nothing to roll back and nothing to catch up with.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -39,6 +40,8 @@ class RecurrentDrafter:
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
         self._recorded = _recorded(target, head)
+        share = getattr(target, "share_step", None)  # of a seat among others (backends/seats.py)
+        self._step = (self._recorded or head).step if share is None else partial(share, head)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
@@ -54,11 +57,10 @@ class RecurrentDrafter:
             return Proposal(self._recorded.draft(state, unread, asked.k))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
-        one = (self._recorded or self.head).step
 
         def step(token: Tensor) -> Tensor:
             nonlocal state
-            state, logits = one(state, token)  # [1, d], [1, N]
+            state, logits = self._step(state, token)  # [1, d], [1, N]
             return logits[0]
 
         proposal, steps = draft_chain(step(unread[-1:]), step, context, self.head.vocab, asked)

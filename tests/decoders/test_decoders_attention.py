@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.backends.llama_model import QUERIES, Shape, _attend, attention_mask, rounded
+from decoders.backends.llama_model import QUERIES, Shape, attend, attention_mask, rounded
 
 HEAD = 64
 SHAPES = {  # sequences, heads, key heads, new positions, positions seen
@@ -36,9 +36,9 @@ def test_attention_in_blocks_is_attention(name: str, masked: bool) -> None:
         allowed |= torch.eye(s, dtype=torch.bool)[s - t :]
     shape = Shape(1, heads * HEAD, heads, kv_heads, HEAD, 1, s, 1e-5, 1e4)
     if masked:
-        a = _attend(q, k, v, attention_mask(allowed, shape, q.dtype))
+        a = attend(q, k, v, attention_mask(allowed, shape, q.dtype))
     else:
-        a = _attend(q[0], k[:, :, :s], v[:, :, :s], None)
+        a = attend(q[0], k[:, :, :s], v[:, :, :s], None)
     exact = F.scaled_dot_product_attention(
         q.double(),
         k[:, :, :s].double(),

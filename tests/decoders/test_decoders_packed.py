@@ -14,7 +14,7 @@ from decoder_toys import CPU, FITS_INT4
 
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import KEYS_ROUND, Shape, _attend, attention_mask, rounded
+from decoders.backends.llama_model import KEYS_ROUND, Shape, attend, attention_mask, rounded
 from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack
 
 BF16 = pytest.mark.skipif(
@@ -91,13 +91,13 @@ def test_a_query_s_attention_does_not_depend_on_the_others(kv_heads: int, held: 
     k, v = torch.randn(2, 1, kv_heads, rounded(held), d, generator=generator).bfloat16()
     seen = torch.ones(most, held, dtype=torch.bool).tril(held - most)
 
-    def attend(width: int) -> torch.Tensor:
+    def by_widths(width: int) -> torch.Tensor:
         parts = zip(q.split(width, 1), seen.split(width), strict=True)
-        made = [_attend(p, k, v, attention_mask(s, shape, q.dtype)) for p, s in parts]
+        made = [attend(p, k, v, attention_mask(s, shape, q.dtype)) for p, s in parts]
         return torch.cat(made, 2)
 
-    one_by_one = attend(1)
-    differing = [w for w in range(2, most + 1) if not torch.equal(attend(w), one_by_one)]
+    one_by_one = by_widths(1)
+    differing = [w for w in range(2, most + 1) if not torch.equal(by_widths(w), one_by_one)]
     assert not differing
 
 

@@ -1,0 +1,158 @@
+"""What passes cost that several answers share (L6): measured once, kept in the cache.
+
+A drafted token costs next to nothing where the weights are read for one answer alone, and more the
+more answers are read together. Drafters that go by costs ask for those of the moment, so that they
+draft less under load and nothing where it does not pay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from ..backends.int8 import WIDE
+from ..backends.seats import SeatBackend, Seats, Wanted
+from ..backends.sync import synchronize
+from ..files import write_atomically
+from . import passes
+from .passes import PassCosts, Place
+
+HELD = 192  # positions that each answer is given while measuring
+ROWS = (1, 2, 4, 8, 16, 32, 64)
+TOKENS = (1, 2, 4, 8)
+TOTALS = (4, 6, 8, 12, 16, 24, 32)  # tokens at which the two ways to multiply are compared
+REPEATS = 3
+
+
+@dataclass(frozen=True)
+class SharedCosts:
+    """seconds: of a pass for rows[i] answers over tokens[j] tokens of each.
+    narrow: as in Seats.
+    """
+
+    rows: tuple[int, ...]
+    tokens: tuple[int, ...]
+    seconds: tuple[tuple[float, ...], ...]
+    narrow: int
+
+    def of(self, rows: int) -> PassCosts:
+        """By tokens of each of so many answers, straight lines between what was measured."""
+        low = max(0, min(bisect_right(self.rows, rows) - 1, len(self.rows) - 2))
+        first, second = self.rows[low : low + 2] if len(self.rows) > 1 else (self.rows[0], None)
+        at = self.seconds[low]
+        if second is not None:
+            share = (rows - first) / (second - first)
+            above = self.seconds[low + 1]
+            at = tuple(a + share * (b - a) for a, b in zip(at, above, strict=True))
+        made = list(at[:1])
+        for j in range(1, len(self.tokens)):
+            steps = self.tokens[j] - self.tokens[j - 1]
+            made += [at[j - 1] + (at[j] - at[j - 1]) * i / steps for i in range(1, steps + 1)]
+        return PassCosts(tuple(made))
+
+
+@dataclass(frozen=True)
+class UnderLoad(PassCosts):
+    """Those of a target alone while one answer is written, else those that it has its share of.
+
+    rows: how many are written now.
+    """
+
+    shared: SharedCosts | None = None
+    rows: Callable[[], int] = lambda: 1
+
+    def __call__(self, width: float) -> float:
+        rows = self.rows()
+        if rows <= 1 or self.shared is None:
+            return super().__call__(width)
+        return _of(self.shared, rows)(width)
+
+
+@lru_cache(256)
+def _of(shared: SharedCosts, rows: int) -> PassCosts:
+    return shared.of(rows)
+
+
+def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], int]) -> SharedCosts:
+    """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
+    seat's `passes.known` follows them from now on. fingerprint: the target's."""
+    place = replace(Place.of(seats.all[0], fingerprint), backend=f"{len(seats.all)} seats")
+    path = folder / place.file
+    costs = _read(path)
+    if costs is None or seats.steady:
+        costs = measure(seats)
+        if not seats.steady:
+            _write(path, place, costs)
+    seats.narrow = costs.narrow
+    for seat in seats.all:
+        alone = passes.known(seats.like)
+        if alone is None:
+            alone = PassCosts(costs.seconds[0])
+        passes.assume(seat, UnderLoad(alone.verify_s, alone.busy, costs, running))
+    return costs
+
+
+@torch.inference_mode()
+def measure(seats: Seats) -> SharedCosts:
+    """What the seats held is forgotten."""
+    narrow = seats.narrow = _crossover(seats)
+    rows = tuple(n for n in ROWS if n <= len(seats.all))
+    times = tuple(tuple(_seconds(seats, n, t) for t in TOKENS) for n in rows)
+    return SharedCosts(rows, TOKENS, times, narrow)
+
+
+def _crossover(seats: Seats) -> int:
+    """Tokens up to which rounded weights are multiplied by faster as they are."""
+    if seats.steady or len(seats.all) < 2:
+        return WIDE
+    for total in TOTALS:
+        seats.narrow = WIDE
+        rounded = _seconds(seats, 2, total // 2)
+        seats.narrow = 0
+        if _seconds(seats, 2, total // 2) < rounded:
+            return total - 1
+    return WIDE
+
+
+def _seconds(seats: Seats, rows: int, tokens: int) -> float:
+    """The least of a few passes for the first `rows` seats."""
+    used: Sequence[SeatBackend] = seats.all[:rows]
+    held = min(HELD, used[0].context - tokens)
+    ids = torch.ones(tokens, dtype=torch.int64, device=used[0].device)
+    times = []
+    for _ in range(REPEATS + 1):
+        for seat in used:
+            seat.pretend(held)
+        started = time.perf_counter()
+        seats.read([Wanted(seat, ids) for seat in used])
+        synchronize(used[0].device)
+        times.append(time.perf_counter() - started)
+    for seat in used:
+        seat.truncate(0)
+    return min(times[1:])
+
+
+def _read(path: Path) -> SharedCosts | None:
+    try:
+        held = json.loads(path.read_text())
+        seconds = tuple(tuple(map(float, each)) for each in held["seconds"])
+        costs = SharedCosts(
+            tuple(held["rows"]), tuple(held["tokens"]), seconds, int(held["narrow"])
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    whole = len(seconds) == len(costs.rows) and all(len(s) == len(costs.tokens) for s in seconds)
+    return costs if whole and costs.rows and min(map(min, seconds)) > 0 else None
+
+
+def _write(path: Path, place: Place, costs: SharedCosts) -> None:
+    with contextlib.suppress(OSError):  # measured again next time
+        write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

@@ -1,0 +1,171 @@
+"""Several answers at once: each runs as it would alone, and they share the target's passes.
+
+Every answer is a greenlet, a function that may wait in the middle. It runs until it wants the
+target to read something; once all want that, one pass reads for all of them (`Seats.read`), and
+each goes on with its own logits. So every arm can be written beside every other, and none knows of
+the rest. A prompt is read in parts, between which the others go on.
+
+Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, 2022.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from greenlet import GreenletExit, getcurrent, greenlet
+from torch import Tensor
+
+from .backends.llama import LlamaBackend
+from .backends.recurrent_head import RecurrentHead
+from .backends.seats import Seats, Wanted
+from .costs import passes
+from .engine import Engine
+from .errors import DraftpickError
+
+PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
+
+
+@dataclass(frozen=True)
+class Steps:
+    """One step of a recurrent drafter's cell, as `RecurrentHead.step` is asked for it."""
+
+    head: RecurrentHead
+    state: Tensor
+    token: Tensor
+
+
+@dataclass(frozen=True)
+class Part:
+    """Of a prompt, so many tokens."""
+
+    tokens: int
+
+
+@dataclass
+class Seat:
+    """Room for one answer. Its engine answers as any other does, inside `Together.begin`."""
+
+    engine: Engine
+    at_work: greenlet | None = None
+    wants: Wanted | Steps | Part | None = None
+    given: Any = None  # what it goes on with
+    born: int = field(default=0)  # the how-manieth answer that was begun, for turns
+
+
+class Together:
+    """Seats for n answers over one engine's target.
+
+    engine: of a native backend; it must not be used meanwhile.
+    steady: as in Seats.
+
+    Raises DraftpickError where the engine's target has no passes to share.
+    """
+
+    def __init__(self, engine: Engine, n: int, steady: bool = False) -> None:
+        target = engine.target
+        if not isinstance(target, LlamaBackend):
+            raise DraftpickError(
+                f"answers share the passes of the native backend alone, and this target runs by "
+                f"{type(target).__name__}; answer one at a time"
+            )
+        self.passes = Seats(target, n, steady)
+        self.seats = [Seat(engine.on(backend)) for backend in self.passes.all]
+        self._begun = 0
+        self._main = getcurrent()
+        costs = passes.known(target)
+        for backend in self.passes.all:
+            if costs is not None:  # those of an answer alone, until others are learnt
+                passes.assume(backend, costs)
+            backend.wait, backend.pause, backend.share_step = self._read, self._part, self._step
+
+    @property
+    def running(self) -> int:
+        return sum(seat.at_work is not None for seat in self.seats)
+
+    def free(self) -> Seat | None:
+        """The first seat without an answer; low ones first, so that rows in use are neighbours."""
+        return next((seat for seat in self.seats if seat.at_work is None), None)
+
+    def begin(self, seat: Seat, answer: Callable[[Engine], None]) -> None:
+        """Let `answer` run in a free seat, by the seat's engine. What it raises comes out of
+        `step`; it begins to run there."""
+        assert seat.at_work is None
+        self._begun += 1
+        seat.at_work, seat.born = greenlet(lambda _: answer(seat.engine)), self._begun
+        seat.wants = seat.given = None
+
+    def step(self) -> None:
+        """Let every answer run up to its next pass, and run that pass."""
+        self._main = getcurrent()
+        with torch.inference_mode():
+            budget = PROMPT_TOKENS
+            for seat in sorted(self._busy(), key=lambda seat: seat.born):
+                if seat.wants is None:
+                    self._go_on(seat)
+                while isinstance(seat.wants, Part) and budget > 0:
+                    budget -= seat.wants.tokens
+                    self._go_on(seat)
+            while steps := [seat for seat in self._busy() if isinstance(seat.wants, Steps)]:
+                self._take_steps(steps)
+            reading = [seat for seat in self._busy() if isinstance(seat.wants, Wanted)]
+            if reading:
+                wanted = [seat.wants for seat in reading if isinstance(seat.wants, Wanted)]
+                for seat, logits in zip(reading, self.passes.read(wanted), strict=True):
+                    seat.given, seat.wants = logits, None
+
+    def close(self) -> None:
+        """End every answer where it waits."""
+        for seat in self._busy():
+            assert seat.at_work is not None
+            seat.at_work.throw(GreenletExit)
+            seat.at_work = None
+
+    def _busy(self) -> list[Seat]:
+        return [seat for seat in self.seats if seat.at_work is not None]
+
+    def _go_on(self, seat: Seat) -> None:
+        """Until it next waits or ends. What it raises is raised here."""
+        assert seat.at_work is not None
+        given, seat.wants, seat.given = seat.given, None, None
+        try:
+            wants = seat.at_work.switch(given)
+        except BaseException:
+            seat.at_work = None
+            raise
+        if seat.at_work.dead:
+            seat.at_work = None
+        else:
+            seat.wants = wants
+
+    def _take_steps(self, seats: Sequence[Seat]) -> None:
+        """One step of each, those of the same cell together."""
+        by_head: dict[int, list[Seat]] = {}
+        for seat in seats:
+            assert isinstance(seat.wants, Steps)
+            by_head.setdefault(id(seat.wants.head), []).append(seat)
+        for group in by_head.values():
+            wanted = [seat.wants for seat in group if isinstance(seat.wants, Steps)]
+            counts = [len(each.token) for each in wanted]
+            states = torch.cat([each.state for each in wanted])
+            tokens = torch.cat([each.token for each in wanted])
+            made = (torch.split(part, counts) for part in wanted[0].head.step(states, tokens))
+            for seat, given in zip(group, zip(*made, strict=True), strict=True):
+                seat.given = given
+        for seat in seats:
+            self._go_on(seat)
+
+    # -- called by answers --------------------------------------------------------------------
+
+    def _read(self, wanted: Wanted) -> Tensor:
+        logits: Tensor = self._main.switch(wanted)
+        return logits
+
+    def _part(self, tokens: int) -> None:
+        self._main.switch(Part(tokens))
+
+    def _step(self, head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        made: tuple[Tensor, Tensor] = self._main.switch(Steps(head, state, token))
+        return made

@@ -1,0 +1,334 @@
+"""Answers that share the target's passes are those that each would be alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import native, random_cell, save_cell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_decoders_engine import PROMPT, adapter_folder, tokenizer
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.backends.seats import CHUNK, Seats, Wanted
+from decoders.backends.toy import ToyBackend
+from decoders.costs import under_load
+from decoders.costs.passes import PassCosts, assume, known
+from decoders.costs.under_load import SharedCosts, UnderLoad
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+from decoders.records import DecodeResult, Request, Sampling
+from decoders.together import Together
+
+Tiny = Callable[..., Path]
+PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
+MANY = [1 + i % 13 for i in range(2 * CHUNK + 30)]
+SAMPLINGS = [Sampling(), Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9)]
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Tiny, tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    """Arms of every way to use the target: chains, trees, exits, states, cascades."""
+    folder = tmp_path_factory.mktemp("arms")
+    exit_at, cell_at = folder / "exit", folder / "cell"
+    exit_at.mkdir()
+    cell_at.mkdir()
+    adapter_folder(tiny, exit_at)
+    save_cell(cell_at, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    small = {"kind": "neural", "drafter": str(tiny(seed=5, num_hidden_layers=2))}
+    cell = {"kind": "recurrent", "drafter": str(cell_at)}
+    made = [
+        {"kind": "autoregressive", "name": "autoregressive"},
+        {"name": "small", "length": {"k": 3}, **small},
+        {"name": "cell", "length": {"k": 4}, **cell},
+        {"name": "branches", "length": {"k": 3}, "branch": [2, 2], **cell},
+        {"name": "exit", "kind": "early_exit", "drafter": str(exit_at), "length": {"k": 3}},
+        {"name": "copy", "kind": "max_gram", "length": {"k": 5}, "shortest": 1},
+        {"name": "both", "kind": "hybrid", "model": cell},
+        {"name": "tree", **small, "kind": "tree", "branch": [3, 2]},
+        {"name": "calm", "kind": "calm", "threshold": 0.4},
+        {"name": "cascade", "kind": "token_cascade", "drafter": small, "alpha": 0.4},
+    ]
+    target = native(tiny(max_position_embeddings=1024))
+    assume(target, PassCosts((1.0, 1.1, 1.2, 1.3, 1.6, 2.0)))
+    arms = {each["name"]: recipe(**each) for each in made}  # type: ignore[arg-type]
+    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(15)]))
+
+
+class Gone(Exception):
+    """Whoever asked has left."""
+
+
+class Asked:
+    """A question, what is written of its answer, and that once it has come.
+
+    leaves: raise Gone after so many tokens.
+    """
+
+    def __init__(self, arm: str, prompt: list[int], request: Request, leaves: int = 999) -> None:
+        self.arm, self.prompt, self.request, self.leaves = arm, prompt, request, leaves
+        self.written: list[int] = []
+        self.result: DecodeResult | None = None
+
+    def answer(self, engine: Engine) -> None:
+        prefilled = engine.prefill(self.prompt)
+        self.result = engine.decode(self.arm, self.prompt, self.request, prefilled, self)
+
+    def put(self, value: torch.Tensor) -> None: ...
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self.written += ids
+        if len(self.written) >= self.leaves:
+            raise Gone
+
+    def end(self) -> None: ...
+
+    def alone(self, engine: Engine) -> list[int]:
+        return engine.decode(self.arm, self.prompt, self.request).ids
+
+
+def together(room: Together, asked: list[Asked]) -> int:
+    """How many steps it took."""
+    left, steps = iter(asked), 0
+    waiting: Iterator[Asked] | None = left
+    while waiting is not None or room.running:
+        while waiting is not None and (seat := room.free()) is not None:
+            one = next(waiting, None)
+            if one is None:
+                waiting = None
+            else:
+                room.begin(seat, one.answer)
+        room.step()
+        steps += 1
+    return steps
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_each_answer_is_what_it_would_be_alone(engine: Engine, sampling: Sampling) -> None:
+    greedy_only = ("calm",)
+    asked = [
+        Asked(arm, PROMPTS[(i + j) % len(PROMPTS)], Request(12 + j, sampling, seed=17 * i + j))
+        for j in range(3)
+        for i, arm in enumerate(engine.arm_names)
+        if sampling.greedy or arm not in greedy_only
+    ]
+    expected = [one.alone(engine) for one in asked]
+    room = Together(engine, 5)
+    together(room, asked)
+    for one, ids in zip(asked, expected, strict=True):
+        assert one.result is not None and one.result.ids == ids, one.arm
+        assert one.result.arm == one.arm
+    assert room.running == 0
+
+
+def test_passes_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Together(engine, 4)
+    rows: list[int] = []
+    read = room.passes.read
+    monkeypatch.setattr(
+        room.passes, "read", lambda wanted: rows.append(len(wanted)) or read(wanted)
+    )
+    together(room, [Asked("autoregressive", prompt, Request(10)) for prompt in PROMPTS[:4]])
+    assert rows == [4] * 9  # the prompts' own passes give the first tokens
+
+
+def test_steps_of_one_cell_are_taken_together(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Together(engine, 3)
+    head = {id(seat.engine.strategy("cell").drafter.head) for seat in room.seats}  # type: ignore[attr-defined]
+    assert len(head) == 1  # its weights are there once
+    held = room.seats[0].engine.strategy("cell").drafter.head  # type: ignore[attr-defined]
+    rows: list[int] = []
+    step = held.step
+    monkeypatch.setattr(held, "step", lambda s, t: rows.append(len(t)) or step(s, t))
+    together(room, [Asked("cell", prompt, Request(9)) for prompt in PROMPTS[:3]])
+    assert max(rows) == 3
+
+
+def test_others_go_on_while_long_prompts_are_read(engine: Engine) -> None:
+    room = Together(engine, 3)
+    short = Asked("autoregressive", PROMPT, Request(30))
+    expected = short.alone(engine)
+    written: list[int] = []
+    room.begin(room.seats[0], short.answer)
+    for other in range(5):
+        if (seat := room.free()) is not None:
+            room.begin(seat, Asked("copy", [1 + other, *MANY], Request(1)).answer)
+        room.step()
+        written.append(len(short.written))
+    assert written == [1, 2, 3, 4, 5]
+    while room.running:
+        room.step()
+    assert short.result is not None and short.result.ids == expected
+
+
+def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
+    room = Together(engine, 3)
+    kept = Asked("both", PROMPT, Request(20))
+    expected = kept.alone(engine)
+
+    gone = Asked("exit", PROMPTS[1], Request(20), leaves=4)
+
+    def leave(engine: Engine) -> None:
+        with pytest.raises(Gone):
+            gone.answer(engine)
+
+    room.begin(room.seats[0], leave)
+    room.begin(room.seats[1], kept.answer)
+    while room.running:
+        room.step()
+    assert kept.result is not None and kept.result.ids == expected
+    assert len(gone.written) < 20
+    again = Asked("exit", PROMPTS[3], Request(15))
+    alone = again.alone(engine)
+    room.begin(room.seats[0], again.answer)
+    while room.running:
+        room.step()
+    assert again.result is not None and again.result.ids == alone
+
+
+def test_what_an_answer_raises_comes_out_of_step(engine: Engine) -> None:
+    room = Together(engine, 2)
+
+    def wrong(engine: Engine) -> None:
+        raise ValueError("no")
+
+    room.begin(room.seats[0], wrong)
+    with pytest.raises(ValueError, match="no"):
+        room.step()
+    assert room.running == 0
+
+
+def test_closing_ends_what_is_at_work(engine: Engine) -> None:
+    room = Together(engine, 2)
+    ended: list[str] = []
+
+    def answer(engine: Engine) -> None:
+        try:
+            engine.decode("copy", PROMPT, Request(40))
+        finally:
+            ended.append("over")
+
+    room.begin(room.seats[0], answer)
+    room.step()
+    room.close()
+    assert ended == ["over"] and room.running == 0
+
+
+def test_a_backend_without_shared_passes_is_refused() -> None:
+    arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
+    engine = Engine(ToyBackend(torch.zeros(4, 4)), arms)
+    with pytest.raises(DraftpickError, match="native backend alone"):
+        Together(engine, 2)
+
+
+# -- one pass --------------------------------------------------------------------------------------
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObject) -> None:
+    """Chains and trees, sequences of any length, exits ahead or not; all caches and states."""
+    like = native(tiny(max_position_embeddings=512))
+    seats = Seats(like, 12)
+    rows = data.draw(st.lists(st.integers(0, 11), min_size=1, max_size=5, unique=True))
+    wanted, expected = [], []
+    for row in rows:
+        seat = seats.all[row]
+        exits, states = data.draw(st.booleans()), data.draw(st.booleans())
+        prompt = data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=140))
+        ids = torch.tensor(data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=7)))
+        tree = data.draw(st.booleans())
+        parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(ids))] if tree else None
+        ahead = data.draw(st.integers(0, len(ids))) if exits and not tree else 0
+        alone = native(tiny(max_position_embeddings=512))
+        for backend in (seat, alone):
+            if exits:
+                backend.open_exit(1)
+            if states:
+                backend.keep_states()
+            backend.prefill(prompt)
+            if ahead:
+                backend.lower(ids[:ahead])
+        wanted.append(Wanted(seat, ids, parents))
+        logits = alone.extend(ids, parents)
+        expected.append((alone, logits, exits, states, len(prompt)))
+    made = seats.read(wanted)
+    for each, logits, (alone, own, exits, states, start) in zip(
+        wanted, made, expected, strict=True
+    ):
+        seat, end = each.seat, start + len(each.ids)
+        torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
+        assert seat.length == alone.length == seat.ahead == end
+        if states and each.parents is None:
+            torch.testing.assert_close(
+                seat.final_states(start, end), alone.final_states(start, end), rtol=1e-5, atol=1e-5
+            )
+        if exits:
+            torch.testing.assert_close(
+                seat.exit_hidden(start, end), alone.exit_hidden(start, end), rtol=1e-5, atol=1e-5
+            )
+        if each.parents is not None:  # down the newest branch, then on
+            path = [len(each.ids) - 1]
+            while each.parents[path[0]] >= 0:
+                path.insert(0, each.parents[path[0]])
+            seat.keep(path)
+            alone.keep(path)
+        again = torch.tensor([3, 1])
+        torch.testing.assert_close(
+            seat.read_alone(Wanted(seat, again)), alone.extend(again), rtol=1e-5, atol=1e-5
+        )
+
+
+def test_steady_answers_do_not_depend_on_their_company(tiny: Tiny) -> None:
+    folder = tiny(hidden_size=64, intermediate_size=128, num_hidden_layers=2)
+    from decoders.models.targets import load_backend
+
+    like = load_backend(folder, torch.device("cpu"), torch.bfloat16, "native", "int4")
+    ids = torch.arange(12) % 16
+    bits = []
+    for company in (0, 3, 6):
+        seats = Seats(like, 8, steady=True)  # type: ignore[arg-type]
+        for seat in seats.all:
+            seat.prefill(PROMPT)
+        bits.append(seats.read([Wanted(seat, ids) for seat in seats.all[: company + 1]])[0])
+    assert torch.equal(bits[0], bits[1]) and torch.equal(bits[0], bits[2])
+
+
+# -- costs -----------------------------------------------------------------------------------------
+
+
+def test_costs_lie_between_those_measured() -> None:
+    costs = SharedCosts((1, 2, 4), (1, 2, 4), ((1, 2, 4), (2, 4, 8), (6, 8, 12)), 5)
+    assert [costs.of(2)(w) for w in (1, 2, 3, 4)] == [2, 4, 6, 8]
+    assert costs.of(3)(1) == pytest.approx(4) and costs.of(3)(4) == pytest.approx(10)
+    assert costs.of(8)(1) == pytest.approx(14)  # on from the last two
+    assert SharedCosts((1,), (1, 2), ((1, 3),), 5).of(1)(2) == 3
+
+
+def test_a_draft_shrinks_as_others_come() -> None:
+    alone, now = PassCosts((1.0, 1.01, 1.02, 1.03)), [1]
+    shared = SharedCosts((1, 8), (1, 2, 4), ((1, 1.01, 1.03), (2, 4, 8)), 5)
+    costs = UnderLoad(alone.verify_s, 1.0, shared, lambda: now[0])
+    chances = [0.6, 0.4, 0.3]
+    assert costs.best_cut(chances) == 3
+    now[0] = 8
+    assert costs.best_cut(chances) == 0
+
+
+def test_costs_are_measured_once(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    like = native(tiny())
+    assume(like, PassCosts((1.0, 1.5)))
+    seats = Seats(like, 4)
+    first = under_load.learn(seats, "abc", tmp_path, lambda: 1)
+    assert first.rows == (1, 2, 4) and all(second > 0 for row in first.seconds for second in row)
+    assert isinstance(known(seats.all[3]), UnderLoad)
+    monkeypatch.setattr(under_load, "measure", lambda seats: pytest.fail("measured again"))
+    assert under_load.learn(Seats(like, 4), "abc", tmp_path, lambda: 1) == first
