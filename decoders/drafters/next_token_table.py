@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from ..errors import DraftpickError
@@ -42,18 +43,27 @@ class NextTokenTable:
 
     @classmethod
     def load(cls, folder: Path, vocab: int) -> NextTokenTable:
-        """Raises DraftpickError where it was made for another vocabulary."""
-        from safetensors.torch import load_file
-
-        state = {name: t.tolist() for name, t in load_file(folder / FILE).items()}
-        if state["vocab"] != [vocab]:
+        """Drafters of the same file share one. Raises DraftpickError where it was made for another
+        vocabulary."""
+        table, made_for = _read(folder / FILE, (folder / FILE).stat().st_mtime_ns)
+        if made_for != vocab:
             raise DraftpickError(
-                f"{folder / FILE} is for a vocabulary of {state['vocab'][0]}, the target has "
-                f"{vocab}; make one with `draftpick align --kind bigram`"
+                f"{folder / FILE} is for a vocabulary of {made_for}, the target has {vocab}; make "
+                "one with `draftpick align --kind bigram`"
             )
-        ones = zip(state["one"], state["one_next"], state["one_share"], strict=True)
-        twos = zip(state["two"], state["two_next"], state["two_share"], strict=True)
-        return cls(
-            {token: (after, share) for token, after, share in ones},
-            {(older, newer): (after, share) for (older, newer), after, share in twos},
-        )
+        return table
+
+
+@lru_cache(4)
+def _read(file: Path, written_ns: int) -> tuple[NextTokenTable, int]:
+    """A table, which nobody changes, and the vocabulary that it is for."""
+    from safetensors.torch import load_file
+
+    state = {name: t.tolist() for name, t in load_file(file).items()}
+    ones = zip(state["one"], state["one_next"], state["one_share"], strict=True)
+    twos = zip(state["two"], state["two_next"], state["two_share"], strict=True)
+    table = NextTokenTable(
+        {token: (after, share) for token, after, share in ones},
+        {(older, newer): (after, share) for (older, newer), after, share in twos},
+    )
+    return table, state["vocab"][0]

@@ -1,0 +1,201 @@
+"""Tokens a second and waiting times at several loads: plain, each arm by itself, and routed.
+
+    python benchmarks/load.py --clients 1 2 4 8 16 32 --out load.json
+
+Each client asks, waits for the whole answer and asks its next question, through the desk that
+`draftpick serve` answers at, without the network. Every choice is asked the same questions with the
+same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` is the
+policy's choice, `plain` arm's ratios are beside it. On an otherwise idle machine only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+
+from collect.embedders import query_text
+from collect.queries import first_per_task, read_queries, shipped
+from decoders import EngineOptions, Request
+from decoders.arms import AUTOREGRESSIVE
+from decoders.files import write_atomically
+from decoders.provenance import hardware, versions
+from decoders.records import Sampling
+from decoders.seeds import derived_seed
+from router import Router
+from router.route import Chosen, RoutedResult
+from router.serve.desk import DEFAULT, Desk, Order
+from router.serve.queue import FairQueue
+
+AUTO = "auto"
+
+
+@dataclass
+class Timing:
+    """A Listener. Seconds since it was asked."""
+
+    asked: float = field(default_factory=time.perf_counter)
+    first_s: float = 0.0
+    whole_s: float = 0.0
+    tokens: int = 0
+    arm: str = ""
+    over: threading.Event = field(default_factory=threading.Event)
+    error: Exception | None = None
+
+    def began(self, choice: Chosen) -> None:
+        self.arm = choice.arm
+
+    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self.first_s = self.first_s or time.perf_counter() - self.asked
+
+    def done(self, result: RoutedResult) -> None:
+        self.whole_s, self.tokens = time.perf_counter() - self.asked, len(result.result.ids)
+        self.over.set()
+
+    def failed(self, error: Exception) -> None:
+        self.error = error
+        self.over.set()
+
+
+@dataclass(frozen=True)
+class Question:
+    """A prompt, what an embedder reads of it, and how it is answered."""
+
+    ids: list[int]
+    text: str
+    request: Request
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--arms", nargs="*", default=[AUTOREGRESSIVE, "max-gram", "hybrid", AUTO])
+    parser.add_argument("--queries", nargs="*", type=Path, help="default: the shipped test queries")
+    parser.add_argument("--limit", type=int, default=4, help="queries a task")
+    parser.add_argument("--least", type=int, default=2, help="questions a client, at least")
+    parser.add_argument("--max-new-tokens", type=int, default=64)
+    parser.add_argument("--temperature", type=float, nargs="*", default=[0.0, 1.0])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--backend", default="auto")
+    parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
+    parser.add_argument("--policy", help="default: the one that ships")
+    parser.add_argument("--steady", action="store_true", help="as of `draftpick serve`")
+    parser.add_argument("--note", default="", help="kept with the figures")
+    parser.add_argument("--out", type=Path, default=Path("load.json"))
+    given = parser.parse_args()
+
+    options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
+    router = Router.from_options(options, given.policy)
+    desk = Desk({DEFAULT: router}, FairQueue(1024), max(given.clients), given.steady)
+    asked = questions(router, given)
+    for arm in given.arms:  # drafters load, and what is measured once is measured
+        spread(desk, arm, asked[: max(given.clients)], max(given.clients))
+    rows: list[dict[str, Any]] = []
+    turns = [(n, r) for n in given.clients for r in range(given.repeats)]
+    for clients, repeat in track(turns, "loads"):
+        least = max(len(asked), clients * given.least)
+        todo = (asked * -(-least // len(asked)))[:least]
+        for arm in given.arms[repeat % len(given.arms) :] + given.arms[: repeat % len(given.arms)]:
+            rows.append(spread(desk, arm, todo, clients) | {"repeat": repeat})
+        record = {
+            "given": {k: str(v) for k, v in vars(given).items()},
+            "hardware": hardware(),
+            "versions": versions(),
+            "rows": rows,
+        }
+        write_atomically(given.out, json.dumps(record, indent=1))
+    desk.close()
+    show(rows, given.arms, given.clients)
+
+
+def questions(router: Router, given: argparse.Namespace) -> list[Question]:
+    """The queries' first turns, at the temperatures in turn."""
+    queries = read_queries(given.queries) if given.queries else shipped("test")
+    made = []
+    for number, query in enumerate(first_per_task(queries, given.limit)):
+        messages = [{"role": "user", "content": query.turns[0]}]
+        temperature = given.temperature[number % len(given.temperature)]
+        request = Request(given.max_new_tokens, Sampling(temperature), seed=derived_seed(0, number))
+        ids = router.engine.encode_chat(messages)
+        made.append(Question(ids, query_text(messages), request))
+    return made
+
+
+def spread(desk: Desk, arm: str, todo: Sequence[Question], clients: int) -> dict[str, Any]:
+    """All questions by so many clients, each of which asks one at a time; what it took."""
+    left, lock, made = iter(enumerate(todo)), threading.Lock(), list[Timing]()
+
+    def ask(client: int) -> None:
+        while True:
+            with lock:
+                number, question = next(left, (0, None))
+            if question is None:
+                return
+            timing = Timing()
+            order = Order(
+                question.ids,
+                question.request,
+                question.text,
+                None if arm == AUTO else arm,
+                False,
+                f"{client}-{number}",
+                str(client),
+            )
+            desk.submit(order, timing)
+            timing.over.wait()
+            made.append(timing)
+
+    threads = [threading.Thread(target=ask, args=(client,)) for client in range(clients)]
+    started = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    seconds = time.perf_counter() - started
+    failed = [timing.error for timing in made if timing.error is not None]
+    if failed:
+        raise SystemExit(f"{len(failed)} questions failed, the first by {failed[0]!r}")
+    return {
+        "arm": arm,
+        "clients": clients,
+        "questions": len(todo),
+        "tokens": sum(timing.tokens for timing in made),
+        "seconds": seconds,
+        "tokens_per_s": sum(timing.tokens for timing in made) / seconds,
+        "median_first_s": statistics.median(timing.first_s for timing in made),
+        "median_whole_s": statistics.median(timing.whole_s for timing in made),
+        "slowest_s": max(timing.whole_s for timing in made),
+    }
+
+
+def show(rows: Sequence[dict[str, Any]], arms: Sequence[str], clients: Sequence[int]) -> None:
+    table = Table(title="Tokens a second (median seconds of a whole answer)")
+    table.add_column("clients", justify="right")
+    for arm in arms:
+        table.add_column(arm, justify="right")
+    for n in clients:
+        cells = []
+        for arm in arms:
+            own = [row for row in rows if row["arm"] == arm and row["clients"] == n]
+            speed, whole = (
+                statistics.median(row[key] for row in own)
+                for key in ("tokens_per_s", "median_whole_s")
+            )
+            cells.append(f"{speed:.0f} ({whole:.2f})")
+        table.add_row(str(n), *cells)
+    Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
