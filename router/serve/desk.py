@@ -150,11 +150,8 @@ class Desk:
             time.sleep(0.02)
         return True
 
-    def close(self, wait: bool = True) -> None:
-        """Take no more orders, cancel those that were taken, and end the thread.
-
-        wait: until it has ended.
-        """
+    def close(self) -> None:
+        """Take no more orders, cancel those that were taken, and end the thread."""
         with self._lock:
             self._draining = self._closed = True
             busy = self._busy
@@ -163,8 +160,7 @@ class Desk:
         while (waiting := self.queue.take()) is not None:
             waiting.cancel()
             waiting.listener.failed(Cancelled("the server shuts down"))
-        if wait:
-            self._thread.join()
+        self._thread.join()
 
     def _occupied(self) -> bool:
         with self._lock:

@@ -102,9 +102,12 @@ class Intake:
         if len(prompts) * copies > self._limits.most_orders:
             words = f"a request may ask for at most {self._limits.most_orders} answers"
             raise ApiError(400, words, "n")
-        request_id, orders = uuid.uuid4().hex, []
+        request_id = uuid.uuid4().hex
+        orders: list[Order] = []
         for prompt_ids, text in prompts:
             wanted = self._request(body, prompt_ids)
+            if text is None:
+                text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             for _ in range(copies):
                 number = len(orders)
                 seed = wanted.seed

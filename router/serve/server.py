@@ -61,16 +61,18 @@ class _Server(uvicorn.Server):
         print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        if self._draining:
-            self._desk.close(wait=False)
-            self.force_exit = self.should_exit = True
-            return
+        end = self._go if self._draining else self._drain
         self._draining = True
-        print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
-        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+        # A signal comes in the middle of anything, the desk's lock included.
+        threading.Thread(target=end, name="drain", daemon=True).start()
 
     def _drain(self) -> None:
+        print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
         if not self._desk.drain(self._drain_s):
             print("some answers had not ended in time", file=sys.stderr, flush=True)
-            self._desk.close(wait=False)
+            self._desk.close()
         self.should_exit = True
+
+    def _go(self) -> None:
+        self._desk.close()
+        self.force_exit = self.should_exit = True
