@@ -155,8 +155,9 @@ class Answers:
     def cancel(self, why: str = "cancelled") -> None:
         """End those that are not whole, within one round."""
         for ticket, answer in zip(self._tickets, self.all, strict=False):
-            answer.gave_up = why
-            ticket.cancel()
+            if not ticket.cancelled:
+                answer.gave_up = why
+                ticket.cancel()
 
     async def _next(self) -> tuple[Answer, Round | RoutedResult]:
         try:

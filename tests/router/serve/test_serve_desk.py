@@ -119,7 +119,9 @@ def test_a_waiting_order_is_cancelled_at_once(desk: Desk) -> None:
     assert until(lambda: desk.running == 1)
     ticket = desk.submit(order(), second)
     ticket.cancel()
-    assert second.ended.is_set() and isinstance(second.error, Cancelled) and not first.ended.is_set()
+    assert (
+        second.ended.is_set() and isinstance(second.error, Cancelled) and not first.ended.is_set()
+    )
     ticket.cancel()  # nothing more happens
 
 
