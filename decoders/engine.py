@@ -21,7 +21,7 @@ from .chance import Generator
 from .costs import passes as pass_costs
 from .errors import ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
-from .models import memory, targets
+from .models import memory, plain_text, targets
 from .models.drafts import Reading
 from .models.loaders import loader_of
 from .models.precision import precision_of
@@ -231,10 +231,22 @@ class Engine:
             )
         return targets.encode_chat(self.tokenizer, messages)
 
+    def encode_text(self, text: str) -> list[int]:
+        """Prompt ids [S] of a text that is no chat, with the tokens that the tokenizer puts around
+        every text. A special token that the text spells is text."""
+        return plain_text.encode(self.tokenizer, text)
+
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:
-        """Raises DraftpickError where the prompt is empty or does not fit with its answer."""
+        """Raises DraftpickError where the prompt is empty, holds an id that is no token's or does
+        not fit with its answer."""
         if not prompt_ids:
             raise DraftpickError("the prompt is empty; give it at least one token")
+        for end in (min(prompt_ids), max(prompt_ids)):
+            if not 0 <= end < self.target.vocab_size:
+                raise DraftpickError(
+                    f"the prompt holds the id {end}, but tokens are 0 to "
+                    f"{self.target.vocab_size - 1}; encode it with the target's own tokenizer"
+                )
         if self._needs(prompt_ids, request) > self.context:
             raise ContextTooLong(len(prompt_ids), request.max_new_tokens, self.context)
 
@@ -291,6 +303,13 @@ class Engine:
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
         strategy = self.strategy(arm)
+        if request.logprobs is not None and not (
+            isinstance(strategy, SpeculativeDecoding) and self.arm(arm).lossless
+        ):
+            raise DraftpickError(
+                f"arm {arm!r} gives no logprobs, as not all of its tokens are the target's own; "
+                "leave them out or name a lossless arm that drafts, or autoregressive"
+            )
         if self._needs(prompt_ids, request) > strategy.context:
             raise DraftpickError(
                 f"arm {arm!r} follows at most {strategy.context} tokens, fewer than the "

@@ -25,7 +25,7 @@ from .protocols import (
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
-from .sampling import choose, penalise, penalised, seen_mask
+from .sampling import choose, logprobs, penalise, penalised, seen_mask
 from .tally import Clock, Tally
 
 
@@ -70,6 +70,9 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     first = penalised(job.prefilled.logits, start, sampling)
     ids = stopper.admit([choose(first, sampling, job.chance)])
     context += ids
+    most = job.request.logprobs
+    if most is not None:
+        tally.logprobs += logprobs(first.unsqueeze(0), ids, most)
     job.emit(ids)
     while not stopper.reason:
         tally.other_s += tally.clock.lap()
@@ -85,6 +88,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         accepted = min(verdict.accepted, len(kept))
         tally.accept(accepted, of=made.depth)
         context += kept
+        if most is not None:
+            tally.logprobs += logprobs(made.before(len(kept)), kept, most)
         job.emit(kept, accepted, made.depth)
         if not stopper.reason:
             if isinstance(strategy.drafter, Observer):
@@ -109,6 +114,12 @@ class Round:
     depth: int
     draft_s: float
     verify_s: float
+
+    def before(self, count: int) -> Tensor:
+        """[count, V] logits in front of the round's first tokens."""
+        if self.verdict.path is None:
+            return self.logits[:count]
+        return self.logits[[0, *(node + 1 for node in self.verdict.path)][:count]]
 
 
 def run_round(

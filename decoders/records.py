@@ -51,6 +51,8 @@ class Request:
     stop: strings that end the answer (kept in the text, as in transformers).
     eos_ids: tokens that end the answer; None takes the target's own, () never ends early.
     seed: None draws fresh randomness; ignored at temperature 0.
+    logprobs: so many of the likeliest tokens are told with each token's log-probability (0 tells
+        that alone); None tells none. Lossless arms of the speculative loop can.
     """
 
     max_new_tokens: int = 128
@@ -58,8 +60,11 @@ class Request:
     stop: tuple[str, ...] = ()
     eos_ids: tuple[int, ...] | None = None
     seed: int | None = None
+    logprobs: int | None = None
 
     def __post_init__(self) -> None:
+        if self.logprobs is not None and self.logprobs < 0:
+            raise DraftpickError(f"logprobs must be 0 or more, not {self.logprobs}")
         if self.max_new_tokens < 1:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
         if any(not s for s in self.stop):
@@ -154,6 +159,18 @@ class StepStats:
 
 
 @dataclass(frozen=True)
+class TokenLogprob:
+    """How likely the target held one token of an answer, in nats: of its distribution at
+    temperature 1, without filters and after any repetition penalty.
+
+    top: (id, log-probability) of the likeliest tokens, likeliest first.
+    """
+
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+@dataclass(frozen=True)
 class DecodeResult:
     """An answer and what it cost. Times are wall seconds, device-synchronised.
 
@@ -171,6 +188,7 @@ class DecodeResult:
     prefill_s: the target's and the drafter's reading of the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     draft_work: the drafter's passes, each counted with the parameters that it read.
+    logprobs: of each of ids, where the request asks for them.
     """
 
     arm: str
@@ -190,6 +208,7 @@ class DecodeResult:
     other_s: float
     mean_layers: float | None = None
     draft_work: int = 0
+    logprobs: list[TokenLogprob] | None = None
 
     @property
     def decode_s(self) -> float:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from .chance import Chance
-from .records import Sampling
+from .records import Sampling, TokenLogprob
 
 
 def seen_mask(
@@ -83,3 +83,14 @@ def confidence(logits: Tensor) -> float:
     """The likeliest token's probability at temperature 1, unfiltered; logits [V]."""
     scores = logits.float()
     return float((scores.max() - scores.logsumexp(-1)).exp())
+
+
+def logprobs(logits: Tensor, ids: list[int], most: int) -> list[TokenLogprob]:
+    """How likely each of `ids` [n] was by its row of logits [n, V], with the `most` likeliest
+    tokens of that row."""
+    scores = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)  # [n, V]
+    index = torch.tensor(ids, device=scores.device).unsqueeze(1)  # [n, 1]
+    own = scores.gather(1, index).squeeze(1).tolist()
+    best = scores.topk(min(most, scores.shape[-1]), -1)
+    rows = zip(own, best.indices.tolist(), best.values.tolist(), strict=True)
+    return [TokenLogprob(one, list(zip(at, of, strict=True))) for one, at, of in rows]

@@ -9,7 +9,7 @@ import torch
 
 from .backends.sync import synchronize
 from .protocols import Job
-from .records import DecodeResult
+from .records import DecodeResult, TokenLogprob
 
 
 class Clock:
@@ -32,6 +32,7 @@ class Tally:
 
     job: what is being answered; its prefill's seconds and pass are counted from the start.
     accepted: at i, how often the (i + 1)-th drafted token of a round was accepted.
+    logprobs: of the tokens so far, where they are asked for.
     """
 
     job: Job
@@ -44,6 +45,7 @@ class Tally:
     drafted: int = 0
     accepted: list[int] = field(default_factory=list)
     target_calls: int = 1
+    logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.job.target.device)
@@ -89,4 +91,5 @@ class Tally:
             verify_s=self.verify_s,
             other_s=self.other_s,
             mean_layers=mean_layers,
+            logprobs=None if self.job.request.logprobs is None else self.logprobs,
         )

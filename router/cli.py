@@ -31,6 +31,7 @@ from .options import (
     answer_request,
     log_options,
 )
+from .serve import command as serve_command
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
 
@@ -50,6 +51,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick evaluate --logs log --policy policy         what another policy would have earned
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick tradeoff sweep.yaml --out curves            quality against latency
+  draftpick serve                                       OpenAI's API, an arm for every request
   draftpick demo                                        all of that, in minutes
 """
 
@@ -285,6 +287,7 @@ tradeoff_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)
+serve_command.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:

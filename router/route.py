@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,21 @@ OWN_POLICY = (
     "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
     "for instance --arm autoregressive"
 )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The arm of one answer, known once the prompt was read and before the first token.
+
+    propensity: as in RoutedResult.
+    scores: the policy's number for each of its arms; empty where the arm was forced.
+    running: other requests that the machine decodes now.
+    """
+
+    arm: str
+    propensity: float = 1.0
+    scores: Mapping[str, float] = field(default_factory=dict)
+    running: int = 0
 
 
 @dataclass(frozen=True)
@@ -327,11 +342,13 @@ class Router:
         reuse: bool = False,
         request_id: str | None = None,
         group: str | None = None,
+        chosen: Callable[[Chosen], None] | None = None,
     ) -> RoutedResult:
         """As `respond`, for a prompt that is token ids already.
 
         text: what an embedder other than the target's own reads of it, as
             `collect.embedders.query_text` gives it.
+        chosen: told which arm answers, before its first token.
         """
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
@@ -366,6 +383,11 @@ class Router:
         else:
             assert arm is not None
             choice = Choice(arm)
+        if chosen is not None:
+            named = (
+                dict(zip(self.policy.arms, scores, strict=True)) if self.policy and scores else {}
+            )
+            chosen(Chosen(arm, propensity, named, self.running))
 
         asking = Asking(prompt_ids, request, request_id, group, text, self.running)
         try:

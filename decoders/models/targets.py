@@ -18,7 +18,7 @@ from ..errors import DraftpickError
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import COMPLETE, WHEELS
-from . import memory
+from . import memory, plain_text
 from .loaders import LoadRequest, config_of, is_encoder_decoder, loader_of, not_native
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
@@ -186,14 +186,11 @@ def _template_of(given: str) -> str:
 
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
     """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
-    template gets the messages' texts joined by newlines."""
+    template gets the messages' texts joined by newlines. A special token that a message spells is
+    text; only the template writes special tokens."""
     if tokenizer.chat_template is None:
-        text = "\n".join(message["content"] for message in messages)
-        return list(tokenizer.encode(text))
-    ids = tokenizer.apply_chat_template(
-        list(messages), add_generation_prompt=True, return_dict=False
-    )
-    return list(ids)
+        return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
+    return plain_text.encode_chat(tokenizer, messages)
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:

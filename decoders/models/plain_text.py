@@ -1,0 +1,70 @@
+"""Texts to token ids such that no text can write a special token.
+
+A tokenizer takes a text that spells `<|im_end|>` for the token of that name, so that a user's
+message could end itself and begin another in the system's name. Where a text spells one, it is
+encoded apart, as text; where none does, ids are what the tokenizer gives.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+PRIVATE_USE = range(0xF0000, 0xFFFFE)  # code points that mean nothing
+
+
+def encode(tokenizer: Any, text: str) -> list[int]:
+    """Ids of a text, with the tokens that the tokenizer puts around every text."""
+    specials = _specials(tokenizer)
+    if specials is None or not specials.search(text):
+        return list(tokenizer.encode(text))
+    return list(tokenizer.encode(text, split_special_tokens=True))
+
+
+def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
+    """Ids of a chat by the tokenizer's template, ending where the assistant's answer starts.
+
+    The template sees a character of no meaning in place of every special token that a message
+    spells. Between the special tokens that the template wrote, the text is then encoded whole.
+    """
+    given, specials = list(messages), _specials(tokenizer)
+    said = "".join(v for message in given for v in message.values() if isinstance(v, str))
+    found = sorted(set(specials.findall(said))) if specials else []
+    if specials is None or not found:
+        ids = tokenizer.apply_chat_template(given, add_generation_prompt=True, return_dict=False)
+        return list(ids)
+    unused = (chr(point) for point in PRIVATE_USE if chr(point) not in said)
+    stand_in = dict(zip(found, unused, strict=False))
+    spelled = {ord(character): special for special, character in stand_in.items()}
+
+    def hidden(value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        return specials.sub(lambda match: stand_in[match[0]], value)
+
+    rendered = tokenizer.apply_chat_template(
+        [{key: hidden(value) for key, value in message.items()} for message in given],
+        add_generation_prompt=True,
+        tokenize=False,
+    )
+    ids, usual = [], ""  # of what was rendered so far; what holds no stand-in, not yet encoded
+    for part in re.split(f"({specials.pattern})", rendered):
+        if not any(character in part for character in stand_in.values()):
+            usual += part
+            continue
+        ids += tokenizer.encode(usual, add_special_tokens=False)
+        usual = ""
+        text = part.translate(spelled)
+        ids += tokenizer.encode(text, add_special_tokens=False, split_special_tokens=True)
+    return [*ids, *tokenizer.encode(usual, add_special_tokens=False)]
+
+
+def _specials(tokenizer: Any) -> re.Pattern[str] | None:
+    """What spells a special token; None for a tokenizer that has none. Tokens that were added
+    without being special, as `<think>` often is, are a text's own to write."""
+    added = getattr(tokenizer, "added_tokens_decoder", {}).values()
+    names = {token.content for token in added if token.special}
+    names |= set(getattr(tokenizer, "all_special_tokens", ()))
+    longest_first = sorted(filter(None, names), key=lambda name: (-len(name), name))
+    return re.compile("|".join(map(re.escape, longest_first))) if longest_first else None

@@ -1,0 +1,173 @@
+"""The answers of one request, followed from the event loop while the desk writes them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+
+from ..route import Chosen, RoutedResult
+from .desk import Cancelled, Desk, Order, Ticket
+from .errors import ApiError, as_api_error
+from .ledger import Ledger
+
+
+@dataclass(frozen=True)
+class Round:
+    """New tokens of one answer.
+
+    accepted, drafted: as in `decoders.protocols.Emit`.
+    elapsed_s: seconds since the request came.
+    """
+
+    ids: list[int]
+    accepted: int
+    drafted: int
+    elapsed_s: float
+
+    def writers(self) -> list[str]:
+        """Who wrote each token: draft, target, or bonus (the target's own after a draft that stood
+        whole)."""
+        own = "bonus" if 0 < self.drafted == self.accepted else "target"
+        return ["draft"] * self.accepted + [own] * (len(self.ids) - self.accepted)
+
+
+Event = Round | RoutedResult | Exception
+
+
+class Answer:
+    """The desk's Listener for one answer; what it is told is handed on to the event loop.
+
+    choice: None until the prompt was read.
+    result: None until the answer is whole.
+    drafts: rounds that drafted something.
+    elapsed_s: from the request to the newest tokens.
+    gave_up: why it was cancelled: cancelled or timeout.
+    """
+
+    def __init__(self, index: int, ledger: Ledger, tell: Callable[[Answer, Event], None]) -> None:
+        self.index, self.drafts, self.gave_up = index, 0, "cancelled"
+        self.choice: Chosen | None = None
+        self.result: RoutedResult | None = None
+        self._ledger, self._tell = ledger, tell
+        self._loop = asyncio.get_running_loop()
+        self._started = time.perf_counter()
+        self._first_s: float | None = None
+        self.elapsed_s = 0.0
+
+    @property
+    def arm(self) -> str:
+        """ "" until one was chosen."""
+        return "" if self.choice is None else self.choice.arm
+
+    # In the desk's thread.
+
+    def began(self, choice: Chosen) -> None:
+        self.choice = choice
+
+    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self._hand_on(Round(list(ids), accepted, drafted, time.perf_counter() - self._started))
+
+    def done(self, result: RoutedResult) -> None:
+        self._hand_on(result)
+
+    def failed(self, error: Exception) -> None:
+        self._hand_on(error)
+
+    def _hand_on(self, event: Event) -> None:
+        with contextlib.suppress(RuntimeError):  # a closed loop: nobody listens any more
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    # In the event loop.
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case Round():
+                if self._first_s is None:
+                    self._first_s = event.elapsed_s
+                    self._ledger.first_token(event.elapsed_s)
+                self.elapsed_s = event.elapsed_s
+                self.drafts += event.drafted > 0
+                self._ledger.round(self.arm, len(event.ids), event.accepted, event.drafted)
+            case RoutedResult():
+                self.result = event
+                self._ledger.answered(self.arm, event, self._first_s, self.elapsed_s)
+            case Cancelled():
+                self._ledger.unanswered(self.arm, self.gave_up)
+            case _:
+                self._ledger.unanswered(self.arm, "error")
+        self._tell(self, event)
+
+
+class Answers:
+    """All answers of a request, begun when made. Raises what `Desk.submit` raises.
+
+    timeout_s: for all of them together, the time in the queue included.
+    """
+
+    def __init__(
+        self, desk: Desk, orders: Sequence[Order], ledger: Ledger, timeout_s: float
+    ) -> None:
+        self._events: asyncio.Queue[tuple[Answer, Event]] = asyncio.Queue()
+        self._timeout_s = timeout_s
+        self._until = asyncio.get_running_loop().time() + timeout_s
+        self._peeked: tuple[Answer, Round | RoutedResult] | None = None
+        self._tickets: list[Ticket] = []
+        self.all = [
+            Answer(index, ledger, lambda *told: self._events.put_nowait(told))
+            for index in range(len(orders))
+        ]
+        try:
+            for order, answer in zip(orders, self.all, strict=True):
+                self._tickets.append(desk.submit(order, answer))
+        except Exception:
+            self.cancel()
+            raise
+
+    async def begun(self) -> Chosen:
+        """How the first answer's arm was chosen, once its first tokens are there. Raises as
+        `events`."""
+        self._peeked = await self._next()
+        choice = self._peeked[0].choice
+        assert choice is not None
+        return choice
+
+    async def events(self) -> AsyncIterator[tuple[Answer, Round | RoutedResult]]:
+        """Rounds and results as they come, until all answers are whole.
+
+        Raises ApiError, for all of them, where one cannot be given or takes too long.
+        """
+        whole = 0
+        while whole < len(self.all):
+            if self._peeked is None:
+                self._peeked = await self._next()
+            event, self._peeked = self._peeked, None
+            whole += isinstance(event[1], RoutedResult)
+            yield event
+
+    async def whole(self) -> None:
+        """Until all answers are. Raises as `events`."""
+        async for _ in self.events():
+            pass
+
+    def cancel(self, why: str = "cancelled") -> None:
+        """End those that are not whole, within one round."""
+        for ticket, answer in zip(self._tickets, self.all, strict=False):
+            if not ticket.cancelled:
+                answer.gave_up = why
+                ticket.cancel()
+
+    async def _next(self) -> tuple[Answer, Round | RoutedResult]:
+        try:
+            async with asyncio.timeout_at(self._until):
+                answer, event = await self._events.get()
+        except TimeoutError:
+            self.cancel("timeout")
+            words = f"the answer took longer than the {self._timeout_s:g} s that are allowed here"
+            raise ApiError(504, words, code="timeout") from None
+        if isinstance(event, Exception):
+            self.cancel()
+            raise as_api_error(event)
+        return answer, event

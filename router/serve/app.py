@@ -1,0 +1,236 @@
+"""The HTTP application: OpenAI's endpoints, and what an operator asks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from . import errors
+from .answers import Answers, Round
+from .desk import DEFAULT, Desk
+from .errors import ApiError
+from .guards import Guards, bearer
+from .intake import AUTO, Intake, Limits
+from .ledger import Ledger
+from .replies import ChatReply, Reply, TextReply
+from .wire import ChatBody, CompletionBody
+
+T = TypeVar("T")
+
+GONE = 499  # the client closed the connection; nobody reads this
+
+
+@dataclass(frozen=True)
+class Settings:
+    """api_key: None asks for none. max_body: bytes. timeout_s: for one request."""
+
+    limits: Limits = field(default_factory=Limits)
+    api_key: str | None = None
+    max_body: int = 2**21
+    timeout_s: float = 600.0
+
+
+def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
+    """The application over a desk, whose routers share one engine."""
+    settings = Settings() if settings is None else settings
+    app = FastAPI(title="draftpick", description="OpenAI's API; an arm for every query.")
+    app.add_middleware(Guards, key=settings.api_key, most_bytes=settings.max_body)
+    errors.mount(app)
+    service = Service(desk, settings)
+    started = service.started
+
+    @app.post("/v1/chat/completions")
+    async def chat(body: ChatBody, request: Request) -> Response:
+        return await service.answer(ChatReply, body, request)
+
+    @app.post("/v1/completions")
+    async def completions(body: CompletionBody, request: Request) -> Response:
+        return await service.answer(TextReply, body, request)
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model(name, started) for name in service.models]}
+
+    @app.get("/v1/models/{name}")
+    async def model(name: str) -> dict[str, Any]:
+        if name not in service.models:
+            raise ApiError(404, f"no model {name!r} here", "model", "model_not_found")
+        return _model(name, started)
+
+    @app.get("/health")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get("/ready")
+    async def ready() -> Response:
+        if desk.draining:
+            return JSONResponse({"status": "shutting down"}, 503)
+        return JSONResponse({"status": "ready"})
+
+    @app.get("/stats")
+    async def stats() -> dict[str, Any]:
+        return service.ledger.stats()
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        content, kind = service.ledger.exposition()
+        return Response(content, media_type=kind)
+
+    return app
+
+
+class Service:
+    """Answers requests through a desk."""
+
+    def __init__(self, desk: Desk, settings: Settings) -> None:
+        self._desk, self._timeout_s = desk, settings.timeout_s
+        router = desk.routers.get(DEFAULT) or next(iter(desk.routers.values()))
+        engine = router.engine
+        self.started = int(time.time())
+        self.models = [AUTO, *engine.arm_names]
+        policies = [name for name, each in desk.routers.items() if each.policy is not None]
+        self._intake = Intake(engine, policies, settings.limits)
+        self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
+        self.ledger = Ledger(
+            target=engine.target_name,
+            policy=router.policy.name if router.policy is not None else None,
+            arms=engine.arm_names,
+            running=lambda: desk.running,
+            waiting=lambda: desk.waiting,
+        )
+
+    async def answer(
+        self, kind: Callable[..., Reply], body: ChatBody | CompletionBody, request: Request
+    ) -> Response:
+        """The response to a request; its answers end when its client goes."""
+        try:
+            way = self._intake.way(body)
+            orders = await self._intake.orders(body, way, _client(request))
+            answers = Answers(self._desk, orders, self.ledger, self._timeout_s)
+        except Exception:
+            self.ledger.unanswered("", "refused")
+            raise
+        reply = kind(
+            body.model,
+            way,
+            answers.all,
+            self._tokenizer,
+            body.stop,
+            explain=body.explain,
+            usage=body.tells_usage,
+        )
+        handed_on = False
+        try:
+            async with _watched(request) as here:
+                await here(answers.begun())
+                headers = _headers(reply)
+                if body.stream:  # from here on the response watches
+                    streamed = Streamed(answers, _events(reply, answers), headers)
+                    handed_on = True
+                    return streamed
+                await here(answers.whole())
+            return JSONResponse(reply.whole(), headers=headers)
+        except Gone:
+            return Response(status_code=GONE)
+        finally:
+            if not handed_on:
+                answers.cancel()
+
+
+class Streamed(StreamingResponse):
+    """Server-sent events; the answers end when the client goes, however early."""
+
+    def __init__(self, answers: Answers, events: AsyncIterator[str], headers: dict[str, str]):
+        plain = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+        super().__init__(events, media_type="text/event-stream", headers=plain | headers)
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._answers.cancel()
+
+
+async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
+    """Server-sent events of a stream; an error in the middle is the last of them."""
+    try:
+        async for answer, event in answers.events():
+            told = reply.chunks(answer, event) if isinstance(event, Round) else reply.last(answer)
+            for chunk in told:
+                yield _event(chunk)
+    except ApiError as error:
+        yield _event(error.to_json())
+        return
+    if reply.usage:
+        yield _event(reply.counts())
+    yield "data: [DONE]\n\n"
+
+
+def _event(told: dict[str, Any]) -> str:
+    return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _headers(reply: Reply) -> dict[str, str]:
+    """Who answers and why: of the first answer, where there are several."""
+    choice, way = reply.answers[0].choice, reply.way
+    assert choice is not None
+    return {
+        "x-draftpick-arm": choice.arm,
+        "x-draftpick-propensity": f"{choice.propensity:.6g}",
+        "x-draftpick-policy": way.policy or "none",
+        "x-draftpick-reason": way.reason,
+    }
+
+
+def _model(name: str, created: int) -> dict[str, Any]:
+    return {"id": name, "object": "model", "created": created, "owned_by": "draftpick"}
+
+
+def _client(request: Request) -> str:
+    """Whose turn in the queue it takes: the key's owner, else the address."""
+    key = bearer(request.scope)
+    if key is not None:
+        return f"key {key.decode(errors='replace')}"
+    return f"from {request.client.host}" if request.client else ""
+
+
+class Gone(Exception):
+    """The client closed the connection before the response began."""
+
+
+@contextlib.asynccontextmanager
+async def _watched(
+    request: Request,
+) -> AsyncIterator[Callable[[Coroutine[Any, Any, T]], Awaitable[T]]]:
+    """Gives a function that awaits something as long as the client is there, and raises Gone where
+    it leaves."""
+
+    async def left() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    watch = asyncio.create_task(left())
+
+    async def here(work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.create_task(work)
+        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            task.cancel()
+            raise Gone
+        return task.result()
+
+    try:
+        yield here
+    finally:
+        watch.cancel()

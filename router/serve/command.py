@@ -1,0 +1,157 @@
+"""`draftpick serve`: options are read here; the web framework and the model are loaded late."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from collect.options import engine_options, takes
+from decoders.errors import DraftpickError
+from decoders.options import EngineOptions
+from decoders.records import Request
+
+from ..options import Embedder, LogOptions, answer_request, log_options
+
+if TYPE_CHECKING:
+    from ..route import Router
+
+LOCAL = ("127.0.0.1", "localhost", "::1")
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
+
+
+def mount(app: typer.Typer) -> None:
+    app.command()(serve)
+
+
+@takes(log=log_options, options=engine_options)
+def serve(
+    *,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    policy: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="[NAME=]POLICY",
+            help="A folder, runs:/ID/policy or models:/NAME@alias in place of the shipped one; "
+            "with NAME=, one that a request may ask for by name. Repeatable.",
+        ),
+    ] = None,
+    embedder: Embedder = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            envvar="DRAFTPICK_API_KEY",
+            metavar="KEY",
+            help="Ask clients for this key; best given by the environment, as others see commands.",
+        ),
+    ] = None,
+    temperature: Annotated[float, typer.Option(help="Of requests that name none.")] = 0.0,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 64,
+    timeout: Annotated[
+        float, typer.Option(min=0.001, help="Seconds for one request, waiting included.")
+    ] = 600.0,
+    max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 2**21,
+    drain: Annotated[
+        float, typer.Option(min=0, help="Seconds that answers have to end after SIGTERM.")
+    ] = 30.0,
+    warm_up: Annotated[
+        bool,
+        typer.Option(
+            "--warm-up/--no-warm-up", help="Load every arm's drafter before the first request."
+        ),
+    ] = True,
+    log: LogOptions,
+    options: EngineOptions,
+) -> None:
+    """Serve OpenAI's API; every request is answered through the arm that the policy picks.
+
+    Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics, /stats.
+    A request's model is auto, or the name of an arm. Headers of the answer say which arm it was.
+
+    Examples:
+
+      draftpick serve
+
+      draftpick serve --policy mine=policy --port 8080 --log log
+
+      curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d
+      '{"model": "auto", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+    """
+    missing = [name for name in PACKAGES if find_spec(name) is None]
+    if missing:
+        raise DraftpickError(
+            f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
+            "'.[serve]'`"
+        )
+    from .app import Settings, make_app
+    from .desk import Desk
+    from .intake import Limits
+    from .queue import FairQueue
+    from .server import bound
+    from .server import serve as run
+
+    usual = answer_request(max_tokens, temperature)
+    if api_key == "":
+        raise DraftpickError("the key is empty; leave --api-key out, or give it characters")
+    named = policies_of(policy or [])
+    held = bound(host, port)
+    limits = Limits(most_tokens=max_tokens, most_orders=queue, usual=usual.sampling)
+    settings = Settings(limits, api_key, max_body, timeout)
+    routers = load_routers(options, named, embedder, log)
+    if warm_up:
+        warm(routers)
+    if host not in LOCAL and api_key is None:
+        print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
+    desk = Desk(routers, FairQueue(queue))
+    run(make_app(desk, settings), desk, held, drain)
+
+
+def policies_of(given: Sequence[str]) -> dict[str, str]:
+    """By name; raises DraftpickError for a name that comes twice."""
+    from .desk import DEFAULT
+
+    named: dict[str, str] = {}
+    for each in given:
+        found = re.fullmatch(r"([\w.-]+)=(.+)", each)
+        name, place = (found[1], found[2]) if found else (DEFAULT, each)
+        if name in named:
+            raise DraftpickError(
+                f"--policy gives two policies called {name}; name the others: --policy NAME={place}"
+            )
+        named[name] = place
+    return named
+
+
+def load_routers(
+    options: EngineOptions, named: Mapping[str, str], embedder: str | None, log: LogOptions
+) -> dict[str, Router]:
+    """A router for every policy, over one engine. embedder: of the default policy."""
+    import policies
+
+    from ..route import Router, embedder_of
+    from .desk import DEFAULT
+
+    others = {name: policies.load(place) for name, place in named.items() if name != DEFAULT}
+    book = log.open()
+    first = Router.from_options(options, named.get(DEFAULT), embedder, book)
+    routers = {DEFAULT: first}
+    for name, policy in others.items():
+        reader = embedder_of(policy, None, options.device)
+        routers[name] = Router(first.engine, policy, reader, book)
+    return routers
+
+
+def warm(routers: Mapping[str, Router]) -> None:
+    """Answer a few tokens through every arm; one that cannot be used is told and stays."""
+    router = next(iter(routers.values())).unlogged()
+    for arm in router.engine.arm_names:
+        try:
+            router.respond("Hello", Request(max_new_tokens=4), arm=arm)
+        except DraftpickError as error:
+            print(f"arm {arm} cannot answer: {error}", file=sys.stderr)

@@ -1,0 +1,230 @@
+"""Where answers are written: one thread that owns the router and takes orders from a fair queue."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from decoders.errors import NoSuchName
+
+from ..route import Chosen, RoutedResult, Router
+from .queue import FairQueue
+
+if TYPE_CHECKING:
+    from decoders.records import Request
+
+logger = logging.getLogger(__name__)
+
+DEFAULT = "default"  # the policy that the server was started with
+LOOK_S = 0.2  # how often an idle desk looks whether it was closed
+
+
+class Cancelled(Exception):
+    """Whoever asked has gone; the answer ended early."""
+
+
+class Closing(Exception):
+    """The desk takes no more orders."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """One answer wanted.
+
+    text: of the query, for an embedder that reads text.
+    arm: None lets the policy choose.
+    dynamic: draw the arm from the policy's distribution.
+    id: of the line in the log of decisions.
+    client: who asks; clients take turns.
+    policy: a registered one's name, None for the default.
+    """
+
+    prompt_ids: list[int]
+    request: Request
+    text: str | None
+    arm: str | None
+    dynamic: bool
+    id: str
+    client: str
+    policy: str | None = None
+
+
+class Listener(Protocol):
+    """Told of one order's answer in the thread that decodes; must not block."""
+
+    def began(self, choice: Chosen) -> None:
+        """The prompt was read and an arm chosen."""
+        ...
+
+    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+        """The new tokens of a round, as in `decoders.protocols.Emit`."""
+        ...
+
+    def done(self, result: RoutedResult) -> None:
+        """The answer is whole; nothing follows."""
+        ...
+
+    def failed(self, error: Exception) -> None:
+        """There will be no answer, Cancelled among the reasons; nothing follows."""
+        ...
+
+
+class Ticket:
+    """One order on its way."""
+
+    def __init__(self, desk: Desk, order: Order, listener: Listener) -> None:
+        self.order, self.listener = order, listener
+        self._desk = desk
+        self._cancelled = threading.Event()
+
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled.is_set()
+
+    def cancel(self) -> None:
+        """End the answer within one round; nothing happens where it has ended."""
+        self._cancelled.set()
+        self._desk.withdraw(self)
+
+
+class Desk:
+    """Answers one order at a time; any thread may submit.
+
+    routers: over one engine, by the name of their policy; DEFAULT is the one for orders that name
+        none.
+    queue: where orders wait.
+    """
+
+    def __init__(self, routers: Mapping[str, Router], queue: FairQueue[Ticket]) -> None:
+        self.routers, self.queue = dict(routers), queue
+        self._busy: Ticket | None = None
+        self._draining = self._closed = False
+        self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
+        self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
+        self._thread.start()
+
+    @property
+    def running(self) -> int:
+        """Answers being written."""
+        return int(self._busy is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Orders in the queue."""
+        return len(self.queue)
+
+    @property
+    def draining(self) -> bool:
+        """No more orders are taken."""
+        return self._draining
+
+    def submit(self, order: Order, listener: Listener) -> Ticket:
+        """Raises QueueFull, Closing, and NoSuchName for a policy that is not registered."""
+        name = DEFAULT if order.policy is None else order.policy
+        if name not in self.routers:
+            raise NoSuchName("policy", name, list(self.routers))
+        ticket = Ticket(self, order, listener)
+        with self._lock:
+            if self._draining:
+                raise Closing("the server is shutting down; ask again elsewhere or later")
+            self.queue.put(order.client, ticket)
+        return ticket
+
+    def withdraw(self, ticket: Ticket) -> None:
+        """Take an order out of the queue; one that is being answered ends by its own ticket."""
+        if self.queue.remove(ticket):
+            ticket.listener.failed(Cancelled("cancelled before it began"))
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take no more orders and wait until those taken have ended; False where some have not."""
+        with self._lock:
+            self._draining = True
+        until = time.monotonic() + timeout_s
+        while self._occupied():
+            if time.monotonic() >= until:
+                return False
+            time.sleep(0.02)
+        return True
+
+    def close(self) -> None:
+        """Take no more orders, cancel those that were taken, and end the thread."""
+        with self._lock:
+            self._draining = self._closed = True
+            busy = self._busy
+        if busy is not None:
+            busy.cancel()
+        while (waiting := self.queue.take()) is not None:
+            waiting.cancel()
+            waiting.listener.failed(Cancelled("the server shuts down"))
+        self._thread.join()
+
+    def _occupied(self) -> bool:
+        with self._lock:
+            return self._busy is not None or len(self.queue) > 0
+
+    def _work(self) -> None:
+        while not self._closed:
+            ticket = self._next()
+            if ticket is None:
+                continue
+            try:
+                self._answer(ticket)
+            except Exception:  # a listener's own; the next order should not suffer for it
+                logger.exception("a listener failed")
+            with self._lock:
+                self._busy = None
+
+    def _next(self) -> Ticket | None:
+        """The next order, running from then on."""
+        if not self.queue.wait(LOOK_S):
+            return None
+        with self._lock:  # so that none is ever seen neither waiting nor running
+            self._busy = self.queue.take()
+            return self._busy
+
+    def _answer(self, ticket: Ticket) -> None:
+        order, listener = ticket.order, ticket.listener
+        router = self.routers[DEFAULT if order.policy is None else order.policy]
+        try:
+            _stop_if(ticket)
+            result = router.answer(
+                order.prompt_ids,
+                order.request,
+                text=order.text,
+                arm=order.arm,
+                dynamic=order.dynamic,
+                streamer=_Rounds(ticket),
+                request_id=order.id,
+                chosen=listener.began,
+            )
+        except Exception as error:
+            listener.failed(error)
+        else:
+            listener.done(result)
+
+
+class _Rounds:
+    """A RoundStreamer that hands on every round, and ends the answer of a cancelled order."""
+
+    def __init__(self, ticket: Ticket) -> None:
+        self._ticket = ticket
+
+    def put(self, ids: object) -> None:
+        """The prompt, before the first token."""
+        _stop_if(self._ticket)
+
+    def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+        self._ticket.listener.wrote(ids, accepted, drafted)
+        _stop_if(self._ticket)
+
+    def end(self) -> None:
+        pass
+
+
+def _stop_if(ticket: Ticket) -> None:
+    if ticket.cancelled:
+        raise Cancelled("cancelled while it was answered")

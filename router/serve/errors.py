@@ -1,0 +1,120 @@
+"""Errors in OpenAI's form: one clear sentence, a type, and the field that it is about."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from decoders.errors import ContextTooLong, DraftpickError
+from policies.errors import PolicyError
+
+from .desk import Cancelled, Closing
+from .queue import QueueFull
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI, Request, Response
+
+logger = logging.getLogger(__name__)
+
+TYPES = {
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "server_error",
+    503: "server_error",
+    504: "timeout_error",
+}
+RETRY_S = 1  # after which a client whose turn did not come may ask again
+
+
+class ApiError(Exception):
+    """What a client is told in the place of an answer.
+
+    param: the field of the request that is at fault.
+    """
+
+    def __init__(
+        self, status: int, message: str, param: str | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status, self.param, self.code = status, param, code
+
+    def to_json(self) -> dict[str, Any]:
+        kind = TYPES.get(self.status, "invalid_request_error")
+        told = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": told}
+
+    def response(self) -> Response:
+        from fastapi.responses import JSONResponse
+
+        waits = {"Retry-After": str(RETRY_S)} if self.status in (429, 503) else {}
+        return JSONResponse(self.to_json(), self.status, headers=waits)
+
+
+def as_api_error(error: Exception) -> ApiError:
+    """What a client is told of any error. What is not the client's is logged, and not told."""
+    from decoders.models.memory import OutOfMemory
+
+    match error:
+        case ApiError():
+            return error
+        case QueueFull():
+            return ApiError(429, f"{error}; ask again in a moment", code="queue_full")
+        case Closing():
+            return ApiError(503, str(error), code="shutting_down")
+        case Cancelled():
+            return ApiError(503, "the server shut down before the answer ended; ask again")
+        case ContextTooLong():
+            return ApiError(400, str(error), code="context_length_exceeded")
+        case OutOfMemory():
+            logger.error("%s", error)
+            return ApiError(503, f"{error}; ask for less, or again when less is running")
+        case DraftpickError() | PolicyError():
+            return ApiError(400, str(error))
+    logger.error("an answer failed", exc_info=error)
+    return ApiError(500, "the server failed to answer; its log says why", code="internal_error")
+
+
+def mount(app: FastAPI) -> None:
+    """Give every error of an application this form."""
+    from fastapi.exceptions import RequestValidationError
+    from starlette.exceptions import HTTPException
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(request: Request, error: RequestValidationError) -> Response:
+        return from_validation(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    def http(request: Request, error: HTTPException) -> Response:
+        where = f"{request.method} {request.url.path}"
+        words = f"{where}: {error.detail}" if error.status_code in (404, 405) else error.detail
+        return ApiError(error.status_code, words).response()
+
+    @app.exception_handler(Exception)
+    def other(request: Request, error: Exception) -> Response:
+        return as_api_error(error).response()
+
+    for kind in (ApiError, QueueFull, Closing, DraftpickError, PolicyError):
+        app.add_exception_handler(kind, lambda request, error: as_api_error(error).response())
+
+
+def from_validation(found: Any) -> ApiError:
+    """All that is wrong with a body, in one sentence. found: pydantic's errors."""
+    told, first = [], None
+    for each in found:
+        place = [str(part) for part in each["loc"] if part != "body"]
+        if each["type"] == "json_invalid":
+            told.append(f"the body is not JSON ({each['ctx']['error']})")
+            continue
+        if each["type"] == "missing" and not place:
+            told.append("the body is empty; send a JSON object with Content-Type application/json")
+            continue
+        words = each["msg"].removeprefix("Value error, ")
+        if each["type"] == "extra_forbidden":
+            words = "unknown field; leave it out"
+        words = words[:1].lower() + words[1:]
+        first = first or (".".join(place) or None)
+        told.append(f"{'.'.join(place)}: {words}" if place else words)
+    return ApiError(400, "; ".join(dict.fromkeys(told)), first)

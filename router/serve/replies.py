@@ -1,0 +1,249 @@
+"""OpenAI's response objects for the answers of a request: whole, and chunk by chunk.
+
+draftpick's own fields stand beside OpenAI's where a request asks for them (`explain`).
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from typing import Any
+
+from decoders.records import DecodeResult, TokenLogprob
+
+from .answers import Answer, Round
+from .intake import Way
+from .text import UNFINISHED, TextStream
+
+LEAST = -9999.0  # JSON has no minus infinity
+FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
+
+Json = dict[str, Any]
+
+
+class Reply:
+    """The response to one request.
+
+    model: as the client called it.
+    tokenizer: used in the event loop alone.
+    stop: strings at which an answer's text ends.
+    explain: tell how the answers came to be.
+    usage: a stream ends with a chunk of token counts.
+    """
+
+    prefix = kind = chunk_kind = ""
+    opening: Json | None = None  # what a stream begins with, unless draftpick's field needs it
+
+    def __init__(
+        self,
+        model: str,
+        way: Way,
+        answers: Sequence[Answer],
+        tokenizer: Any,
+        stop: Sequence[str],
+        explain: bool,
+        usage: bool = False,
+    ) -> None:
+        self.model, self.way, self.answers = model, way, answers
+        self.explain, self.usage = explain, usage
+        self.tokenizer, self._stop = tokenizer, stop
+        self._id, self._created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
+        self._texts = [TextStream(tokenizer, stop) for _ in answers]
+        self._begun: set[int] = set()
+
+    def said(self, text: str) -> Json:
+        """An answer's text in a choice."""
+        raise NotImplementedError
+
+    def piece(self, text: str) -> Json:
+        """A part of it in a choice of a chunk."""
+        raise NotImplementedError
+
+    def logprobs(self, result: DecodeResult) -> Json | None:
+        raise NotImplementedError
+
+    # -- whole
+
+    def whole(self) -> Json:
+        """The response where nothing is streamed."""
+        told = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
+        told["usage"] = usage_of(self.answers)
+        return told | (self._metrics() if self.explain else {})
+
+    def _choice(self, answer: Answer) -> Json:
+        result, stream = decode_of(answer), TextStream(self.tokenizer, self._stop)
+        text = stream.add(result.ids) + stream.finish()
+        ended = {"logprobs": self.logprobs(result), "finish_reason": FINISHED[result.finish_reason]}
+        how = {"draftpick": self._how(answer)} if self.explain else {}
+        return {"index": answer.index, **self.said(text), **ended, **how}
+
+    # -- chunk by chunk
+
+    def chunks(self, answer: Answer, made: Round) -> Iterator[Json]:
+        """What a round adds to a stream; nothing where its text is not sure yet."""
+        if answer.index not in self._begun:
+            self._begun.add(answer.index)
+            if self.opening is not None or self.explain:
+                opening = self.piece("") if self.opening is None else self.opening
+                yield self._chunk(answer, opening, self._how(answer))
+        stream = self._texts[answer.index]
+        tokens = [
+            {"id": token, "text": stream.spell(token), "by": writer}
+            for token, writer in zip(made.ids, made.writers(), strict=True)
+        ]
+        text = stream.add([])
+        if text or self.explain:
+            told = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
+            yield self._chunk(answer, self.piece(text), told)
+
+    def last(self, answer: Answer) -> Iterator[Json]:
+        """What ends the stream of one answer: the rest of its text, then why it ended."""
+        result, text = decode_of(answer), self._texts[answer.index].finish()
+        nothing: Json = {"tokens": [], "drafted": 0, "elapsed_s": answer.elapsed_s}
+        if text:
+            yield self._chunk(answer, self.piece(text), nothing)
+        reason, logprobs = FINISHED[result.finish_reason], self.logprobs(result)
+        end = self._chunk(answer, self.piece(""), nothing, reason, logprobs)
+        done = all(each.result is not None for each in self.answers)
+        yield end | (self._metrics() if done and self.explain and not self.usage else {})
+
+    def counts(self) -> Json:
+        """The chunk of token counts, after all others."""
+        told = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers)}
+        return told | (self._metrics() if self.explain else {})
+
+    def _chunk(
+        self,
+        answer: Answer,
+        piece: Json,
+        told: Json,
+        reason: str | None = None,
+        logprobs: Json | None = None,
+    ) -> Json:
+        choice = {"index": answer.index, **piece, "logprobs": logprobs, "finish_reason": reason}
+        chunk = self._frame(self.chunk_kind, [choice])
+        if self.usage:
+            chunk["usage"] = None
+        return chunk | ({"draftpick": told} if self.explain else {})
+
+    # -- parts of both
+
+    def _frame(self, kind: str, choices: list[Json]) -> Json:
+        named = {"id": self._id, "object": kind, "created": self._created, "model": self.model}
+        return named | {"choices": choices}
+
+    def _how(self, answer: Answer) -> Json:
+        """Which arm answers, and how it was chosen."""
+        choice = answer.choice
+        assert choice is not None
+        return {
+            "arm": choice.arm,
+            "propensity": choice.propensity,
+            "policy": self.way.policy,
+            "reason": self.way.reason,
+            "scores": dict(choice.scores),
+            "running": choice.running,
+        }
+
+    def _metrics(self) -> Json:
+        return {"metrics": {"speculative_decoding": metrics_of(self.answers)}}
+
+
+class ChatReply(Reply):
+    """Of /v1/chat/completions."""
+
+    prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
+    opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
+
+    def said(self, text: str) -> Json:
+        return {"message": {"role": "assistant", "content": text, "refusal": None}}
+
+    def piece(self, text: str) -> Json:
+        return {"delta": {"content": text} if text else {}}
+
+    def logprobs(self, result: DecodeResult) -> Json | None:
+        if result.logprobs is None:
+            return None
+        told = []
+        for token, scored in told_tokens(result):
+            top = [self._scored(each, logprob) for each, logprob in scored.top]
+            told.append(self._scored(token, scored.logprob) | {"top_logprobs": top})
+        return {"content": told, "refusal": None}
+
+    def _scored(self, token: int, logprob: float) -> Json:
+        text = str(self.tokenizer.decode([token]))
+        spelled = None if UNFINISHED in text else list(text.encode())  # part of a character
+        return {"token": text, "logprob": max(logprob, LEAST), "bytes": spelled}
+
+
+class TextReply(Reply):
+    """Of /v1/completions."""
+
+    prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
+
+    def said(self, text: str) -> Json:
+        return {"text": text}
+
+    def piece(self, text: str) -> Json:
+        return {"text": text}
+
+    def logprobs(self, result: DecodeResult) -> Json | None:
+        if result.logprobs is None:
+            return None
+        found = list(told_tokens(result))
+        words = [self._spell(token) for token, _ in found]
+        ends = [len("".join(words[:count])) for count in range(len(words))]
+        return {
+            "tokens": words,
+            "token_logprobs": [max(scored.logprob, LEAST) for _, scored in found],
+            "top_logprobs": [
+                {self._spell(token): max(logprob, LEAST) for token, logprob in scored.top}
+                for _, scored in found
+            ],
+            "text_offset": ends,
+        }
+
+    def _spell(self, token: int) -> str:
+        return str(self.tokenizer.decode([token]))
+
+
+def decode_of(answer: Answer) -> DecodeResult:
+    """Of an answer that is whole."""
+    assert answer.result is not None
+    return answer.result.result
+
+
+def told_tokens(result: DecodeResult) -> Iterator[tuple[int, TokenLogprob]]:
+    """Tokens with their log-probabilities, without the one that ends an answer."""
+    assert result.logprobs is not None
+    count = len(result.ids) - (result.finish_reason == "eos")
+    return zip(result.ids[:count], result.logprobs[:count], strict=True)
+
+
+def usage_of(answers: Sequence[Answer]) -> Json:
+    """Every prompt counts once, however many answers it gets."""
+    results = [decode_of(answer) for answer in answers]
+    prompts = {tuple(result.prompt_ids) for result in results}
+    read, written = sum(map(len, prompts)), sum(len(result.ids) for result in results)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+
+def metrics_of(answers: Sequence[Answer]) -> Json:
+    """How drafting went, under vLLM's names. A draft is a round in which something was drafted."""
+    results = [decode_of(answer) for answer in answers]
+    drafts = sum(answer.drafts for answer in answers)
+    drafted = sum(result.drafted for result in results)
+    accepted = sum(result.accepted for result in results)
+    positions = [result.accepted_per_position for result in results]
+    return {
+        "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
+        "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
+        "num_drafts": drafts,
+        "num_draft_tokens": drafted,
+        "num_accepted_draft_tokens": accepted,
+        "num_accepted_tokens_per_pos": [
+            sum(counts) for counts in zip_longest(*positions, fillvalue=0)
+        ],
+    }

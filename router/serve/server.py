@@ -1,0 +1,78 @@
+"""The process: it listens, and on a signal ends what it began before it goes."""
+
+from __future__ import annotations
+
+import socket
+import sys
+import threading
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from decoders.errors import DraftpickError
+
+from .desk import Desk
+
+BACKLOG = 2048  # connections that the system holds while others are accepted
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket at an address, before anything is loaded; 0 takes a free port. Raises
+    DraftpickError."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        held = socket.socket(family, kind, proto)
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(address)
+    except (OSError, OverflowError) as error:
+        words = getattr(error, "strerror", None) or str(error)
+        raise DraftpickError(
+            f"cannot listen on {host}:{port} ({words}); choose another --host or --port"
+        ) from error
+    return held
+
+
+def serve(app: FastAPI, desk: Desk, held: socket.socket, drain_s: float) -> None:
+    """Serve until a signal. At the first SIGTERM or SIGINT answers under way end, for drain_s
+    seconds at most, while new requests get 503; at the second the server goes at once."""
+    config = uvicorn.Config(
+        app, log_level="warning", backlog=BACKLOG, timeout_graceful_shutdown=5, lifespan="off"
+    )
+    server = _Server(config, desk, drain_s)
+    try:
+        server.run(sockets=[held])
+    finally:
+        desk.close()
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, desk: Desk, drain_s: float) -> None:
+        super().__init__(config)
+        self._desk, self._drain_s = desk, drain_s
+        self._draining = False
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        host, port = self.servers[0].sockets[0].getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        end = self._go if self._draining else self._drain
+        self._draining = True
+        # A signal comes in the middle of anything, the desk's lock included.
+        threading.Thread(target=end, name="drain", daemon=True).start()
+
+    def _drain(self) -> None:
+        print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
+        if not self._desk.drain(self._drain_s):
+            print("some answers had not ended in time", file=sys.stderr, flush=True)
+            self._desk.close()
+        self.should_exit = True
+
+    def _go(self) -> None:
+        self._desk.close()
+        self.force_exit = self.should_exit = True

@@ -1,0 +1,19 @@
+"""A server for tests that leave nothing behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))  # the toys lie beside the tests
+
+from serve_toys import Served, served
+
+
+@pytest.fixture(scope="session")
+def toy() -> Iterator[Served]:
+    with served() as running:
+        yield running

@@ -1,0 +1,17 @@
+"""A process that serves the toy engine, slowly: python serve_main.py DRAIN_S."""
+
+from __future__ import annotations
+
+import sys
+
+from serve_toys import ToyPolicy, toy_engine
+
+from router.route import Router
+from router.serve.app import make_app
+from router.serve.desk import DEFAULT, Desk
+from router.serve.queue import FairQueue
+from router.serve.server import bound, serve
+
+router = Router(toy_engine(pause_s=0.05), ToyPolicy())  # type: ignore[arg-type]
+desk = Desk({DEFAULT: router}, FairQueue(8))
+serve(make_app(desk), desk, bound("127.0.0.1", 0), float(sys.argv[1]))

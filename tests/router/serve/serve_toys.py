@@ -1,0 +1,148 @@
+"""A server in a thread over a toy engine: a letter a token, arms that copy, a policy that looks at
+the prompt's length."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import uvicorn
+from torch import Tensor
+
+from decoders import Engine
+from decoders.arms import arms_of
+from decoders.backends.toy import ToyBackend
+from router.route import Router
+from router.serve.app import Settings, make_app
+from router.serve.desk import DEFAULT, Desk
+from router.serve.queue import FairQueue
+
+LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
+EOS = len(LETTERS)
+
+
+class LetterTokenizer:
+    """A token a letter; the last id ends answers and has no text."""
+
+    chat_template = None
+
+    def encode(self, text: str, **_: Any) -> list[int]:
+        return [max(LETTERS.find(letter), 0) for letter in text.lower()]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False) -> str:
+        special = "" if skip_special_tokens else "<end>"
+        return "".join(special if token == EOS else LETTERS[token] for token in ids)
+
+
+class SlowToy(ToyBackend):
+    """pause_s: what every pass takes."""
+
+    pause_s = 0.0
+
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        time.sleep(self.pause_s)
+        return super().extend(ids, parents)
+
+
+class ToyPolicy:
+    """Copies for prompts of even length, else decodes plainly."""
+
+    name = "even-odd"
+    embedder = "any"
+    arms = ("autoregressive", "copy")
+    origin = SimpleNamespace(arms_fingerprint="", features=("log-prompt-length",))
+
+    def distribution(self, x: Any) -> Any:
+        return np.array([[0.25, 0.75] if round(np.exp(x[0])) % 2 == 0 else [0.75, 0.25]])
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        chances = self.distribution(x)[0].tolist()
+        index = int(np.argmax(chances)) if rng is None else int(rng.choice(2, p=chances))
+        propensity = 1.0 if rng is None else chances[index]
+        return SimpleNamespace(
+            arm=self.arms[index], index=index, propensity=propensity, scores=chances
+        )
+
+
+ARMS = {
+    "copy": {"kind": "max_gram", "shortest": 1, "length": {"k": 3}},
+    "beams": {"kind": "beam", "beams": 2},
+}
+
+
+def toy_engine(pause_s: float = 0.0) -> Engine:
+    """Its answers mostly run round in a circle of letters, so that copying pays."""
+    target = SlowToy.random(len(LETTERS) + 1, seed=4, sharpness=2.0)
+    target.pause_s = pause_s
+    for last in range(len(LETTERS)):
+        target.table[:, last, (last + 1) % 5] += 5.0
+    return Engine(
+        target,
+        arms_of({"arms": ARMS}, Path("toys")),
+        name="toy",
+        tokenizer=LetterTokenizer(),
+        eos_ids=(EOS,),
+    )
+
+
+@dataclass
+class Served:
+    """A running server."""
+
+    url: str
+    desk: Desk
+    engine: Engine
+    server: uvicorn.Server
+
+    def client(self, key: str = "any") -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=key, max_retries=0, timeout=20)
+
+    def http(self, **named: Any) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=20, **named)
+
+
+@contextmanager
+def served(
+    settings: Settings | None = None,
+    places: int = 8,
+    pause_s: float = 0.0,
+    others: dict[str, Any] | None = None,
+) -> Iterator[Served]:
+    """others: policies registered beside the default one."""
+    engine = toy_engine(pause_s)
+    policies = {DEFAULT: ToyPolicy(), **(others or {})}
+    routers = {name: Router(engine, policy) for name, policy in policies.items()}
+    desk = Desk(routers, FairQueue(places))
+    held = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(make_app(desk, settings), log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            time.sleep(0.01)
+        yield Served(f"http://127.0.0.1:{held.getsockname()[1]}", desk, engine, server)
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        desk.close()
+
+
+def until(true: Any, timeout_s: float = 5.0) -> bool:
+    """Whether something becomes true in time."""
+    ends = time.monotonic() + timeout_s
+    while not true():
+        if time.monotonic() > ends:
+            return False
+        time.sleep(0.005)
+    return True

@@ -1,0 +1,172 @@
+"""The command and its process: options, the address, signals."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from serve_toys import until
+from typer.testing import CliRunner
+
+from decoders.errors import DraftpickError
+from router.cli import app, main
+from router.serve import command
+
+ROOT = Path(__file__).resolve().parents[3]
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 60}
+
+
+@contextmanager
+def process(words: list[str], within_s: float) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A serving process and its address, once it listens."""
+    path = os.pathsep.join([str(ROOT), str(Path(__file__).parent)])
+    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+    started = subprocess.Popen(
+        [sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True
+    )
+    assert started.stderr is not None
+    told: list[str] = []
+
+    def read() -> None:
+        told.extend(iter(started.stderr.readline, ""))  # type: ignore[union-attr]
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    try:
+        assert until(lambda: "serving on" in "".join(told) or started.poll() is not None, within_s)
+        found = re.search(r"http://\S+", "".join(told))
+        assert found is not None, "".join(told)
+        yield started, found[0]
+    finally:
+        started.kill()
+        started.wait()
+        reader.join(5)
+        started.stderr.close()
+
+
+def test_at_sigterm_answers_under_way_end_and_the_process_goes() -> None:
+    with process([str(Path(__file__).parent / "serve_main.py"), "20"], 60) as (server, url):
+        told: list[httpx.Response] = []
+        ask = threading.Thread(
+            target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=30))
+        )
+        ask.start()
+        assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
+        server.send_signal(signal.SIGTERM)
+        assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        assert httpx.post(url + CHAT, json=ASKED).status_code == 503
+        ask.join(30)
+        assert told[0].status_code == 200 and told[0].json()["usage"]["completion_tokens"] == 60
+        assert server.wait(15) == 0
+
+
+def test_answers_that_take_longer_than_the_drain_are_told() -> None:
+    with process([str(Path(__file__).parent / "serve_main.py"), "0.2"], 60) as (server, url):
+        told: list[httpx.Response] = []
+        long = ASKED | {"max_tokens": 400}
+        ask = threading.Thread(
+            target=lambda: told.append(httpx.post(url + CHAT, json=long, timeout=30))
+        )
+        ask.start()
+        assert until(lambda: httpx.get(f"{url}/stats").json()["requests_running"] == 1)
+        server.send_signal(signal.SIGTERM)
+        started = time.monotonic()
+        assert server.wait(15) == 0 and time.monotonic() - started < 10
+        ask.join(5)
+        assert told[0].status_code == 503 and "shut down" in told[0].json()["error"]["message"]
+
+
+# -- options --------------------------------------------------------------------------------------
+
+
+def test_policies_have_names() -> None:
+    assert command.policies_of(["here", "mine=runs:/1/policy"]) == {
+        "default": "here", "mine": "runs:/1/policy"
+    }  # fmt: skip
+    with pytest.raises(DraftpickError, match="NAME=there"):
+        command.policies_of(["here", "there"])
+
+
+def test_an_address_that_is_taken_is_told_before_anything_loads(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load_routers", None)
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        assert main(["serve", "--port", str(port)]) == 2
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    assert main(["serve", "--host", "no.such.host.invalid"]) == 2
+    assert "cannot listen" in capsys.readouterr().err
+
+
+def test_mistakes_are_told_before_anything_loads(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load_routers", None)
+    for words, told in (
+        (["--temperature", "-1"], "temperature"),
+        (["--log-text"], "--log FOLDER"),
+        (["--api-key", ""], "the key is empty"),
+        (["--policy", "a=b", "--policy", "a=c"], "two policies called a"),
+    ):
+        assert main(["serve", *words]) == 2
+        assert told in capsys.readouterr().err
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else 1)
+    assert main(["serve"]) == 2
+    assert "serving needs uvicorn; install" in capsys.readouterr().err
+
+
+def test_help_teaches() -> None:
+    said = " ".join(CliRunner().invoke(app, ["serve", "--help"]).output.split())
+    assert "/v1/chat/completions" in said and "DRAFTPICK_API_KEY" in said
+
+
+# -- the whole ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_real_command(tmp_path: Path) -> None:
+    words = ["-m", "router.cli", "serve", "--port", "0", "--log", str(tmp_path / "log")]
+    words += ["--policy", f"mine={ROOT / 'router' / 'default_policy'}"]
+    with process(words, 150) as (server, url):
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+        assert [model.id for model in client.models.list()][:2] == ["auto", "autoregressive"]
+        named: dict[str, Any] = {
+            "messages": [{"role": "user", "content": "What is the capital of France?"}],
+            "max_tokens": 32,
+        }
+        plain = client.chat.completions.create(model="autoregressive", **named)
+        auto = client.chat.completions.with_raw_response.create(model="auto", **named)
+        assert "Paris" in (auto.parse().choices[0].message.content or "")
+        assert auto.headers["x-draftpick-policy"] == "default"
+        mine = client.chat.completions.create(
+            model="auto", **named, logprobs=True, extra_body={"policy": "mine", "explain": True}
+        )
+        assert mine.choices[0].logprobs is not None
+        assert mine.model_extra is not None and "metrics" in mine.model_extra
+        stream = client.chat.completions.create(
+            model="hybrid", **named, stream=True, stream_options={"include_usage": True}
+        )
+        *chunks, counts = list(stream)
+        said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        assert said == plain.choices[0].message.content
+        assert counts.usage == plain.usage
+        assert client.completions.create(model="auto", prompt="One, two,").choices[0].text
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(30) == 0
+    lines = [line for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert len(lines) == 5

@@ -1,0 +1,173 @@
+"""The desk: one thread, orders in turn, cancelled within a round, drained before it closes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from serve_toys import ToyPolicy, toy_engine, until
+
+from decoders.errors import DraftpickError, NoSuchName
+from decoders.records import Request
+from router.route import Chosen, RoutedResult, Router
+from router.serve.desk import DEFAULT, Cancelled, Closing, Desk, Order
+from router.serve.queue import FairQueue, QueueFull
+
+PAUSE_S = 0.01
+
+
+class Heard:
+    """A listener that keeps what it is told. leave_after: cancels its ticket at so many rounds."""
+
+    def __init__(self, leave_after: int | None = None) -> None:
+        self.choice: Chosen | None = None
+        self.ids: list[int] = []
+        self.rounds = 0
+        self.result: RoutedResult | None = None
+        self.error: Exception | None = None
+        self.ended = threading.Event()
+        self.leave_after, self.ticket = leave_after, None  # type: ignore[var-annotated]
+
+    def began(self, choice: Chosen) -> None:
+        assert not self.rounds
+        self.choice = choice
+
+    def wrote(self, ids: list[int], accepted: int, drafted: int) -> None:
+        assert self.choice is not None and 0 <= accepted <= drafted
+        self.ids += ids
+        self.rounds += 1
+        if self.rounds == self.leave_after:
+            self.ticket.cancel()
+
+    def done(self, result: RoutedResult) -> None:
+        self.result = result
+        self.ended.set()
+
+    def failed(self, error: Exception) -> None:
+        assert not self.ended.is_set()
+        self.error = error
+        self.ended.set()
+
+
+def order(text: str = "abcabc", tokens: int = 20, **named: Any) -> Order:
+    ids = [ord(letter) - ord("a") for letter in text]
+    usual: dict[str, Any] = {"arm": None, "dynamic": False, "id": text, "client": "a"}
+    return Order(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    engine = toy_engine(PAUSE_S)
+    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(4))  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def test_an_answer_is_the_routers(desk: Desk) -> None:
+    heard = Heard()
+    desk.submit(order(), heard)
+    assert heard.ended.wait(5) and heard.result is not None and heard.choice is not None
+    alone = Router(toy_engine(), ToyPolicy()).answer(order().prompt_ids, Request(20))  # type: ignore[arg-type]
+    assert heard.ids == heard.result.result.ids == alone.result.ids
+    assert (heard.choice.arm, heard.choice.propensity) == (alone.arm, alone.propensity)
+    assert list(heard.choice.scores.values()) == alone.scores
+    assert list(heard.choice.scores) == list(ToyPolicy.arms)
+
+
+def test_one_answers_while_others_wait_and_clients_take_turns(desk: Desk) -> None:
+    ended: list[str] = []
+
+    class Named(Heard):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        def done(self, result: RoutedResult) -> None:
+            ended.append(self.name)
+            super().done(result)
+
+    told = [Named("hog 0")]
+    desk.submit(order(client="hog"), told[0])
+    assert until(lambda: desk.running == 1)
+    for name in ("hog 1", "hog 2", "late"):
+        told.append(Named(name))
+        desk.submit(order(client=name.split()[0]), told[-1])
+    assert (desk.running, desk.waiting) == (1, 3)
+    assert all(heard.ended.wait(10) for heard in told)
+    assert ended == ["hog 0", "hog 1", "late", "hog 2"]
+    assert until(lambda: desk.running == 0) and desk.waiting == 0
+
+
+@pytest.mark.parametrize("arm", ["autoregressive", "copy", "beams"])
+def test_after_a_cancelled_answer_the_engine_answers_as_ever(desk: Desk, arm: str) -> None:
+    left = Heard(leave_after=2)
+    left.ticket = desk.submit(order(tokens=200, arm="copy"), left)
+    assert left.ended.wait(5) and isinstance(left.error, Cancelled) and left.result is None
+    assert left.rounds == 2
+    again = Heard()
+    desk.submit(order(arm=arm), again)
+    assert again.ended.wait(5) and again.result is not None
+    alone = toy_engine().decode(arm, order().prompt_ids, Request(20))
+    assert again.result.result.ids == alone.ids
+
+
+def test_a_waiting_order_is_cancelled_at_once(desk: Desk) -> None:
+    first, second = Heard(), Heard()
+    desk.submit(order(tokens=100), first)
+    assert until(lambda: desk.running == 1)
+    ticket = desk.submit(order(), second)
+    ticket.cancel()
+    assert (
+        second.ended.is_set() and isinstance(second.error, Cancelled) and not first.ended.is_set()
+    )
+    ticket.cancel()  # nothing more happens
+
+
+def test_errors_are_told_and_the_next_order_is_answered(desk: Desk) -> None:
+    wrong, right = Heard(), Heard()
+    desk.submit(order(arm="beams", request=Request(5, logprobs=1)), wrong)
+    desk.submit(order(), right)
+    assert wrong.ended.wait(5) and isinstance(wrong.error, DraftpickError)
+    assert right.ended.wait(5) and right.result is not None
+    with pytest.raises(NoSuchName, match="default"):
+        desk.submit(order(policy="other"), Heard())
+
+
+def test_a_listener_that_fails_harms_nobody_else(desk: Desk) -> None:
+    class Broken(Heard):
+        def done(self, result: RoutedResult) -> None:
+            raise RuntimeError("told to fail")
+
+    desk.submit(order(), Broken())
+    right = Heard()
+    desk.submit(order(), right)
+    assert right.ended.wait(5) and right.result is not None
+
+
+def test_a_full_queue_refuses(desk: Desk) -> None:
+    for _ in range(4):
+        desk.submit(order(tokens=200), Heard())
+    with pytest.raises(QueueFull):
+        while True:
+            desk.submit(order(tokens=200), Heard())
+
+
+def test_draining_ends_what_was_taken_and_takes_no_more(desk: Desk) -> None:
+    told = [Heard() for _ in range(3)]
+    for heard in told:
+        desk.submit(order(), heard)
+    assert desk.drain(10) and desk.draining
+    assert all(heard.result is not None for heard in told)
+    with pytest.raises(Closing):
+        desk.submit(order(), Heard())
+
+
+def test_closing_cancels_what_does_not_end(desk: Desk) -> None:
+    told = [Heard() for _ in range(3)]
+    for heard in told:
+        desk.submit(order(tokens=400), heard)
+    assert not desk.drain(0.05)
+    desk.close()
+    assert all(isinstance(heard.error, Cancelled) for heard in told)

@@ -1,0 +1,57 @@
+"""Text piece by piece is the text, up to the first stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.serve.text import TextStream
+
+
+class Bytes:
+    """A token a byte: characters come in parts."""
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return bytes(ids).decode("utf-8", errors="replace")
+
+
+TEXT = st.text(alphabet="ab é日🎉\n", max_size=20)
+CUTS = st.lists(st.integers(1, 4), max_size=40)
+
+
+@given(TEXT, st.lists(st.text(alphabet="ab é🎉", min_size=1, max_size=3), max_size=3), CUTS)
+def test_the_pieces_are_the_text_before_the_first_stop(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    ids, stream, pieces = list(text.encode()), TextStream(Bytes(), stops), []
+    for cut in [*cuts, 10**6]:
+        pieces.append(stream.add(ids[:cut]))
+        ids = ids[cut:]
+        told = "".join(pieces)
+        assert text.startswith(told)
+        assert not any(stop in told for stop in stops)
+    pieces.append(stream.finish())
+    ends = [text.find(stop) for stop in stops if stop in text]
+    assert "".join(pieces) == text[: min(ends, default=len(text))]
+
+
+def test_what_is_sure_comes_at_once_and_the_rest_waits() -> None:
+    stream = TextStream(Bytes(), ["end"])
+    assert stream.add(list(b"the e")) == "the "
+    assert stream.add(list(b"x")) == "ex"
+    party = "🎉".encode()
+    assert stream.add([*party[:3]]) == ""
+    assert stream.add([party[3]]) == "🎉"
+    assert stream.add(list(b"en")) == ""
+    assert stream.add(list(b"d of it")) == ""
+    assert stream.finish() == ""
+
+
+@given(TEXT)
+def test_each_token_spells_what_it_adds(text: str) -> None:
+    stream = TextStream(Bytes())
+    spelled = "".join(stream.spell(byte) for byte in text.encode())
+    assert spelled == text
