@@ -3,9 +3,9 @@
     python benchmarks/load.py --clients 1 2 4 8 16 32 --out load.json
 
 Each client asks, waits for the whole answer and asks its next question, through the desk that
-`draftpick serve` answers at, without the network. Every choice is asked the same questions with the
-same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` is the
-policy's choice, `plain` arm's ratios are beside it. On an otherwise idle machine only.
+`draftpick serve` answers at, without the network. Every arm is asked the same questions with the
+same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` lets
+the policy pick. On an otherwise idle machine only.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ from decoders.files import write_atomically
 from decoders.provenance import hardware, versions
 from decoders.records import Sampling
 from decoders.seeds import derived_seed
+from decoders.together import room_of
+from decoders.zoo.catalogue import cache_dir
 from router import Router
 from router.route import Chosen, RoutedResult
 from router.serve.desk import DEFAULT, Desk, Order
@@ -97,7 +99,8 @@ def main() -> None:
 
     options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
     router = Router.from_options(options, given.policy)
-    desk = Desk({DEFAULT: router}, FairQueue(1024), max(given.clients), given.steady)
+    room = room_of(router.engine, max(given.clients), given.steady, cache_dir() / "costs")
+    desk = Desk({DEFAULT: router}, FairQueue(1024), room)
     asked = questions(router, given)
     for arm in given.arms:  # drafters load, and what is measured once is measured
         spread(desk, arm, asked[: max(given.clients)], max(given.clients))

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -22,6 +23,7 @@ from .backends.llama import LlamaBackend
 from .backends.recurrent_head import RecurrentHead
 from .backends.seats import Seats, Wanted
 from .costs import passes
+from .costs.under_load import learn
 from .engine import Engine
 from .errors import DraftpickError
 
@@ -46,13 +48,84 @@ class Part:
 
 @dataclass
 class Seat:
-    """Room for one answer. Its engine answers as any other does, inside `Together.begin`."""
+    """Room for one answer. engine: an Engine, or what answers like one."""
 
-    engine: Engine
+    engine: Any
     at_work: greenlet | None = None
     wants: Wanted | Steps | Part | None = None
     given: Any = None  # what it goes on with
     born: int = field(default=0)  # the how-manieth answer that was begun, for turns
+
+
+class Room(Protocol):
+    """Where answers are written; used by one thread."""
+
+    seats: list[Seat]
+
+    @property
+    def running(self) -> int:
+        """Answers that have begun and not ended."""
+        ...
+
+    def free(self) -> Seat | None:
+        """A seat without an answer."""
+        ...
+
+    def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
+        """Let `answer` run in a free seat, by the seat's engine, in the coming steps. What it
+        raises comes out of `step`."""
+        ...
+
+    def step(self) -> None:
+        """Go on with every answer."""
+        ...
+
+    def close(self) -> None:
+        """End every answer where it waits."""
+        ...
+
+
+def room_of(engine: Any, n: int, steady: bool = False, cache: Path | None = None) -> Room:
+    """For n answers at once where the engine's target has passes to share; else for one.
+
+    steady: as in Seats.
+    cache: folder where what shared passes cost is kept; None measures nothing, so that drafts are
+        as long as they would be for one answer alone.
+    """
+    if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
+        return OneAtATime(engine)
+    room = Together(engine, n, steady)
+    if cache is not None and any(recipe.by_passes for recipe in engine.arms.values()):
+        learn(room.passes, engine.target_fingerprint, cache, lambda: room.running)
+    return room
+
+
+class OneAtATime:
+    """A room for one answer, which a single step writes."""
+
+    def __init__(self, engine: Any) -> None:
+        self.seats = [Seat(engine)]
+        self._answer: Callable[[Any], None] | None = None
+
+    @property
+    def running(self) -> int:
+        return int(self._answer is not None)
+
+    def free(self) -> Seat | None:
+        return None if self.running else self.seats[0]
+
+    def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
+        self._answer = answer
+
+    def step(self) -> None:
+        if self._answer is not None:
+            try:
+                self._answer(self.seats[0].engine)
+            finally:
+                self._answer = None
+
+    def close(self) -> None:
+        self._answer = None
 
 
 class Together:
@@ -86,12 +159,11 @@ class Together:
         return sum(seat.at_work is not None for seat in self.seats)
 
     def free(self) -> Seat | None:
-        """The first seat without an answer; low ones first, so that rows in use are neighbours."""
+        """As in Room; low ones first, so that rows in use are neighbours."""
         return next((seat for seat in self.seats if seat.at_work is None), None)
 
-    def begin(self, seat: Seat, answer: Callable[[Engine], None]) -> None:
-        """Let `answer` run in a free seat, by the seat's engine. What it raises comes out of
-        `step`; it begins to run there."""
+    def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
+        """As in Room."""
         assert seat.at_work is None
         self._begun += 1
         seat.at_work, seat.born = greenlet(lambda _: answer(seat.engine)), self._begun
@@ -117,7 +189,7 @@ class Together:
                     seat.given, seat.wants = logits, None
 
     def close(self) -> None:
-        """End every answer where it waits."""
+        """As in Room."""
         for seat in self._busy():
             assert seat.at_work is not None
             seat.at_work.throw(GreenletExit)

@@ -163,6 +163,12 @@ class Router:
         space = self.embedder.name if self.embedder else self.engine.embedder
         return Recorder(self.log, self.engine, self.policy, space)
 
+    def on(self, engine: RoutingEngine) -> Router:
+        """The same router over another engine of the same target and arms."""
+        other = copy(self)
+        other.engine = engine
+        return other
+
     def unlogged(self) -> Router:
         """The same router without its log, for warming up."""
         other = copy(self)

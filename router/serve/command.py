@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from ..route import Router
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "greenlet")  # of the extra `serve`
 
 
 def mount(app: typer.Typer) -> None:
@@ -52,6 +52,17 @@ def serve(
     ] = None,
     temperature: Annotated[float, typer.Option(help="Of requests that name none.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
+    seats: Annotated[
+        int,
+        typer.Option(min=1, help="Answers written at once; a native target's share its passes."),
+    ] = 8,
+    steady: Annotated[
+        bool,
+        typer.Option(
+            "--steady",
+            help="An answer never depends on what else is written; slower for many at once.",
+        ),
+    ] = False,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 64,
     timeout: Annotated[
         float, typer.Option(min=0.001, help="Seconds for one request, waiting included.")
@@ -89,8 +100,11 @@ def serve(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
             "'.[serve]'`"
         )
+    from decoders.together import room_of
+    from decoders.zoo.catalogue import cache_dir
+
     from .app import Settings, make_app
-    from .desk import Desk
+    from .desk import DEFAULT, Desk
     from .intake import Limits
     from .queue import FairQueue
     from .server import bound
@@ -108,7 +122,8 @@ def serve(
         warm(routers)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
-    desk = Desk(routers, FairQueue(queue))
+    room = room_of(routers[DEFAULT].engine, seats, steady, cache_dir() / "costs")
+    desk = Desk(routers, FairQueue(queue), room)
     run(make_app(desk, settings), desk, held, drain)
 
 

@@ -1,21 +1,24 @@
-"""Where answers are written: one thread that owns the router and takes orders from a fair queue."""
+"""Where answers are written: one thread that takes orders from a fair queue, and writes as many
+answers at once as there are seats."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.errors import NoSuchName
+from decoders.together import OneAtATime
 
 from ..route import Chosen, RoutedResult, Router
 from .queue import FairQueue
 
 if TYPE_CHECKING:
     from decoders.records import Request
+    from decoders.together import Room, Seat
 
 logger = logging.getLogger(__name__)
 
@@ -92,16 +95,28 @@ class Ticket:
 
 
 class Desk:
-    """Answers one order at a time; any thread may submit.
+    """Answers orders; any thread may submit.
 
     routers: over one engine, by the name of their policy; DEFAULT is the one for orders that name
         none.
     queue: where orders wait.
+    room: where answers are written, over that engine; None writes one at a time.
     """
 
-    def __init__(self, routers: Mapping[str, Router], queue: FairQueue[Ticket]) -> None:
+    def __init__(
+        self,
+        routers: Mapping[str, Router],
+        queue: FairQueue[Ticket],
+        room: Room | None = None,
+    ) -> None:
         self.routers, self.queue = dict(routers), queue
-        self._busy: Ticket | None = None
+        engine = next(iter(self.routers.values())).engine
+        self._room = OneAtATime(engine) if room is None else room
+        self._seated = [  # by seat
+            (seat, {name: each.on(seat.engine) for name, each in self.routers.items()})
+            for seat in self._room.seats
+        ]
+        self._busy: set[Ticket] = set()
         self._draining = self._closed = False
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
         self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
@@ -110,7 +125,7 @@ class Desk:
     @property
     def running(self) -> int:
         """Answers being written."""
-        return int(self._busy is not None)
+        return len(self._busy)
 
     @property
     def waiting(self) -> int:
@@ -154,9 +169,9 @@ class Desk:
         """Take no more orders, cancel those that were taken, and end the thread."""
         with self._lock:
             self._draining = self._closed = True
-            busy = self._busy
-        if busy is not None:
-            busy.cancel()
+            busy = list(self._busy)
+        for ticket in busy:
+            ticket.cancel()
         while (waiting := self.queue.take()) is not None:
             waiting.cancel()
             waiting.listener.failed(Cancelled("the server shuts down"))
@@ -164,31 +179,52 @@ class Desk:
 
     def _occupied(self) -> bool:
         with self._lock:
-            return self._busy is not None or len(self.queue) > 0
+            return bool(self._busy) or len(self.queue) > 0
 
     def _work(self) -> None:
-        while not self._closed:
-            ticket = self._next()
-            if ticket is None:
-                continue
-            try:
-                self._answer(ticket)
-            except Exception:  # a listener's own; the next order should not suffer for it
-                logger.exception("a listener failed")
-            with self._lock:
-                self._busy = None
+        while not self._closed or self._room.running:  # cancelled ones end by themselves
+            while (seat := self._room.free()) is not None and (ticket := self._next()) is not None:
+                self._room.begin(seat, self._answering(ticket, seat))
+            if self._room.running:
+                self._step()
+            else:
+                self.queue.wait(LOOK_S)
 
     def _next(self) -> Ticket | None:
         """The next order, running from then on."""
-        if not self.queue.wait(LOOK_S):
-            return None
         with self._lock:  # so that none is ever seen neither waiting nor running
-            self._busy = self.queue.take()
-            return self._busy
+            ticket = None if self._closed else self.queue.take()
+            if ticket is not None:
+                self._busy.add(ticket)
+            return ticket
 
-    def _answer(self, ticket: Ticket) -> None:
+    def _step(self) -> None:
+        for _, routers in self._seated:
+            for router in routers.values():
+                router.running = self._room.running - 1
+        try:
+            self._room.step()
+        except Exception:  # not an order's: that was told of its own
+            logger.exception("a step failed")
+
+    def _answering(self, ticket: Ticket, seat: Seat) -> Callable[[Any], None]:
+        """What answers an order in a seat."""
+        (routers,) = (routers for own, routers in self._seated if own is seat)
+
+        def answer(_: Any) -> None:
+            try:
+                self._answer(ticket, routers)
+            except Exception:  # a listener's own; the next order should not suffer for it
+                logger.exception("a listener failed")
+            finally:
+                with self._lock:
+                    self._busy.discard(ticket)
+
+        return answer
+
+    def _answer(self, ticket: Ticket, routers: Mapping[str, Router]) -> None:
         order, listener = ticket.order, ticket.listener
-        router = self.routers[DEFAULT if order.policy is None else order.policy]
+        router = routers[DEFAULT if order.policy is None else order.policy]
         try:
             _stop_if(ticket)
             result = router.answer(

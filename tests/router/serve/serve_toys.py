@@ -22,6 +22,7 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
+from decoders.together import room_of
 from router.route import Router
 from router.serve.app import Settings, make_app
 from router.serve.desk import DEFAULT, Desk
@@ -80,6 +81,18 @@ ARMS = {
 }
 
 
+def native_engine(folder: Path) -> Engine:
+    """A small random model whose passes can be shared. folder: where it is kept."""
+    from decoder_toys import native, save_tiny
+
+    if not (folder / "config.json").exists():
+        save_tiny(
+            folder, "llama", 3, {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 512}
+        )
+    arms = arms_of({"arms": {"copy": ARMS["copy"]}}, Path("toys"))
+    return Engine(native(folder), arms, name="tiny", tokenizer=LetterTokenizer(), eos_ids=(EOS,))
+
+
 def toy_engine(pause_s: float = 0.0) -> Engine:
     """Its answers mostly run round in a circle of letters, so that copying pays."""
     target = SlowToy.random(len(LETTERS) + 1, seed=4, sharpness=2.0)
@@ -117,12 +130,14 @@ def served(
     places: int = 8,
     pause_s: float = 0.0,
     others: dict[str, Any] | None = None,
+    engine: Engine | None = None,
+    seats: int = 1,
 ) -> Iterator[Served]:
     """others: policies registered beside the default one."""
-    engine = toy_engine(pause_s)
+    engine = toy_engine(pause_s) if engine is None else engine
     policies = {DEFAULT: ToyPolicy(), **(others or {})}
     routers = {name: Router(engine, policy) for name, policy in policies.items()}
-    desk = Desk(routers, FairQueue(places))
+    desk = Desk(routers, FairQueue(places), room_of(engine, seats))
     held = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(make_app(desk, settings), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)

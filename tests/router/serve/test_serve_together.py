@@ -1,0 +1,123 @@
+"""Several answers at a time: each is its own, and nobody waits for another to end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serve_toys import LETTERS, ToyPolicy, native_engine, served, until
+from test_serve_desk import Heard, order
+
+from decoders import Engine
+from decoders.records import Request, Sampling
+from decoders.together import OneAtATime, Together, room_of
+from router.route import Router
+from router.serve.desk import DEFAULT, Cancelled, Desk
+from router.serve.queue import FairQueue
+
+SEATS = 4
+WORDS = ("abcabcabc", "hellothere", "zzz", "alongerlineofletters", "qrs", "tengreenbottles")
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    return native_engine(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def desk(engine: Engine) -> Iterator[Desk]:
+    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
+    yield made
+    made.close()
+
+
+def test_each_answer_is_what_it_would_be_alone(desk: Desk, engine: Engine) -> None:
+    asked = []
+    for number in range(18):
+        sampling = Sampling(temperature=number % 2)
+        arm = (None, "copy", "autoregressive")[number % 3]
+        request = Request(20 + number, sampling, seed=number)
+        asked.append(
+            order(WORDS[number % len(WORDS)], arm=arm, request=request, client=str(number))
+        )
+    told = [Heard() for _ in asked]
+    for each, heard in zip(asked, told, strict=True):
+        desk.submit(each, heard)
+    assert all(heard.ended.wait(60) for heard in told)
+    alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
+    for each, heard in zip(asked, told, strict=True):
+        assert heard.result is not None and heard.choice is not None, heard.error
+        result = alone.answer(each.prompt_ids, each.request, arm=each.arm)
+        assert heard.ids == heard.result.result.ids == result.result.ids
+        assert heard.result.arm == heard.choice.arm == result.arm
+    assert max(heard.choice.running for heard in told if heard.choice) == SEATS - 1
+
+
+def test_one_that_leaves_ends_and_the_others_go_on(desk: Desk, engine: Engine) -> None:
+    stays, leaves = Heard(), Heard(leave_after=3)
+    desk.submit(order(tokens=100, arm="autoregressive"), stays)
+    leaves.ticket = desk.submit(order(WORDS[1], tokens=100, arm="autoregressive"), leaves)
+    assert leaves.ended.wait(20) and isinstance(leaves.error, Cancelled)
+    assert leaves.rounds == 3 and not stays.ended.is_set()
+    assert stays.ended.wait(20) and stays.result is not None
+    expected = engine.decode("autoregressive", order().prompt_ids, Request(100))
+    assert stays.ids == expected.ids
+    assert until(lambda: desk.running == 0)
+
+
+def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
+    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
+    told = [Heard() for _ in range(7)]
+    for heard in told:
+        desk.submit(order(tokens=200), heard)
+    assert until(lambda: desk.running == SEATS)
+    desk.close()
+    assert all(heard.ended.is_set() and isinstance(heard.error, Cancelled) for heard in told)
+    assert desk.running == desk.waiting == 0
+
+
+def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
+    with served(engine=engine, seats=SEATS, places=64) as running:
+        asked = {f"{word}{LETTERS[i]}": "" for i, word in enumerate(WORDS * 3)}
+
+        def ask(text: str) -> None:
+            stream = running.client().completions.create(
+                model="auto", prompt=text, max_tokens=24, temperature=0, stream=True
+            )
+            asked[text] = "".join(part.choices[0].text for part in stream if part.choices)
+
+        threads = [threading.Thread(target=ask, args=(text,)) for text in asked]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
+        for text, answer in asked.items():
+            ids = engine.encode_text(text)
+            assert answer == alone.answer(ids, Request(24)).result.text
+
+
+def test_rooms_of_one_answer(engine: Engine, toy: object) -> None:
+    assert isinstance(room_of(engine, 1), OneAtATime) and isinstance(room_of(engine, 2), Together)
+    assert isinstance(room_of(toy.engine, 8), OneAtATime)  # type: ignore[attr-defined]
+
+
+def test_costs_of_shared_passes_are_kept(engine: Engine, tmp_path: Path) -> None:
+    from decoders.costs.under_load import UnderLoad
+
+    by_cost = native_engine_by_cost(engine)
+    room = room_of(by_cost, 2, cache=tmp_path)
+    from decoders.costs.passes import known
+
+    assert all(isinstance(known(seat.engine.target), UnderLoad) for seat in room.seats)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def native_engine_by_cost(engine: Engine) -> Engine:
+    """With an arm that goes by what passes cost."""
+    from decoders.arms import recipe
+
+    arms = {"auto": recipe(name="auto", kind="max_gram", by_cost=True)}
+    return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
