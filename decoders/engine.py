@@ -265,7 +265,7 @@ class Engine:
         target = self.target
         with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
             if reuse and isinstance(target, ReusingBackend):
-                prefilled = target.prefill(prompt_ids, self._shared(target, prompt_ids))
+                prefilled = target.prefill(prompt_ids, self.held(prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
         self._hold(prompt_ids)
@@ -275,11 +275,13 @@ class Engine:
         """Remember what the target has read: `ids`, since it last read a prompt."""
         self._held = (getattr(self.target, "prompts_read", 0), list(ids))
 
-    def _shared(self, target: ReusingBackend, prompt_ids: Sequence[int]) -> int:
-        """How many of the first positions hold a prompt's tokens; its last one is always read."""
+    def held(self, prompt_ids: Sequence[int]) -> int:
+        """How many of a prompt's first tokens the target holds already; never the last one, which
+        is always read."""
+        target = self.target
         since, held = self._held
-        if since != target.prompts_read:  # it was used without the engine
-            return 0
+        if not isinstance(target, ReusingBackend) or since != target.prompts_read:
+            return 0  # it was used without the engine
         pairs = zip(held[: target.length], prompt_ids[:-1], strict=False)
         return next(
             (at for at, (a, b) in enumerate(pairs) if a != b),

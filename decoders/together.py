@@ -27,6 +27,7 @@ from .costs.under_load import learn
 from .engine import Engine
 from .errors import DraftpickError
 
+WORTH_HOLDING = 16  # tokens of a prompt that decide which seat it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
 
 
@@ -67,8 +68,8 @@ class Room(Protocol):
         """Answers that have begun and not ended."""
         ...
 
-    def free(self) -> Seat | None:
-        """A seat without an answer."""
+    def free(self, prompt_ids: Sequence[int] = ()) -> Seat | None:
+        """A seat without an answer; one that holds the beginning of this prompt, if any does."""
         ...
 
     def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
@@ -111,7 +112,7 @@ class OneAtATime:
     def running(self) -> int:
         return int(self._answer is not None)
 
-    def free(self) -> Seat | None:
+    def free(self, prompt_ids: Sequence[int] = ()) -> Seat | None:
         return None if self.running else self.seats[0]
 
     def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
@@ -158,9 +159,13 @@ class Together:
     def running(self) -> int:
         return sum(seat.at_work is not None for seat in self.seats)
 
-    def free(self) -> Seat | None:
-        """As in Room; low ones first, so that rows in use are neighbours."""
-        return next((seat for seat in self.seats if seat.at_work is None), None)
+    def free(self, prompt_ids: Sequence[int] = ()) -> Seat | None:
+        """As in Room; else low ones first, so that rows in use are neighbours."""
+        free = [seat for seat in self.seats if seat.at_work is None]
+        best = max(free, key=lambda seat: seat.engine.held(prompt_ids), default=None)
+        if best is not None and best.engine.held(prompt_ids) >= WORTH_HOLDING:
+            return best
+        return free[0] if free else None
 
     def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
         """As in Room."""

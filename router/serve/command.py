@@ -123,7 +123,7 @@ def serve(
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
     room = room_of(routers[DEFAULT].engine, seats, steady, cache_dir() / "costs")
-    desk = Desk(routers, FairQueue(queue), room)
+    desk = Desk(routers, FairQueue(queue), room, reuse=not steady)
     run(make_app(desk, settings), desk, held, drain)
 
 

@@ -101,6 +101,7 @@ class Desk:
         none.
     queue: where orders wait.
     room: where answers are written, over that engine; None writes one at a time.
+    reuse: as in `Router.generate`.
     """
 
     def __init__(
@@ -108,8 +109,9 @@ class Desk:
         routers: Mapping[str, Router],
         queue: FairQueue[Ticket],
         room: Room | None = None,
+        reuse: bool = True,
     ) -> None:
-        self.routers, self.queue = dict(routers), queue
+        self.routers, self.queue, self._reuse = dict(routers), queue, reuse
         engine = next(iter(self.routers.values())).engine
         self._room = OneAtATime(engine) if room is None else room
         self._seated = [  # by seat
@@ -183,7 +185,9 @@ class Desk:
 
     def _work(self) -> None:
         while not self._closed or self._room.running:  # cancelled ones end by themselves
-            while (seat := self._room.free()) is not None and (ticket := self._next()) is not None:
+            while self._room.free() is not None and (ticket := self._next()) is not None:
+                seat = self._room.free(ticket.order.prompt_ids if self._reuse else ())
+                assert seat is not None
                 self._room.begin(seat, self._answering(ticket, seat))
             if self._room.running:
                 self._step()
@@ -233,6 +237,7 @@ class Desk:
                 text=order.text,
                 arm=order.arm,
                 dynamic=order.dynamic,
+                reuse=self._reuse,
                 streamer=_Rounds(ticket),
                 request_id=order.id,
                 chosen=listener.began,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,19 @@ def native_engine_by_cost(engine: Engine) -> Engine:
 
     arms = {"auto": recipe(name="auto", kind="max_gram", by_cost=True)}
     return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
+
+
+def test_the_next_turn_goes_where_the_last_was_written(desk: Desk, engine: Engine) -> None:
+    first, other = Heard(), Heard()
+    desk.submit(order("abcdefghij" * 4, tokens=10, arm="copy"), first)
+    desk.submit(order("zyx" * 9, tokens=3, arm="copy"), other)
+    assert first.ended.wait(20) and other.ended.wait(20) and first.result is not None
+    turn = [*first.result.result.prompt_ids, *first.ids, 3, 4]
+    seats = desk._room.seats
+    assert max(seat.engine.held(turn) for seat in seats) == len(turn) - 3
+    again = Heard()
+    desk.submit(replace(order(tokens=12, arm="copy"), prompt_ids=turn), again)
+    assert again.ended.wait(20) and again.result is not None
+    assert again.ids == engine.decode("copy", turn, Request(12)).ids
+    used = [seat for seat in seats if seat.engine.held([*turn, *again.ids]) > len(turn)]
+    assert len(used) == 1 and used[0].engine.target.prompts_read >= 2
