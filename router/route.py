@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Message = dict[str, str]
 
 FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
-UNTOLD = ("result", "scores", "draft_calls", "draft_work")
+UNTOLD = ("result", "scores", "draft_calls", "draft_work", "logprobs")
 DEFAULT_POLICY = Path(__file__).parent / "default_policy"
 BEST_FIXED = "hybrid"  # the arm that ships and is best on average
 UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for

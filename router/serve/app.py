@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -61,7 +62,7 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(name, started) for name in service.models]}
 
-    @app.get("/v1/models/{name}")
+    @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name not in service.models:
             raise ApiError(404, f"no model {name!r} here", "model", "model_not_found")
@@ -126,6 +127,7 @@ class Service:
             answers.all,
             self._tokenizer,
             body.stop,
+            copies=body.n or 1,
             explain=body.explain,
             usage=body.tells_usage,
         )
@@ -186,7 +188,7 @@ def _headers(reply: Reply) -> dict[str, str]:
     choice, way = reply.answers[0].choice, reply.way
     assert choice is not None
     return {
-        "x-draftpick-arm": choice.arm,
+        "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
         "x-draftpick-propensity": f"{choice.propensity:.6g}",
         "x-draftpick-policy": way.policy or "none",
         "x-draftpick-reason": way.reason,

@@ -29,6 +29,7 @@ class Reply:
     model: as the client called it.
     tokenizer: used in the event loop alone.
     stop: strings at which an answer's text ends.
+    copies: answers for each prompt.
     explain: tell how the answers came to be.
     usage: a stream ends with a chunk of token counts.
     """
@@ -43,11 +44,12 @@ class Reply:
         answers: Sequence[Answer],
         tokenizer: Any,
         stop: Sequence[str],
-        explain: bool,
+        copies: int = 1,
+        explain: bool = False,
         usage: bool = False,
     ) -> None:
         self.model, self.way, self.answers = model, way, answers
-        self.explain, self.usage = explain, usage
+        self.explain, self.usage, self._copies = explain, usage, copies
         self.tokenizer, self._stop = tokenizer, stop
         self._id, self._created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
         self._texts = [TextStream(tokenizer, stop) for _ in answers]
@@ -69,7 +71,7 @@ class Reply:
     def whole(self) -> Json:
         """The response where nothing is streamed."""
         told = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
-        told["usage"] = usage_of(self.answers)
+        told["usage"] = usage_of(self.answers, self._copies)
         return told | (self._metrics() if self.explain else {})
 
     def _choice(self, answer: Answer) -> Json:
@@ -111,7 +113,7 @@ class Reply:
 
     def counts(self) -> Json:
         """The chunk of token counts, after all others."""
-        told = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers)}
+        told = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers, self._copies)}
         return told | (self._metrics() if self.explain else {})
 
     def _chunk(
@@ -222,11 +224,11 @@ def told_tokens(result: DecodeResult) -> Iterator[tuple[int, TokenLogprob]]:
     return zip(result.ids[:count], result.logprobs[:count], strict=True)
 
 
-def usage_of(answers: Sequence[Answer]) -> Json:
+def usage_of(answers: Sequence[Answer], copies: int) -> Json:
     """Every prompt counts once, however many answers it gets."""
     results = [decode_of(answer) for answer in answers]
-    prompts = {tuple(result.prompt_ids) for result in results}
-    read, written = sum(map(len, prompts)), sum(len(result.ids) for result in results)
+    read = sum(len(result.prompt_ids) for result in results[::copies])
+    written = sum(len(result.ids) for result in results)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 

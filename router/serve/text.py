@@ -9,8 +9,8 @@ UNFINISHED = "\ufffd"  # what a character that lacks bytes decodes to
 
 
 class TextStream:
-    """An answer's text, piece by piece; the pieces together are the text before the first stop
-    string. Special tokens have no text.
+    """An answer's text, piece by piece; the pieces together are the text before the stop string
+    that is complete first. Special tokens have no text.
 
     add: returns what is sure after some more tokens. What may yet turn out to be the beginning of a
         stop string, or lacks bytes, is held back until `finish`.
@@ -51,10 +51,10 @@ class TextStream:
         if self._ended:
             self._held = ""
             return ""
-        found = [at for at in (self._held.find(one) for one in self._stop) if at >= 0]
+        found = [(at + len(one), at) for one in self._stop if (at := self._held.find(one)) >= 0]
         if found:
             self._ended = True
-            sure, self._held = self._held[: min(found)], ""
+            sure, self._held = self._held[: min(found)[1]], ""
             return sure
         keep = max((_begun(self._held, one) for one in self._stop), default=0)
         cut = len(self._held) - keep

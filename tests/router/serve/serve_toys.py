@@ -78,6 +78,7 @@ class ToyPolicy:
 ARMS = {
     "copy": {"kind": "max_gram", "shortest": 1, "length": {"k": 3}},
     "beams": {"kind": "beam", "beams": 2},
+    "größer/日本": {"kind": "max_gram", "length": {"k": 1}},
 }
 
 

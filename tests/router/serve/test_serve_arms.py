@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -33,6 +34,10 @@ def test_headers_say_who_answers_and_why(toy: Served, stream: bool) -> None:
     for off in ({"speculative": False}, {"disable_spec_decode": True},
                 {"disable_speculative_decoding": True}):  # fmt: skip
         assert who(toy, stream=stream, **off)[::3] == ("autoregressive", "no-speculation")
+
+
+def test_an_arm_may_have_any_name(toy: Served) -> None:
+    assert unquote(who(toy, model="größer/日本")[0]) == "größer/日本"
 
 
 def test_drawn_arms_have_their_propensity(toy: Served) -> None:
@@ -138,7 +143,7 @@ def test_what_was_asked_is_counted() -> None:
     assert (stats["target"], stats["policy"]) == ("toy", "even-odd")
     assert (stats["requests_running"], stats["requests_waiting"]) == (0, 0)
     assert stats["uptime_s"] > 0 and stats["tokens_per_s"] > 0
-    assert list(stats["arms"]) == ["autoregressive", "copy", "beams"]
+    assert list(stats["arms"]) == ["autoregressive", "copy", "beams", "größer/日本"]
     assert copy["requests"] == 2 and copy["share"] == pytest.approx(2 / 4)
     assert copy["acceptance_rate"] == pytest.approx(drafting["draft_acceptance_rate"])
     assert copy["mean_acceptance_length"] == pytest.approx(drafting["mean_acceptance_length"])

@@ -131,6 +131,8 @@ def test_completions_take_texts_and_ids(toy: Served) -> None:
     assert [choice.index for choice in many.choices] == [0, 1, 2, 3]
     assert many.choices[1].text == one.choices[0].text
     assert many.usage.prompt_tokens == 10
+    twice = client.completions.create(model="auto", prompt=["ab", "ab"], n=2, max_tokens=5)
+    assert twice.usage.prompt_tokens == 4
     assert client.completions.create(model="auto", prompt="abc").usage.completion_tokens <= 16
     chunks = list(client.completions.create(model="copy", prompt=IDS, max_tokens=5, stream=True))
     assert "".join(chunk.choices[0].text for chunk in chunks) == one.choices[0].text
@@ -138,8 +140,10 @@ def test_completions_take_texts_and_ids(toy: Served) -> None:
 
 def test_models_are_auto_and_the_arms(toy: Served) -> None:
     assert [model.id for model in toy.client().models.list()] == [
-        "auto", "autoregressive", "copy", "beams"
+        "auto", "autoregressive", "copy", "beams", "größer/日本"
     ]  # fmt: skip
     assert toy.client().models.retrieve("copy").id == "copy"
+    with toy.http() as http:
+        assert http.get("/v1/models/größer/日本").json()["id"] == "größer/日本"
     with pytest.raises(openai.NotFoundError):
         toy.client().models.retrieve("gpt")

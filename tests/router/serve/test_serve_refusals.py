@@ -54,7 +54,7 @@ def refused(made: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"response_format": {"type": "json_object"}}, "response_format", "not supported"),
         ({"frequency_penalty": 1}, "frequency_penalty", "not supported"),
         ({"tempature": 1}, "tempature", "unknown field"),
-        ({"arm": "huge"}, "arm", "autoregressive, copy, beams"),
+        ({"arm": "huge"}, "arm", "autoregressive, copy"),
         ({"policy": "mine"}, "policy", "default"),
         ({"model": "copy", "arm": "beams"}, "arm", "several"),
         ({"model": "copy", "speculative": False}, "arm", "several"),
@@ -238,6 +238,25 @@ def test_an_answer_ends_when_its_client_leaves(stream: bool) -> None:
         with toy.http() as http:
             assert until(lambda: 'outcome="cancelled"} 1.0' in http.get("/metrics").text)
             assert http.post(CHAT, json=body | {"max_tokens": 2}).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_the_queue_is_forgotten(stream: bool) -> None:
+    with served(pause_s=0.02) as toy, toy.http() as http:
+        first = threading.Thread(
+            target=lambda: httpx.post(
+                f"{toy.url}{CHAT}", json={"messages": [USER], "max_tokens": 100}, timeout=20
+            )
+        )
+        first.start()
+        assert until(lambda: toy.desk.running == 1)
+        with pytest.raises(httpx.ReadTimeout):
+            http.post(CHAT, json={"messages": [USER], "stream": stream}, timeout=0.3)
+        assert until(lambda: toy.desk.waiting == 0)
+        assert toy.desk.running == 1  # the other client's answer goes on
+        first.join(20)
+        found = http.get("/metrics").text
+        assert 'draftpick_requests_total{arm="",outcome="cancelled"} 1.0' in found
 
 
 def test_a_failing_engine_is_a_500_that_tells_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from router.serve.text import TextStream
@@ -23,6 +23,7 @@ CUTS = st.lists(st.integers(1, 4), max_size=40)
 
 
 @given(TEXT, st.lists(st.text(alphabet="ab é🎉", min_size=1, max_size=3), max_size=3), CUTS)
+@settings(max_examples=400)
 def test_the_pieces_are_the_text_before_the_first_stop(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
@@ -34,8 +35,15 @@ def test_the_pieces_are_the_text_before_the_first_stop(
         assert text.startswith(told)
         assert not any(stop in told for stop in stops)
     pieces.append(stream.finish())
-    ends = [text.find(stop) for stop in stops if stop in text]
-    assert "".join(pieces) == text[: min(ends, default=len(text))]
+    ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
+    assert "".join(pieces) == text[: min(ends, default=(0, len(text)))[1]]
+
+
+def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:
+    for cuts in (["x a b"], ["x", " ", "a", " b"]):
+        stream = TextStream(Bytes(), ["a", " a b"])
+        told = [stream.add(list(cut.encode())) for cut in cuts]
+        assert "".join(told) + stream.finish() == "x "
 
 
 def test_what_is_sure_comes_at_once_and_the_rest_waits() -> None:
