@@ -1,0 +1,1 @@
+"""`draftpick serve`: an OpenAI-compatible server, and a page to try it on."""

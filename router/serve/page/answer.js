@@ -1,0 +1,79 @@
+/* One answer as it streams: its tokens, its speed, and the arm that wrote it. */
+
+import { complete } from "./api.js";
+import { bar, count, digits, known, make, percent, perSecond } from "./dom.js";
+import { Tokens } from "./tokens.js";
+
+export class Answer {
+  constructor(label) {
+    this.tokens = new Tokens(label);
+    this.facts = make("p", { class: "facts soft" });
+    this.speed = make("p", { class: "speed" });
+    this.choice = null; // the first chunk's field `draftpick`
+    this.written = 0; // tokens
+    this.seconds = 0; // since the answer began, by the server's clock
+    this.finish = null;
+  }
+
+  /** Stream into the elements; `changed` is called after every chunk. */
+  async run(body, signal, changed) {
+    for await (const chunk of complete(body, signal)) {
+      const { delta, finish_reason: finish } = chunk.choices?.[0] ?? {};
+      const said = chunk.draftpick;
+      if (said?.arm) this.choice = said;
+      this.tokens.add(delta?.content ?? "", said);
+      this.written += said?.tokens?.length ?? 0;
+      this.seconds = said?.elapsed_s ?? this.seconds;
+      this.finish = finish ?? this.finish;
+      if (chunk.usage) this.written = chunk.usage.completion_tokens ?? this.written;
+      this.speed.textContent = this.perSecond ? perSecond(this.perSecond) : "";
+      if (chunk.metrics) this.#tell(chunk.metrics.speculative_decoding ?? {});
+      changed(this);
+    }
+  }
+
+  get perSecond() {
+    return this.seconds > 0 ? this.written / this.seconds : 0;
+  }
+
+  #tell(metrics) {
+    const { mean_acceptance_length: length, draft_acceptance_rate: rate } = metrics;
+    const parts = [`${count(this.written, "token")} in ${digits(this.seconds)} s`];
+    if (metrics.num_draft_tokens > 0) {
+      parts.push(`${digits(length)} tokens a round`);
+      parts.push(`${percent(rate)} of the drafted accepted`);
+    }
+    if (this.finish === "length") parts.push("cut at max tokens");
+    this.facts.textContent = parts.join(" · ");
+  }
+}
+
+/** The arm, its probability, and the scores of all as bars, the best first. */
+export function choiceView({ arm, propensity, policy, scores }) {
+  const chance = known(propensity) ? `, picked with probability ${percent(propensity)}` : "";
+  const ranked = Object.entries(scores ?? {}).sort((one, other) => other[1] - one[1]);
+  const summary = make("summary", {}, "Arm: ", make("b", { class: "arm" }, arm), chance);
+  if (!ranked.length) {
+    const why = "It was asked for by name, so the policy gave no scores.";
+    return make("details", { class: "choice" }, summary, make("p", { class: "soft" }, why));
+  }
+  const values = ranked.map(([, score]) => score);
+  const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
+  const rows = ranked.map(([name, score]) =>
+    make(
+      "li",
+      { class: name === arm ? "picked" : "" },
+      make("span", { class: "name" }, name, name === arm ? make("small", {}, " picked") : null),
+      bar((score - low) / (high - low || 1)),
+      make("span", { class: "value" }, digits(score)),
+    ),
+  );
+  const title = policy ? `Scores by the policy ${policy}` : "Scores by the policy";
+  return make(
+    "details",
+    { class: "choice" },
+    summary,
+    make("p", { class: "soft" }, title),
+    make("ol", { class: "bars" }, ...rows),
+  );
+}
