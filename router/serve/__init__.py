@@ -1,1 +1,1 @@
-"""`draftpick serve`: an OpenAI-compatible server, and a page to try it on."""
+"""`draftpick serve`: OpenAI's API over HTTP, every request through the arm that a policy picks."""

@@ -1,7 +1,7 @@
 /* One answer as it streams: its tokens, its speed, and the arm that wrote it. */
 
 import { complete } from "./api.js";
-import { bar, count, digits, known, make, percent, perSecond } from "./dom.js";
+import { bar, count, digits, make, percent, perSecond } from "./dom.js";
 import { Tokens } from "./tokens.js";
 
 export class Answer {
@@ -11,7 +11,7 @@ export class Answer {
     this.speed = make("p", { class: "speed" });
     this.choice = null; // the first chunk's field `draftpick`
     this.written = 0; // tokens
-    this.seconds = 0; // since the answer began, by the server's clock
+    this.seconds = 0; // since the request came, by the server's clock
     this.finish = null;
   }
 
@@ -38,25 +38,26 @@ export class Answer {
 
   #tell(metrics) {
     const { mean_acceptance_length: length, draft_acceptance_rate: rate } = metrics;
-    const parts = [`${count(this.written, "token")} in ${digits(this.seconds)} s`];
+    const took = `${digits(this.seconds)} s, reading the question included`;
+    const parts = [`${count(this.written, "token")} in ${took}`];
     if (metrics.num_draft_tokens > 0) {
       parts.push(`${digits(length)} tokens a round`);
       parts.push(`${percent(rate)} of the drafted accepted`);
     }
+    const { running } = this.choice ?? {};
+    if (running > 0) parts.push(`beside ${count(running, "other request")}`);
     if (this.finish === "length") parts.push("cut at max tokens");
     this.facts.textContent = parts.join(" · ");
   }
 }
 
-/** The arm, its probability, and the scores of all as bars, the best first. */
+/** The arm, its probability, and the scores of all as bars, the best first; of an arm that was
+ * asked for by name there are none. */
 export function choiceView({ arm, propensity, policy, scores }) {
-  const chance = known(propensity) ? `, picked with probability ${percent(propensity)}` : "";
   const ranked = Object.entries(scores ?? {}).sort((one, other) => other[1] - one[1]);
-  const summary = make("summary", {}, "Arm: ", make("b", { class: "arm" }, arm), chance);
-  if (!ranked.length) {
-    const why = "It was asked for by name, so the policy gave no scores.";
-    return make("details", { class: "choice" }, summary, make("p", { class: "soft" }, why));
-  }
+  const how = ranked.length ? `picked with probability ${percent(propensity)}` : "asked for by name";
+  const summary = ["Arm: ", make("b", { class: "arm" }, arm), `, ${how}`];
+  if (!ranked.length) return make("p", { class: "choice" }, ...summary);
   const values = ranked.map(([, score]) => score);
   const [low, high] = [Math.min(0, ...values), Math.max(0, ...values)];
   const rows = ranked.map(([name, score]) =>
@@ -72,7 +73,7 @@ export function choiceView({ arm, propensity, policy, scores }) {
   return make(
     "details",
     { class: "choice" },
-    summary,
+    make("summary", {}, ...summary),
     make("p", { class: "soft" }, title),
     make("ol", { class: "bars" }, ...rows),
   );

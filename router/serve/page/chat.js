@@ -63,7 +63,7 @@ function ask(question) {
   }
   byId("question").value = "";
   byId("welcome").hidden = true;
-  for (const shown of document.querySelectorAll(".choice[open]")) shown.open = false;
+  for (const shown of document.querySelectorAll("details.choice[open]")) shown.open = false;
   const system = byId("system").value.trim();
   const messages = [
     ...(system ? [{ role: "system", content: system }] : []),
@@ -95,7 +95,7 @@ async function reply(article, question, body) {
   const changed = () => {
     if (answer.choice && !choice.hasChildNodes()) {
       choice.append(choiceView(answer.choice));
-      choice.firstChild.open = true;
+      for (const shown of choice.querySelectorAll("details")) shown.open = true;
     }
     article.classList.remove("waiting");
   };
@@ -112,6 +112,7 @@ async function reply(article, question, body) {
   say(`${answer.choice?.arm ?? ""} answered, ${perSecond(answer.perSecond)}.`);
   if (hasPlain && answer.choice && answer.choice.arm !== PLAIN) {
     below.append(compareButton(article, below, answer, body));
+    follow();
   }
 }
 

@@ -135,9 +135,9 @@ function row(name, arm) {
   const share = `${percent(arm.share)} (${arm.requests})`;
   const cells = [
     make("span", { class: "share" }, bar(arm.share), share),
-    digits(arm.tokens_per_s),
-    digits(arm.mean_acceptance_length),
-    percent(arm.acceptance_rate),
+    arm.requests ? digits(arm.tokens_per_s) : "–",
+    arm.requests ? digits(arm.mean_acceptance_length) : "–",
+    positions.length ? percent(arm.acceptance_rate) : "–",
     positions.length ? byPosition(positions) : arm.requests ? "drafted nothing" : "not asked yet",
   ];
   return make(

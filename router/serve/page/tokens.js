@@ -24,7 +24,7 @@ export class Tokens {
   /** A chunk: `content` is the text it adds, `round` the field `draftpick`, where it has one. */
   add(content, round) {
     this.text += content;
-    if (!round?.tokens) {
+    if (!round?.tokens?.length) {
       if (content) this.element.append(content);
       return;
     }

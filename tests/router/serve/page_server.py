@@ -8,7 +8,6 @@ import socket
 import threading
 import time
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +23,8 @@ SCORES = {
     "autoregressive": 1.0,
 }  # fmt: skip
 ARM = {
-    "requests": 0, "share": 0.0, "acceptance_rate": None, "mean_acceptance_length": None,
-    "accepted_per_position": [], "tokens_per_s": None,
+    "requests": 0, "share": 0.0, "acceptance_rate": 0.0, "mean_acceptance_length": 1.0,
+    "accepted_per_position": [], "tokens_per_s": 0.0,
 }  # fmt: skip
 
 Round = tuple[int, list[tuple[str, str]]]  # tokens drafted, and (text, by) of those written
@@ -47,6 +46,7 @@ class PageServer:
     stats: dict[str, Any] = field(default_factory=dict)
     key: str | None = None
     busy: int | None = None
+    others: int = 0  # requests that run beside
     broken_after: int | None = None  # rounds, then the connection ends
     pause_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -144,8 +144,8 @@ class PageServer:
             rounds = [(0, [(text, "target")]) for _, tokens in rounds for text, _ in tokens]
             pause_s *= 1.5
         chosen = {
-            "arm": arm, "propensity": 0.93 if routed else None, "policy": "guarded",
-            "scores": SCORES if routed else {}, "running": 1,
+            "arm": arm, "propensity": 0.93 if routed else 1.0, "policy": "guarded",
+            "scores": SCORES if routed else {}, "running": self.others,
         }  # fmt: skip
         yield chunk({"role": "assistant", "content": ""}, draftpick=chosen)
         started = time.perf_counter()
@@ -154,7 +154,9 @@ class PageServer:
                 return
             await asyncio.sleep(pause_s)
             written = {
-                "tokens": [{"id": i, "text": text, "by": by} for i, (text, by) in enumerate(tokens)],
+                "tokens": [
+                    {"id": i, "text": text, "by": by} for i, (text, by) in enumerate(tokens)
+                ],
                 "drafted": drafted,
                 "elapsed_s": time.perf_counter() - started,
             }
@@ -165,10 +167,11 @@ class PageServer:
             "num_drafts": sum(n > 0 for n, _ in rounds),
             "num_draft_tokens": drafted,
             "num_accepted_draft_tokens": accepted,
-            "draft_acceptance_rate": accepted / drafted if drafted else None,
+            "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
             "mean_acceptance_length": len(by) / len(rounds),
         }
-        yield chunk({}, finish="stop")
+        ended = {"tokens": [], "drafted": 0, "elapsed_s": time.perf_counter() - started}
+        yield chunk({}, finish="stop", draftpick=ended)
         yield json.dumps({
             "choices": [], "usage": {"completion_tokens": len(by)},
             "metrics": {"speculative_decoding": metrics},
@@ -180,7 +183,5 @@ def chunk(delta: dict[str, str], finish: str | None = None, **more: Any) -> str:
     return json.dumps({"choices": [{"index": 0, "delta": delta, "finish_reason": finish}], **more})
 
 
-def refused(
-    message: str, status: int, headers: dict[str, str] | None = None
-) -> JSONResponse:
+def refused(message: str, status: int, headers: dict[str, str] | None = None) -> JSONResponse:
     return JSONResponse({"error": {"message": message}}, status, headers)
