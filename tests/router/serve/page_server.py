@@ -154,9 +154,7 @@ class PageServer:
                 return
             await asyncio.sleep(pause_s)
             written = {
-                "tokens": [
-                    {"id": i, "text": text, "by": by} for i, (text, by) in enumerate(tokens)
-                ],
+                "tokens": [{"id": 7, "text": text, "by": by} for text, by in tokens],
                 "drafted": drafted,
                 "elapsed_s": time.perf_counter() - started,
             }

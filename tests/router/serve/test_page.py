@@ -79,9 +79,7 @@ def test_nothing_else_is_sent(server: PageServer, path: str) -> None:
 def test_the_files_name_no_other_host_and_write_no_markup(file: Path) -> None:
     text = file.read_text(encoding="utf-8").replace("http://www.w3.org/2000/svg", "")
     assert not re.search(r"[a-z]+://|[\"'(]//|@import|url\(", text)
-    assert not re.search(
-        r"(inner|outer)HTML|insertAdjacent|document\.write|\beval\b|Function\(", text
-    )
+    assert not re.search(r"(inner|outer)HTML|insertAdjacent|document\.write|\beval\b", text)
     if file.suffix == ".html":
         assert not re.search(r"\son\w+=|\sstyle=|<style|<script(?![^>]*\ssrc=)", text)
     for module in re.findall(r"from \"\./(.+?)\"", text):
@@ -101,10 +99,8 @@ def test_the_files_are_in_the_wheel() -> None:
 def luminance(colour: str) -> float:
     """Relative luminance of #rrggbb (WCAG 2.2)."""
     parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    ]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    red, green, blue = (p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
 @pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
@@ -223,11 +219,7 @@ def test_each_token_is_marked_by_who_wrote_it(user: User) -> None:
 
 @in_a_browser
 def test_markup_of_the_model_is_text(user: User, server: PageServer) -> None:
-    bad = [
-        "<script>window.harm = 1</script>",
-        '<img src=x onerror="window.harm = 1">',
-        "</div>&lt;",
-    ]
+    bad = ["<script>harm = 1</script>", '<img src=x onerror="harm = 1">', "</div>&lt;"]
     server.rounds = [(0, [(text, "target")]) for text in bad]
     user.asks(bad[1], until="article .facts:not(:empty)")
     assert user.one("article .tokens").text == "".join(bad)
@@ -392,10 +384,8 @@ def test_a_server_with_a_key(user: User, server: PageServer) -> None:
     user.wait(lambda: len(user.all("#model option")) == 7)
     assert not user.one("#key").is_displayed()
     user.asks()
-    assert user.runs("return [Object.values(sessionStorage), localStorage.length]") == [
-        ["secret"],
-        0,
-    ]
+    assert user.runs("return Object.values(sessionStorage)") == ["secret"]
+    assert user.runs("return localStorage.length + document.cookie.length") == 0
     assert "secret" not in user.driver.page_source
 
 
@@ -406,11 +396,13 @@ def test_the_key_is_not_asked_for_again_unless_needed(user: User, server: PageSe
     user.wait(lambda: user.one("#key").is_displayed())
     user.one("#key-cancel").click()
     user.sees("#gone", "This server wants a key.")
-    user.runs("window.opened = 0; const show = HTMLDialogElement.prototype.showModal;"
-              "HTMLDialogElement.prototype.showModal = function () { opened++; show.call(this) }")  # fmt: skip
-    since = user.runs("return performance.getEntriesByName(new URL('stats', location).href).length")
-    user.wait(lambda: user.runs("return performance.getEntriesByName("
-                                "new URL('stats', location).href).length") > since)  # fmt: skip
+    user.runs("""
+        window.opened = window.asked = 0
+        const show = HTMLDialogElement.prototype.showModal, ask = window.fetch
+        HTMLDialogElement.prototype.showModal = function () { opened++; show.call(this) }
+        window.fetch = (...all) => { asked++; return ask(...all) }
+    """)
+    user.wait(lambda: user.runs("return asked") > 1)
     assert user.runs("return opened") == 0
     user.one("#question").send_keys("Why?\n")
     user.wait(lambda: user.one("#key").is_displayed())
@@ -427,9 +419,9 @@ def test_the_dashboard(user: User, server: PageServer) -> None:
     user.wait(lambda: "now 132, at most 132" in user.one("svg.spark").get_attribute("aria-label"))
     user.runs("window.fetch = () => new Promise(() => {})")  # nothing is drawn anew meanwhile
     assert "Nothing has been asked yet." not in user.one("#dashboard").text
-    tiles = {each.text.split("\n")[0]: each.text.split("\n")[1] for each in user.all(".tiles div")}
+    tiles = dict(each.text.split("\n") for each in user.all(".tiles div"))
     assert tiles == {
-        "132": "tokens a second", "1": "running", "2": "waiting", "10": "requests", "1 min": "up",
+        "tokens a second": "132", "running": "1", "waiting": "2", "requests": "10", "up": "1 min",
     }  # fmt: skip
     rows = {row.find_element("css selector", "th").text: row for row in user.all("tbody tr")}
     assert list(rows)[:2] == ["hybrid", "autoregressive"]
