@@ -38,11 +38,11 @@ export class Answer {
 
   #tell(metrics) {
     const { mean_acceptance_length: length, draft_acceptance_rate: rate } = metrics;
-    const took = `${digits(this.seconds)} s, reading the question included`;
-    const parts = [`${count(this.written, "token")} in ${took}`];
+    const done = `${count(this.written, "token")} in ${count(this.tokens.rounds.length, "round")}`;
+    const parts = [`${done} and ${digits(this.seconds)} s, reading the question included`];
     if (metrics.num_draft_tokens > 0) {
-      parts.push(`${digits(length)} tokens a round`);
-      parts.push(`${percent(rate)} of the drafted accepted`);
+      parts.push(`acceptance rate ${percent(rate)}`);
+      parts.push(`mean acceptance length ${digits(length)}`);
     }
     const { running } = this.choice ?? {};
     if (running > 0) parts.push(`beside ${count(running, "other request")}`);

@@ -23,7 +23,7 @@ export function byPosition(shares) {
       class: "positions",
       viewBox: `0 0 ${WIDTH} ${HEIGHT}`,
       role: "img",
-      "aria-label": `Accepted at ${label}`,
+      "aria-label": `Acceptance at ${label}`,
     },
     line(0),
     line(0.5),

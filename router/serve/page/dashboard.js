@@ -115,9 +115,9 @@ const HEADS = [
   "Arm",
   "Share of requests",
   "Tokens a second",
-  "Tokens a round",
-  "Drafts accepted",
-  "Accepted by position",
+  "Mean acceptance length",
+  "Acceptance rate",
+  "Acceptance by position",
 ];
 
 function table(arms) {

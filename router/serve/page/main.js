@@ -25,6 +25,7 @@ function startViews() {
     history.replaceState(null, "", `#${tab.getAttribute("aria-controls")}`);
     fromAddress();
     tab.focus();
+    scrollTo(0, tab.id === "tab-chat" ? document.body.scrollHeight : 0);
   };
   tabs.forEach((tab, i) => {
     tab.addEventListener("click", () => choose(tab));

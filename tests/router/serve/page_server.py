@@ -160,13 +160,14 @@ class PageServer:
             }
             yield chunk({"content": "".join(text for text, _ in tokens)}, draftpick=written)
         by = [one for _, tokens in rounds for _, one in tokens]
+        drafts = sum(n > 0 for n, _ in rounds)
         drafted, accepted = sum(n for n, _ in rounds), by.count("draft")
         metrics = {
-            "num_drafts": sum(n > 0 for n, _ in rounds),
+            "num_drafts": drafts,
             "num_draft_tokens": drafted,
             "num_accepted_draft_tokens": accepted,
             "draft_acceptance_rate": accepted / drafted if drafted else 0.0,
-            "mean_acceptance_length": len(by) / len(rounds),
+            "mean_acceptance_length": 1 + accepted / drafts if drafts else 1.0,
         }
         ended = {"tokens": [], "drafted": 0, "elapsed_s": time.perf_counter() - started}
         yield chunk({}, finish="stop", draftpick=ended)

@@ -278,8 +278,8 @@ def test_the_arm_and_the_scores_of_all(user: User, server: PageServer) -> None:
         widths == sorted(widths, reverse=True) and widths[-1] * 2.1 < widths[0] < widths[-1] * 2.3
     )
     facts = user.one(".facts").text
-    assert facts.startswith("8 tokens in ")
-    for fact in ("2.67 tokens a round", "71% of the drafted accepted", "beside 2 other requests"):
+    assert facts.startswith("8 tokens in 3 rounds and ")
+    for fact in ("acceptance rate 71%", "mean acceptance length 3.50", "beside 2 other requests"):
         assert fact in facts
 
 
@@ -431,7 +431,7 @@ def test_the_dashboard(user: User, server: PageServer) -> None:
     assert rows["exit-2"].text.endswith("– – – not asked yet")
     chart = user.one("svg.positions")
     assert chart.get_attribute("aria-label") == (
-        "Accepted at position 1: 83%, position 2: 60%, position 3: 41%, position 4: 26%"
+        "Acceptance at position 1: 83%, position 2: 60%, position 3: 41%, position 4: 26%"
     )
     heights = [float(each.get_attribute("cy")) for each in user.all("svg.positions circle")]
     assert heights == sorted(heights) and len(heights) == 4
