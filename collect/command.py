@@ -17,6 +17,7 @@ from .options import AsJson, engine_options, names_in, takes, temperatures_in
 
 if TYPE_CHECKING:
     from .engine import BatchDecoder, SweepEngine
+    from .executor import Executor
     from .run import SweepReport
 
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -150,6 +151,7 @@ def collect(
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
     from .batch import SweepOptions
     from .embedders import OWN, load_embedder
+    from .endpoints import Endpoints, for_endpoints
     from .queries import first_per_task, read_queries, shipped
 
     how = SweepOptions(
@@ -167,13 +169,19 @@ def collect(
         options = replace(options, arms=options.recipes())
     reader = embedder and (load_embedder(embedder, options.device) or OWN)
     engine, batch = _load_engine(options, how.arms)
+    remote = isinstance(batch, Endpoints)
+    if remote:
+        how = for_endpoints(how)
     report = _sweep(engine, batch, asked, out, how, reader)
     if as_json:
         from dataclasses import asdict
 
         typer.echo(json.dumps({"out": str(out), **asdict(report)}))
         return
-    spoken = "" if likeness else " --reward modelled"  # the default reward is of likeness
+    # The default reward is of likeness and sizes.
+    spoken = "" if likeness else " --reward modelled"
+    if remote:
+        spoken = " --reward measured"
     typer.echo(
         f"{report.collected} queries collected in {report.seconds:.0f} s"
         + (f", {report.already} were there before" if report.already else "")
@@ -191,7 +199,7 @@ def collect(
 
 def _sweep(
     engine: SweepEngine,
-    batch: BatchDecoder,
+    batch: BatchDecoder | Executor,
     queries: list[Any],
     out: Path,
     options: Any,
@@ -217,13 +225,22 @@ def _embedded(report: SweepReport) -> str:
     return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
 
 
-def _load_engine(options: EngineOptions, only: tuple[str, ...]) -> tuple[SweepEngine, BatchDecoder]:
+def _load_engine(
+    options: EngineOptions, only: tuple[str, ...]
+) -> tuple[SweepEngine, BatchDecoder | Executor]:
     """An engine, and what decodes many prompts at once through it.
 
     only: arms; the target itself, whose answers all are compared with, is always there.
     """
-    from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
+    from decoders.endpoints.engine import EndpointEngine, remote
+
+    if remote(options.recipes()):
+        from .endpoints import Endpoints
+
+        endpoints = EndpointEngine.from_options(options, only)
+        return endpoints, Endpoints(endpoints)
+    from decoders import Engine
     from decoders.offline.batch import Batch
 
     arms = [AUTOREGRESSIVE, *only] if only else None

@@ -171,6 +171,8 @@ class DecodeResult:
     prefill_s: the target's and the drafter's reading of the prompt.
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     draft_work: the drafter's passes, each counted with the parameters that it read.
+    prompt_tokens: of the prompt as an endpoint counts them, whose tokenizer is not known here.
+    cost: money that an endpoint asks for the answer, by its recipe's prices.
     """
 
     arm: str
@@ -190,6 +192,8 @@ class DecodeResult:
     other_s: float
     mean_layers: float | None = None
     draft_work: int = 0
+    prompt_tokens: int | None = None
+    cost: float | None = None
 
     @property
     def decode_s(self) -> float:
