@@ -40,8 +40,6 @@ class Endpoints:
     sleep: waits so many seconds.
     """
 
-    cost_table = Costs((), {})  # nobody says what a pass of theirs costs
-
     def __init__(
         self,
         engine: EndpointEngine,
@@ -49,6 +47,10 @@ class Endpoints:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._engine, self._patience_s, self._sleep = engine, patience_s, sleep
+
+    def costs(self) -> Costs:
+        """None: nobody says what a pass of theirs costs."""
+        return Costs((), {})
 
     def collect(
         self,

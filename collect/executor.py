@@ -17,8 +17,7 @@ from .sampled import collect_temperatures
 class Executor(Protocol):
     """Runs every arm on every query of a group, and the groups in any order, or side by side."""
 
-    @property
-    def cost_table(self) -> Costs:
+    def costs(self) -> Costs:
         """What decoding costs where the groups are collected."""
         ...
 
@@ -38,8 +37,7 @@ class Here:
     def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
         self._engine, self._batch = engine, batch
 
-    @property
-    def cost_table(self) -> Costs:
+    def costs(self) -> Costs:
         return self._batch.cost_table
 
     def collect(

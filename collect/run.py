@@ -90,7 +90,7 @@ def sweep(
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
-            lambda: (_describe_arms(engine, names), executor.cost_table.of(names)),
+            lambda: (_describe_arms(engine, names), executor.costs().of(names)),
             provenance(),
             _space(engine, embedder, reader),
         )

@@ -275,9 +275,9 @@ def _require_prices(folder: str | Path, manifest: Manifest, names: Sequence[str]
     ]
     if without:
         raise DraftpickError(
-            f"{', '.join(without)} of {folder} has no price above 0; give `prompt_price` and "
-            "`completion_price` in the arms file (of a machine of your own, what an hour costs "
-            "over the tokens it gives) and collect into another --out"
+            f"{', '.join(without)} of {folder} has no price above 0, as endpoints may have; give "
+            "`prompt_price` and `completion_price` in the arms file (of a machine of your own, "
+            "what an hour costs over the tokens it gives) and collect into another --out"
         )
 
 

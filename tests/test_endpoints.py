@@ -190,7 +190,7 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
     engine = EndpointEngine({name: recipe(name=name, **body) for name, body in bodies.items()})
     queries = [Query("q", "tale", (TALES[0],))]
     sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
-    with pytest.raises(DraftpickError, match="copier, drafter of .* has no price"):
+    with pytest.raises(DraftpickError, match=r"copier, drafter of .* has no price"):
         reward_table(place / "out", "speed-price")
 
 

@@ -253,7 +253,7 @@ def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
     assert list(load_arms(path)) == ["a", "b"]
     assert remote(load_arms(path)) and not remote(load_arms())
     path.write_text(f"arms:\n  a: {GOOD}\n  b: {{kind: max_gram}}\n")
-    with pytest.raises(DraftpickError, match="a answer without a target.*file of their own"):
+    with pytest.raises(DraftpickError, match=r"a answer without a target.*file of their own"):
         remote(load_arms(path))
 
 
