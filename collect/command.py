@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .executor import Executor
     from .run import SweepReport
 
+ENGINES = ("local", "ray")
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
@@ -35,6 +37,9 @@ With --temperatures 0,1 the target also draws an answer to each query, and every
 it are computed from the chance that each token has of being accepted. A policy trained on these
 rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
 
+With --engine ray every GPU of a Ray cluster collects (every machine, where there are none). The
+rows are the same, and so is the folder: one may go on with what the other began.
+
 It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
 files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
 turn of a chat is collected.
@@ -44,6 +49,7 @@ turn of a chat is collected.
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
   draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
   draftpick collect --temperatures 0,0.7,1 --out rewards-t
+  draftpick collect --engine ray --ray-address auto --out rewards
   draftpick collect --summary rewards --reward modelled
 """
 
@@ -121,6 +127,18 @@ def collect(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
+    engine: Annotated[
+        str,
+        typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
+            "Default: one on this machine, for as long as the command takes.",
+        ),
+    ] = None,
     options: EngineOptions,
     summary: Annotated[
         Path | None,
@@ -137,9 +155,13 @@ def collect(
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    from decoders.errors import DraftpickError
+    from decoders.errors import DraftpickError, NoSuchName
 
     files = [*(queries or []), *(more or [])]
+    if engine not in ENGINES:
+        raise NoSuchName("engine", engine, ENGINES)
+    if ray_address is not None and engine != "ray":
+        raise DraftpickError("--ray-address is of a Ray cluster; add --engine ray")
     if summary is not None:
         if files or out is not None:
             raise DraftpickError(
@@ -168,11 +190,17 @@ def collect(
     if options.arms is not None:  # the file may name plugins
         options = replace(options, arms=options.recipes())
     reader = embedder and (load_embedder(embedder, options.device) or OWN)
-    engine, batch = _load_engine(options, how.arms)
+    loaded, batch = _load_engine(options, how.arms)
     remote = isinstance(batch, Endpoints)
     if remote:
         how = for_endpoints(how)
-    report = _sweep(engine, batch, asked, out, how, reader)
+    if engine == "local":
+        report = _sweep(loaded, batch, asked, out, how, reader)
+    else:
+        from .on_ray import OnRay
+
+        with OnRay(partial(_load_engine, options, how.arms), ray_address) as cluster:
+            report = _sweep(loaded, cluster, asked, out, how, reader)
     if as_json:
         from dataclasses import asdict
 
