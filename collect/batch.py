@@ -137,7 +137,9 @@ def collect_batch(
         ]
         if options.measure:
             rows = measure(engine, prompt, rows, arms, options)
-        done.queries.append(_query_row(prompt, engine.embedder, answer, options))
+        done.queries.append(
+            query_row(prompt, engine.embedder, answer.embedding, answer.text, options)
+        )
         done.outcomes.extend(rows)
     return done
 
@@ -152,7 +154,7 @@ def failed_query(
     """A query without a target answer: no embedding, and an error row for every arm and
     temperature."""
     return Collected(
-        [_query_row(prompt, embedder, None, options)],
+        [query_row(prompt, embedder, None, "", options)],
         [
             error_row(prompt.query.id, arm, describe(error), temperature)
             for temperature in options.temperatures
@@ -304,8 +306,12 @@ def _text(engine: SweepEngine, ids: Iterable[int]) -> str:
     return str(engine.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
-def _query_row(
-    prompt: Prompt, embedder: str, answer: TargetAnswer | None, options: SweepOptions
+def query_row(
+    prompt: Prompt,
+    embedder: str,
+    embedding: NDArray[np.float32] | None,
+    target_text: str,
+    options: SweepOptions,
 ) -> QueryRow:
     query = prompt.query
     return QueryRow(
@@ -316,9 +322,9 @@ def _query_row(
         turns=query.turns,
         reference=query.reference,
         prompt_ids=tuple(prompt.ids),
-        embedding=answer.embedding if answer else None,
+        embedding=embedding,
         embedder=embedder,
-        target_text=answer.text if answer else "",
+        target_text=target_text,
         max_new_tokens=options.max_new_tokens,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +18,10 @@ from .options import AsJson, engine_options, names_in, takes, temperatures_in
 
 if TYPE_CHECKING:
     from .engine import BatchDecoder, SweepEngine
+    from .executor import Executor
     from .run import SweepReport
 
+ENGINES = ("local", "ray")
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
 COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
@@ -34,6 +37,9 @@ With --temperatures 0,1 the target also draws an answer to each query, and every
 it are computed from the chance that each token has of being accepted. A policy trained on these
 rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
 
+With --engine ray every GPU of a Ray cluster collects (every machine, where there are none). The
+rows are the same, and so is the folder: one may go on with what the other began.
+
 It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
 files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
 turn of a chat is collected.
@@ -43,6 +49,7 @@ turn of a chat is collected.
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
   draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
   draftpick collect --temperatures 0,0.7,1 --out rewards-t
+  draftpick collect --engine ray --ray-address auto --out rewards
   draftpick collect --summary rewards --reward modelled
 """
 
@@ -120,6 +127,18 @@ def collect(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
+    engine: Annotated[
+        str,
+        typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
+            "Default: one on this machine, for as long as the command takes.",
+        ),
+    ] = None,
     options: EngineOptions,
     summary: Annotated[
         Path | None,
@@ -136,9 +155,13 @@ def collect(
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:
-    from decoders.errors import DraftpickError
+    from decoders.errors import DraftpickError, NoSuchName
 
     files = [*(queries or []), *(more or [])]
+    if engine not in ENGINES:
+        raise NoSuchName("engine", engine, ENGINES)
+    if ray_address is not None and engine != "ray":
+        raise DraftpickError("--ray-address is of a Ray cluster; add --engine ray")
     if summary is not None:
         if files or out is not None:
             raise DraftpickError(
@@ -150,6 +173,7 @@ def collect(
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
     from .batch import SweepOptions
     from .embedders import OWN, load_embedder
+    from .endpoints import Endpoints, for_endpoints
     from .queries import first_per_task, read_queries, shipped
 
     how = SweepOptions(
@@ -166,14 +190,26 @@ def collect(
     if options.arms is not None:  # the file may name plugins
         options = replace(options, arms=options.recipes())
     reader = embedder and (load_embedder(embedder, options.device) or OWN)
-    engine, batch = _load_engine(options, how.arms)
-    report = _sweep(engine, batch, asked, out, how, reader)
+    loaded, batch = _load_engine(options, how.arms)
+    remote = isinstance(batch, Endpoints)
+    if remote:
+        how = for_endpoints(how)
+    if engine == "local":
+        report = _sweep(loaded, batch, asked, out, how, reader)
+    else:
+        from .on_ray import OnRay
+
+        with OnRay(partial(_load_engine, options, how.arms), ray_address) as cluster:
+            report = _sweep(loaded, cluster, asked, out, how, reader)
     if as_json:
         from dataclasses import asdict
 
         typer.echo(json.dumps({"out": str(out), **asdict(report)}))
         return
-    spoken = "" if likeness else " --reward modelled"  # the default reward is of likeness
+    # The default reward is of likeness and sizes.
+    spoken = "" if likeness else " --reward modelled"
+    if remote:
+        spoken = " --reward measured"
     typer.echo(
         f"{report.collected} queries collected in {report.seconds:.0f} s"
         + (f", {report.already} were there before" if report.already else "")
@@ -191,7 +227,7 @@ def collect(
 
 def _sweep(
     engine: SweepEngine,
-    batch: BatchDecoder,
+    batch: BatchDecoder | Executor,
     queries: list[Any],
     out: Path,
     options: Any,
@@ -217,13 +253,22 @@ def _embedded(report: SweepReport) -> str:
     return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
 
 
-def _load_engine(options: EngineOptions, only: tuple[str, ...]) -> tuple[SweepEngine, BatchDecoder]:
+def _load_engine(
+    options: EngineOptions, only: tuple[str, ...]
+) -> tuple[SweepEngine, BatchDecoder | Executor]:
     """An engine, and what decodes many prompts at once through it.
 
     only: arms; the target itself, whose answers all are compared with, is always there.
     """
-    from decoders import Engine
     from decoders.arms import AUTOREGRESSIVE
+    from decoders.endpoints.engine import EndpointEngine, remote
+
+    if remote(options.recipes()):
+        from .endpoints import Endpoints
+
+        endpoints = EndpointEngine.from_options(options, only)
+        return endpoints, Endpoints(endpoints)
+    from decoders import Engine
     from decoders.offline.batch import Batch
 
     arms = [AUTOREGRESSIVE, *only] if only else None

@@ -71,6 +71,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("measured_tokens", pa.int32()),
         ("measured_prefill_s", pa.float64()),
         ("measured_decode_s", pa.float64()),
+        ("prompt_tokens", pa.int32()),
         ("seed", pa.int64()),
         ("error", pa.string()),
         ("output_ids", pa.list_(pa.int32())),
@@ -79,7 +80,8 @@ OUTCOMES_SCHEMA = pa.schema(
         ("agree", pa.list_(pa.bool_())),
     ]
 )
-LATER = ("temperature", "how", "loops", "max_new_tokens")  # columns that older shards lack
+# Columns that older shards lack.
+LATER = ("temperature", "how", "loops", "max_new_tokens", "prompt_tokens")
 
 
 @dataclass(frozen=True)

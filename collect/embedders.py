@@ -18,6 +18,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.endpoints import hashing
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.plugins import watched
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
@@ -193,7 +194,7 @@ def target_own(argument: str = "", device: str = "auto") -> None:
         )
 
 
-EMBEDDERS: dict[str, Loader] = {OWN: target_own, SENTENCE: load_sentence}
+EMBEDDERS: dict[str, Loader] = {OWN: target_own, SENTENCE: load_sentence, "hashing": hashing.load}
 watched("embedder", EMBEDDERS)
 
 

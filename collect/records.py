@@ -71,6 +71,7 @@ class Outcome:
         rows of collections before 0.2, and where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured.
+    prompt_tokens: of the prompt, as an endpoint counted them; None for the arms of a target.
     seed: of the sampled answer (autoregressive arm, and every arm above temperature 0), else None.
     error: why there are no numbers, else None.
 
@@ -95,6 +96,7 @@ class Outcome:
     measured_tokens: int | None = None
     measured_prefill_s: float | None = None
     measured_decode_s: float | None = None
+    prompt_tokens: int | None = None
     seed: int | None = None
     error: str | None = None
 

@@ -50,6 +50,8 @@ class Reward:
     needs_measured: whether the collection must have been made with --measure.
     uses_size: whether the arms' `parameters` change it.
     needs_likeness: whether drafters must have written by themselves (no --no-likeness).
+    needs_costs: whether passes and drafts of the target must have been timed (no endpoints).
+    needs_prices: whether the arms must have prices (endpoints alone).
     greedy_only: whether it says something of greedy answers alone, not of those that are sampled.
     """
 
@@ -62,6 +64,8 @@ class Reward:
     uses_size: bool = False
     greedy_only: bool = False
     needs_likeness: bool = False
+    needs_costs: bool = False
+    needs_prices: bool = False
 
     def label(self, alpha: float) -> str:
         """Name, version and options, as written into artifacts: "paper@2 alpha=0.5"."""
@@ -141,6 +145,28 @@ def measured(outcome: Outcome, context: Context) -> float:
     )
 
 
+def speed_price(outcome: Outcome, context: Context) -> float:
+    """alpha * ln(`measured`) - (1 - alpha) * ln(money for a million tokens of the answer).
+
+    The logarithm of a weighted geometric mean of speed and cheapness: alpha = 1 is speed alone, 0
+    money alone, and at 0.5 an arm that is twice as fast at twice the price is as good. The currency
+    adds the same to all arms. NaN where the collection did not measure, where the endpoint did not
+    count the prompt's tokens, and for an answer that cost nothing.
+    """
+    recipe = context.arms[outcome.arm].recipe
+    if outcome.prompt_tokens is None or not outcome.new_tokens:
+        return math.nan
+    money = (
+        outcome.prompt_tokens * recipe["prompt_price"]
+        + outcome.new_tokens * recipe["completion_price"]
+    )
+    speed = measured(outcome, context)
+    if not money > 0 or not speed > 0:
+        return math.nan
+    price = money / outcome.new_tokens  # prices are for a million tokens already
+    return context.alpha * math.log(speed) - (1 - context.alpha) * math.log(price)
+
+
 def measured_speedup(outcome: Outcome, context: Context) -> float:
     """`measured` over that of the autoregressive arm on the same query, taken minutes apart at
     most and in random order; NaN where either is missing."""
@@ -178,12 +204,19 @@ REWARDS: dict[str, Reward] = {
             latency_ratio,
             "ROUGE-L and relative draft time",
             uses_alpha=True,
+            needs_costs=True,
             needs_likeness=True,
             greedy_only=True,
         ),
         Reward("acceptance", 1, acceptance, "accepted over drafted tokens"),
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
-        Reward("modelled", 2, modelled, "speed-up from exact rounds and measured costs"),
+        Reward(
+            "modelled",
+            2,
+            modelled,
+            "speed-up from exact rounds and measured costs",
+            needs_costs=True,
+        ),
         Reward(
             "measured",
             1,
@@ -198,6 +231,16 @@ REWARDS: dict[str, Reward] = {
             measured_speedup,
             "measured speed-up over autoregressive",
             needs_measured=True,
+            greedy_only=True,
+        ),
+        Reward(
+            "speed-price",
+            1,
+            speed_price,
+            "measured speed against the price of an endpoint's tokens",
+            uses_alpha=True,
+            needs_measured=True,
+            needs_prices=True,
             greedy_only=True,
         ),
     )

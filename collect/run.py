@@ -23,9 +23,9 @@ from .dataset import SIZES, Identity, Store, read_table
 from .embedders import Embedder, load_embedder
 from .embeddings import embeddings_of
 from .engine import BatchDecoder, SweepEngine
+from .executor import Executor, Here
 from .records import ArmInfo, OutcomeRow, QueryRow
 from .rouge import WORDS
-from .sampled import collect_temperatures
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class SweepProgress:
 
 def sweep(
     engine: SweepEngine,
-    batch: BatchDecoder,
+    batch: BatchDecoder | Executor,
     queries: Sequence[Query],
     out: str | Path,
     options: SweepOptions | None = None,
@@ -71,7 +71,8 @@ def sweep(
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
     sweep that is stopped early is a fair sample and its ETA honest.
 
-    batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`.
+    batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`, or an executor
+        that collects them elsewhere.
     embedder: what policies are to read, as in `load_embedder`, None for what the folder says (of a
         new one the target's own state). Vectors of another embedder are computed when all queries
         are done.
@@ -80,6 +81,7 @@ def sweep(
     one that another process writes to, or a full disk.
     """
     options = options or SweepOptions()
+    executor = batch if isinstance(batch, Executor) else Here(engine, batch)
     names = _arm_names(engine, options)
     reader = load_embedder(embedder) if isinstance(embedder, str) else embedder
     if not queries:
@@ -88,7 +90,7 @@ def sweep(
     with Store(out) as store:
         manifest = store.begin(
             _identity(engine, names, options),
-            lambda: (_describe_arms(engine, names), batch.cost_table.of(names)),
+            lambda: (_describe_arms(engine, names), executor.costs().of(names)),
             provenance(),
             _space(engine, embedder, reader),
         )
@@ -114,8 +116,8 @@ def sweep(
                 commit(failed.queries, failed.outcomes)
         if options.measure and prompts:
             _warm_up(engine, prompts[0], names)
-        for group in batches(prompts, options.batch_size, options.seed):
-            done = collect_temperatures(engine, batch, group, manifest.arms, options)
+        groups = batches(prompts, options.batch_size, options.seed)
+        for done in executor.collect(groups, manifest.arms, options):
             commit(done.queries, done.outcomes)
         found = embeddings_of(out, reader) if reader is not None else None
     return SweepReport(

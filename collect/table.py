@@ -121,6 +121,13 @@ def read_rewards(
             "--measure; collect again with it into another --out, or take the reward 'modelled'"
         )
     names = _arm_names(manifest, arms)
+    if chosen.needs_costs and not manifest.costs.verify_s:
+        raise DraftpickError(
+            f"the reward {chosen.name!r} needs what a pass of the target costs, but {folder} was "
+            "collected from endpoints, which have none; take the reward 'measured' or 'speed-price'"
+        )
+    if chosen.needs_prices:
+        _require_prices(folder, manifest, names)
     if chosen.uses_size:
         _require_sizes(folder, manifest, names)
     wanted = _temperatures(folder, manifest, chosen, temperatures)
@@ -253,6 +260,25 @@ def _arm_names(manifest: Manifest, asked: Sequence[str] | None) -> tuple[str, ..
         if name not in stored:
             raise NoSuchName("arm in this collection", name, stored)
     return tuple(asked) if asked else stored
+
+
+def _require_prices(folder: str | Path, manifest: Manifest, names: Sequence[str]) -> None:
+    priced = ("prompt_price", "completion_price")
+    without = [
+        arm.name
+        for arm in manifest.arms
+        if arm.name in names
+        and not (
+            all(arm.recipe.get(price) is not None for price in priced)
+            and any(arm.recipe[price] > 0 for price in priced)
+        )
+    ]
+    if without:
+        raise DraftpickError(
+            f"{', '.join(without)} of {folder} has no price above 0, as endpoints may have; give "
+            "`prompt_price` and `completion_price` in the arms file (of a machine of your own, "
+            "what an hour costs over the tokens it gives) and collect into another --out"
+        )
 
 
 def _require_sizes(folder: str | Path, manifest: Manifest, names: Sequence[str]) -> None:

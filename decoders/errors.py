@@ -16,6 +16,20 @@ class ContextTooLong(DraftpickError):
         )
 
 
+class ArmDown(DraftpickError):
+    """An arm that cannot answer now and may again later; nothing of an answer was given out.
+
+    reason: in the words of what failed.
+    pause_s: seconds before it is worth asking again.
+    """
+
+    def __init__(self, arm: str, reason: str, pause_s: float) -> None:
+        super().__init__(
+            f"the arm {arm!r} does not answer ({reason}); it is asked again in {pause_s:.0f} s"
+        )
+        self.arm, self.reason, self.pause_s = arm, reason, pause_s
+
+
 class NoSuchName(DraftpickError):
     """An unknown arm, task, model, policy or reward; the message lists the names that exist."""
 

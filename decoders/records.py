@@ -189,6 +189,8 @@ class DecodeResult:
     mean_layers: target layers that a decoded token went through, for an arm that leaves early.
     draft_work: the drafter's passes, each counted with the parameters that it read.
     logprobs: of each of ids, where the request asks for them.
+    prompt_tokens: of the prompt as an endpoint counts them, whose tokenizer is not known here.
+    cost: money that an endpoint asks for the answer, by its recipe's prices.
     """
 
     arm: str
@@ -209,6 +211,8 @@ class DecodeResult:
     mean_layers: float | None = None
     draft_work: int = 0
     logprobs: list[TokenLogprob] | None = None
+    prompt_tokens: int | None = None
+    cost: float | None = None
 
     @property
     def decode_s(self) -> float:

@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from decoders.terminal import show
 
-from . import evaluate, headroom, train
+from . import evaluate, export, headroom, train
 from .options import (
     Embedder,
     Limit,
@@ -50,6 +50,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick report bench                                one HTML page of it
   draftpick evaluate --logs log --policy policy         what another policy would have earned
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
+  draftpick export vllm                                 the arms as vLLM's options
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick serve                                       OpenAI's API, an arm for every request
   draftpick demo                                        all of that, in minutes
@@ -288,6 +289,7 @@ headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)
 serve_command.mount(app)
+export.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -65,7 +65,8 @@ def status_line(routed: RoutedResult) -> str:
     return (
         f"[arm {routed.arm} · propensity {routed.propensity:.2f} · "
         f"{routed.tokens_per_s:.1f} tok/s · {routed.result.mean_accepted:.2f} tokens a round · "
-        f"{len(routed.result.ids)} tokens, {routed.result.finish_reason}]"
+        f"{len(routed.result.ids)} tokens, {routed.result.finish_reason}"
+        f"{''.join(f' · {arm} skipped: {why}' for arm, why in (routed.skipped or {}).items())}]"
     )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
+    from pydantic.fields import FieldInfo
     from rich.table import Table
 
 
@@ -54,7 +55,9 @@ def _entry(entry: str, recipe: type[BaseModel], general: tuple[type, ...]) -> di
     ]
     words = [inspect.cleandoc(base.__doc__) for base in own if base.__doc__]
     fields = {
-        name: {} if field.is_required() else {"default": _plain(field.get_default())}
+        name: {}
+        if field.is_required()
+        else {"default": _plain(field.get_default(call_default_factory=True))}
         for name, field in recipe.model_fields.items()
         if name not in ("name", "kind", "rule", "note")
     }
@@ -71,6 +74,10 @@ def _fields(fields: dict[str, dict[str, Any]]) -> list[str]:
         else name
         for name, how in fields.items()
     ]
+
+
+def _default(field: FieldInfo) -> Any:
+    return field.get_default(call_default_factory=True)
 
 
 def _plain(value: Any) -> Any:

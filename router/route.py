@@ -15,14 +15,15 @@ import numpy as np
 from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
 from collect.features import FEATURES, RequestContext, feature_vector
 from decoders import plugins
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.errors import ArmDown, DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
+from .falling_back import passed_over, redirected
 from .logs.recorder import Asking, Choice, Recorder
 from .logs.writer import DecisionLog
-from .seams import RoutingEngine
+from .seams import RoutingEngine, Sleeping
 
 if TYPE_CHECKING:
     from collect.embedders import Embedder
@@ -68,6 +69,7 @@ class RoutedResult:
     embed_s: seconds to bring the prefill's embedding to the host or, where the policy reads another
         embedder, to embed the query.
     policy_s: seconds inside the policy.
+    skipped: arms that the policy wanted first, and why each did not answer; None most often.
     """
 
     result: DecodeResult
@@ -76,6 +78,7 @@ class RoutedResult:
     scores: list[float]
     embed_s: float
     policy_s: float
+    skipped: dict[str, str] | None = None
 
     @property
     def wall_s(self) -> float:
@@ -362,7 +365,7 @@ class Router:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
 
-        propensity, scores, embed_s, policy_s = 1.0, [], 0.0, 0.0
+        scores, embed_s, policy_s = list[float](), 0.0, 0.0
         embedding: np.ndarray | None = None  # [d]
         if arm is None and self.embedder is not None:
             if text is None:
@@ -384,8 +387,8 @@ class Router:
             x = self._input(embedding, prompt_ids, request)
             decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
-            arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-            choice = Choice(arm, propensity, x, embedding, dynamic)
+            scores = list(decision.scores)
+            choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic)
         else:
             assert arm is not None
             choice = Choice(arm)
@@ -396,17 +399,39 @@ class Router:
             chosen(Chosen(arm, propensity, named, self.running))
 
         asking = Asking(prompt_ids, request, request_id, group, text, self.running)
+        wanted, down = choice.arm, dict[str, ArmDown]()
+        routed = self.policy if choice.x is not None else None
         try:
-            result = self.engine.decode(
-                arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-            )
+            if routed is not None and isinstance(self.engine, Sleeping):
+                asleep = self.engine.asleep
+                down = {name: asleep[name] for name in routed.arms if name in asleep}
+            while True:
+                if routed is not None and down:
+                    choice = redirected(choice, routed, scores, down)
+                try:
+                    result = self.engine.decode(
+                        choice.arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
+                    )
+                    break
+                except ArmDown as error:
+                    if routed is None:
+                        raise
+                    down[choice.arm] = error
         except BaseException as error:
             if self._recorder is not None:
                 self._recorder.failed(asking, choice, error)
             raise
         if self._recorder is not None:
             self._recorder.answered(asking, choice, result, embed_s + policy_s)
-        return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+        return RoutedResult(
+            result,
+            choice.arm,
+            choice.propensity,
+            scores,
+            embed_s,
+            policy_s,
+            passed_over(wanted, choice.arm, routed, scores, down) if routed is not None else None,
+        )
 
     def _input(
         self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request
@@ -490,9 +515,16 @@ def embedder_of(
 def load_engine(
     options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
 ) -> RoutingEngine:
-    """`decoders.Engine.from_options`. only: these arms and autoregressive; without any, all."""
-    from decoders import Engine
+    """`decoders.Engine.from_options`, or an engine of endpoints where all arms are such.
+
+    only: these arms, and of a target autoregressive too; without any, all.
+    """
     from decoders.arms import AUTOREGRESSIVE
+    from decoders.endpoints.engine import EndpointEngine, remote
+
+    if remote(options.recipes()):
+        return EndpointEngine.from_options(options, only)
+    from decoders import Engine
 
     named = [AUTOREGRESSIVE, *only] if only else None
     engine: RoutingEngine = Engine.from_options(options, only=named, request=request)

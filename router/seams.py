@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Protocol, runtime_checkable
 
 from collect.engine import ArmEngine
+from decoders.errors import ArmDown
 
 
 class RoutingEngine(ArmEngine, Protocol):
@@ -18,3 +20,12 @@ class RoutingEngine(ArmEngine, Protocol):
     def context(self) -> int: ...
 
     def encode_text(self, text: str) -> list[int]: ...
+
+@runtime_checkable
+class Sleeping(Protocol):
+    """An engine whose arms may be down for a while."""
+
+    @property
+    def asleep(self) -> Mapping[str, ArmDown]:
+        """By arm, why and how long it is not to be asked."""
+        ...

@@ -183,7 +183,8 @@ def test_an_embedder_is_loaded_again_by_its_name(folder: Path, tmp_path: Path) -
 
 
 def test_what_cannot_be_loaded_is_told(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(NoSuchName, match=r"'guess'; known: .*all-minilm-l6-v2, sentence, target"):
+    known = r"'guess'; known: .*all-minilm-l6-v2, hashing, sentence, target"
+    with pytest.raises(NoSuchName, match=known):
         load_embedder("guess")
     with pytest.raises(DraftpickError, match="no such folder"):
         load_embedder("./nowhere/at/all")
@@ -467,7 +468,8 @@ def test_a_policy_of_another_space_or_width_is_refused(
 ) -> None:
     with pytest.raises(policies.PolicyError, match="width 5, but those of letters@abc123 have 3"):
         Router(engine, policy_of(letters.name, 5))
-    with pytest.raises(policies.PolicyError, match=r"elsewhere.*known: target, sentence, letters"):
+    known = r"elsewhere.*known: target, sentence, hashing, letters"
+    with pytest.raises(policies.PolicyError, match=known):
         Router(engine, policy_of("elsewhere:x@abc123", 5))
     with pytest.raises(policies.PolicyError, match=r"target:other@.* here is target:"):
         Router(engine, policy_of("target:other@abc123", 3))

@@ -31,6 +31,11 @@ class ArmRecipe(Strict):
         raise NotImplementedError
 
     @property
+    def remote(self) -> bool:
+        """Whether it answers elsewhere, without a target."""
+        return False
+
+    @property
     def by_passes(self) -> bool:
         """Whether it goes by what the target's passes cost (see `decoders.costs.passes`)."""
         return False

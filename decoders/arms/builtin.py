@@ -10,6 +10,7 @@ from .calm import CalmRecipe
 from .cascades import OracleCascadeRecipe, SequenceCascadeRecipe, TokenCascadeRecipe
 from .cs_drafting import CSDraftingRecipe
 from .early_exit import EarlyExitRecipe
+from .endpoint import EndpointRecipe
 from .hierarchy import HierarchyRecipe
 from .horizontal import HorizontalRecipe
 from .hybrid import HybridRecipe
@@ -42,6 +43,7 @@ KINDS.update(
         "tree": TreeRecipe,
         "beam": BeamRecipe,
         "sampled_beams": SampledBeamsRecipe,
+        "endpoint": EndpointRecipe,
     }
 )
 watched("arm kind", KINDS)

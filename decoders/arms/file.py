@@ -42,7 +42,8 @@ class _Loader(yaml.SafeLoader):
 
 def load_arms(path: Path | None = None) -> dict[str, ArmRecipe]:
     """Arms of a YAML file (None: those that ship), in its order; autoregressive is always among
-    them. The modules that it names under `plugins:` are imported first.
+    them, unless all are endpoints, which have no target. The modules that it names under `plugins:`
+    are imported first.
 
     Raises DraftpickError with every mistake and the path of its field.
     """
@@ -96,7 +97,7 @@ def arms_of(document: dict[str, Any], path: Path) -> dict[str, ArmRecipe]:
         )
     if mistakes:
         raise DraftpickError(f"{path}: {len(mistakes)} mistake(s): " + "; ".join(mistakes))
-    if AUTOREGRESSIVE not in arms:
+    if AUTOREGRESSIVE not in arms and not (arms and all(arm.remote for arm in arms.values())):
         arms = {AUTOREGRESSIVE: recipe(name=AUTOREGRESSIVE, kind=AUTOREGRESSIVE), **arms}
     return arms
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -26,6 +26,8 @@ class Choice:
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
     dynamic: the arm was drawn from the policy's distribution.
+    chances: of each of the policy's arms, where not all of them could answer; None for the policy's
+        own.
     """
 
     arm: str
@@ -33,6 +35,7 @@ class Choice:
     x: Any = None
     embedding: Any = None
     dynamic: bool = False
+    chances: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -133,6 +136,8 @@ class Recorder:
 
 def _probabilities(policy: Policy, choice: Choice) -> dict[str, float]:
     """What the arm was drawn from; all on one arm where the best was taken."""
+    if choice.chances is not None:
+        return dict(choice.chances)
     if choice.dynamic:
         return dict(zip(policy.arms, map(float, policy.distribution(choice.x)[0]), strict=True))
     return {arm: float(arm == choice.arm) for arm in policy.arms}

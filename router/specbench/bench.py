@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoders.arms import AUTOREGRESSIVE
 from decoders.errors import DraftpickError
 from decoders.files import write_atomically
 from decoders.provenance import measured_on, versions
@@ -47,6 +48,11 @@ def specbench(
 
     ask: False sums up what `out` holds of them.
     """
+    if AUTOREGRESSIVE not in router.engine.arm_names:
+        raise DraftpickError(
+            "specbench compares every arm with plain decoding by a target, which endpoints lack; "
+            "collect their times instead: `draftpick collect`, then `draftpick collect --summary`"
+        )
     settings, rows = ask_all(
         router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
         ask=ask, quiet=quiet,

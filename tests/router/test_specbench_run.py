@@ -127,7 +127,8 @@ def test_rows_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     (read,) = read_rows(tmp_path)
     (turn,) = read.answers["wide"].turns
     assert {**asdict(turn.result), **asdict(turn)} == {
-        **FLAT, "result": asdict(turn.result), "mean_layers": None, "logprobs": None,
+        **FLAT, "result": asdict(turn.result),
+        "mean_layers": None, "logprobs": None, "prompt_tokens": None, "cost": None,
     }  # fmt: skip
     assert turn.decode_s == 0.25 + 0.125 + 1.0 + 2.0 and read.answers["wide"].decoded == 2
     assert read.answers["small"].error == "ValueError: no"

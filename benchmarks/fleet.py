@@ -1,0 +1,347 @@
+"""What choosing arms is worth to a fleet: simulated from a collection's acceptance and pass costs.
+
+    python benchmarks/fleet.py rewards --out fleet
+
+For each way to choose it finds the most traffic that a replica carries while nearly all requests
+come fast enough, and so how many replicas a given traffic needs. docs/scaling.md says what is
+assumed; `fleet_model.py` is the simulation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fleet_model import Fleet, Load, Served, Work, daily, simulate
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from collect.dataset import read_manifest, read_table
+from collect.outcomes import outcomes_by_place
+from decoders.costs.passes import PassCosts
+from decoders.errors import DraftpickError
+from decoders.files import replacing, write_atomically
+
+Floats = NDArray[np.float64]
+FOLDS = 5
+STEPS = 7  # of the search for the most traffic
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What a collection says of its queries; a row is one at one temperature.
+
+    arms: the lossless ones, plain decoding first.
+    tokens: [n] of the answer after the first. prompts: [n] tokens.
+    rounds, drafted: [n, A] for each of these tokens.
+    guessed_rounds, guessed_drafted: [n, A] what a regression says that has not seen the query.
+    left_out: rows where an arm failed or nothing was decoded.
+    """
+
+    arms: list[str]
+    tokens: Floats
+    prompts: Floats
+    rounds: Floats
+    drafted: Floats
+    guessed_rounds: Floats
+    guessed_drafted: Floats
+    left_out: int
+
+
+def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traffic:
+    """only: these arms, plain decoding among them; () for all that are lossless.
+
+    Raises DraftpickError where there is no collection with plain decoding in it.
+    """
+    manifest = read_manifest(folder)
+    lossless = [arm for arm in manifest.arms if arm.lossless and (not only or arm.name in only)]
+    infos = sorted(lossless, key=lambda arm: not arm.autoregressive)
+    arms = [arm.name for arm in infos]
+    if not infos or not infos[0].autoregressive:
+        raise DraftpickError(f"{folder} has no plain decoding; collect with `autoregressive`")
+    columns = ("query_id", "prompt_ids", "embedding")
+    queries = {row["query_id"]: row for row in read_table(folder, "queries", columns).to_pylist()}
+    kept, inputs, groups, left_out = [], [], [], 0
+    for (query, temperature), outcomes in sorted(outcomes_by_place(folder).items()):
+        here = [outcomes[arm] for arm in arms if arm in outcomes]
+        failed = len(here) < len(arms) or any(one.error for one in here)
+        if failed or queries[query]["embedding"] is None or here[0].new_tokens < 2:
+            left_out += 1
+            continue
+        tokens = here[0].new_tokens - 1
+        prompt = len(queries[query]["prompt_ids"])
+        kept.append([tokens, prompt, *(x for one in here for x in (one.rounds, one.drafted))])
+        inputs.append([*queries[query]["embedding"], temperature, np.log(prompt)])
+        groups.append(query)
+    if not kept:
+        raise DraftpickError(f"{folder} holds no query that every lossless arm answered")
+    table = np.array(kept, dtype=np.float64)
+    each = table[:, 2:].reshape(len(table), len(arms), 2) / table[:, :1, None]  # [n, A, 2]
+    guessed = _guessed(np.array(inputs), each.reshape(len(each), -1), groups, seed)
+    guessed = guessed.reshape(each.shape)
+    return Traffic(
+        arms,
+        table[:, 0],
+        table[:, 1],
+        each[..., 0],
+        each[..., 1],
+        np.clip(guessed[..., 0], 0.05, 1.0),
+        np.clip(guessed[..., 1], 0.0, None),
+        left_out,
+    )
+
+
+def _guessed(x: Floats, y: Floats, groups: list[str], seed: int) -> Floats:
+    """[n, ...] ridge regression, cross-fitted: no query's own rows teach its prediction."""
+    from sklearn.linear_model import RidgeCV
+    from sklearn.model_selection import GroupKFold
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    found = np.empty_like(y)
+    folds = GroupKFold(min(FOLDS, len(set(groups))), shuffle=True, random_state=seed)
+    for learn, judge in folds.split(x, y, groups):
+        model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(0, 5, 11)))
+        found[judge] = model.fit(x[learn], y[learn]).predict(x[judge])
+    return found
+
+
+@dataclass(frozen=True)
+class Machine:
+    """One replica. draft_s: by arm. most: requests decoded together."""
+
+    pass_s: Callable[[float], float]
+    draft_s: Floats
+    most: int
+
+    def alone_s(self, rounds: Floats, drafted: Floats) -> Floats:
+        """[n, A] seconds of a token of a request that has the replica for itself."""
+        passes = np.vectorize(self.pass_s)(1 + drafted / rounds)
+        return np.asarray(rounds * passes + drafted * self.draft_s)
+
+    def cheapest(self, rounds: Floats, drafted: Floats, load: Load) -> int:
+        """The arm with the shortest time for a token if all requests there used it; one that
+        nobody there uses makes the others wait for its drafts, too. rounds, drafted: [A] for each
+        token."""
+        best, least = 0, np.inf
+        for arm, draft_s in enumerate(self.draft_s):
+            width = drafted[arm] / rounds[arm]
+            drafting = width * draft_s * (1 if load.users[arm] else load.requests)
+            cost = rounds[arm] * (self.pass_s(load.requests * (1 + width)) + drafting)
+            if cost < least:
+                best, least = arm, cost
+        return best
+
+
+Choice = Callable[[int, Load], int]
+
+
+def choices(traffic: Traffic, machine: Machine) -> dict[str, Choice]:
+    """By name, what gives the arm of a row where the load is such."""
+    weights = traffic.tokens[:, None] / traffic.tokens.sum()
+    rounds, drafted = (
+        (traffic.rounds * weights).sum(axis=0),
+        (traffic.drafted * weights).sum(axis=0),
+    )
+    routed = machine.alone_s(traffic.guessed_rounds, traffic.guessed_drafted).argmin(axis=1)
+
+    def fixed(arm: int) -> Choice:
+        return lambda row, load: arm
+
+    def by_load(rounds_of: Floats, drafted_of: Floats) -> Choice:
+        return lambda row, load: machine.cheapest(rounds_of[row], drafted_of[row], load)
+
+    return {
+        "plain": fixed(0),
+        **{arm: fixed(index) for index, arm in enumerate(traffic.arms) if index},
+        "by load": lambda row, load: machine.cheapest(rounds, drafted, load),
+        "routed": lambda row, load: int(routed[row]),
+        "routed with load": by_load(traffic.guessed_rounds, traffic.guessed_drafted),
+        "hindsight with load": by_load(traffic.rounds, traffic.drafted),
+    }
+
+
+@dataclass(frozen=True)
+class Day:
+    """A simulated day. rows: of the traffic, [n] one a request."""
+
+    served: Served
+    rows: NDArray[np.intp]
+
+
+def run_day(traffic: Traffic, machine: Machine, chosen: Choice, rate: float, given: Any) -> Day:
+    """rate: requests a second, on average, of each replica."""
+    rng = np.random.default_rng(given.seed)
+    seconds = given.requests / rate
+    arrivals = daily(rate * given.replicas, seconds, 1, given.swing, rng)
+    rows = rng.integers(len(traffic.tokens), size=len(arrivals))
+    per_round = traffic.drafted / traffic.rounds
+    whole = traffic.rounds * traffic.tokens[:, None]
+
+    def work_of(number: int, load: Load) -> Work:
+        row = rows[number]
+        arm = chosen(row, load)
+        prompt_s = machine.pass_s(traffic.prompts[row]) if given.prompts else 0.0
+        return Work(whole[row, arm], per_round[row, arm], arm, prompt_s)
+
+    fleet = Fleet(given.replicas, machine.pass_s, tuple(machine.draft_s), machine.most)
+    return Day(simulate(fleet, arrivals, work_of, rng), rows)
+
+
+def judged(day: Day, traffic: Traffic, bound_s: float, replicas: int) -> dict[str, float]:
+    """goodput: tokens a second of a replica that came within the bound, in a request whose every
+    token took at most `bound_s` on average, its wait and its prompt included."""
+    tokens = traffic.tokens[day.rows] + 1
+    token_s = day.served.took / tokens
+    good = token_s <= bound_s
+    span = day.served.done.max() - day.served.arrived[0]
+    return {
+        "requests": len(tokens),
+        "good": float(good.mean()),
+        "goodput": float(tokens[good].sum() / span / replicas),
+        "median_ms": float(1000 * np.median(token_s)),
+        "p95_ms": float(1000 * np.quantile(token_s, 0.95)),
+    }
+
+
+def most_traffic(
+    traffic: Traffic, machine: Machine, chosen: Choice, bound_s: float, given: Any
+) -> float:
+    """The most requests a second of a replica of which the share `given.share` is good, by
+    bisection in logarithms; 0 where not even a thousandth of what plain decoding carries is."""
+    top = 8 * machine.most / machine.pass_s(machine.most) / traffic.tokens.mean()
+    low, high = top / 1000, top
+
+    def holds(rate: float) -> bool:
+        day = run_day(traffic, machine, chosen, rate, given)
+        return judged(day, traffic, bound_s, given.replicas)["good"] >= given.share
+
+    if not holds(low):
+        return 0.0
+    for _ in range(STEPS + 5):
+        middle = float(np.sqrt(low * high))
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def machine_of(folder: Path, arms: list[str], given: Any) -> Machine:
+    """As the collection measured it, or with other pass costs: drafts then cost the same part of a
+    pass as there."""
+    costs = read_manifest(folder).costs
+    passes = PassCosts(costs.verify_s)
+    scale = 1.0
+    if given.passes:
+        pairs = [pair.split(":") for pair in given.passes.split(",")]
+        rows, micros = np.array([[float(each) for each in pair] for pair in pairs]).T
+        widths = np.arange(1, rows[-1] + 1)
+        passes = PassCosts(tuple(np.interp(widths, rows, micros / 1e6).tolist()))
+        scale = passes(1) / costs.verify_s[0]
+    draft_s = np.array([costs.draft_s.get(arm, 0.0) * scale for arm in arms])
+    return Machine(passes, draft_s, given.most)
+
+
+def draw(curves: dict[str, list[dict[str, float]]], loads: list[float], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
+    for name, points in curves.items():
+        axes.plot(loads, [point["goodput"] for point in points], marker=".", label=name)
+    axes.set_xlabel("requests a second of each replica")
+    axes.set_ylabel("goodput, tokens a second of each replica")
+    axes.set_xscale("log")
+    axes.legend(fontsize=7)
+    with replacing(path) as stream:
+        figure.savefig(stream, format="png", dpi=110)
+    pyplot.close(figure)
+
+
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("rewards", type=Path, help="what `draftpick collect` wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--arms", help="of the collection, plain decoding among them; default: all")
+    parser.add_argument("--prompts", action="store_true", help="replicas read prompts, too")
+    parser.add_argument("--passes", help="rows:microseconds,... in place of the measured passes")
+    parser.add_argument("--replicas", type=int, default=20)
+    parser.add_argument("--most", type=int, default=32, help="requests decoded together")
+    parser.add_argument("--requests", type=int, default=400, help="of a replica in a day")
+    parser.add_argument("--swing", type=float, default=0.5, help="of the day around its average")
+    parser.add_argument("--bound", type=float, default=3.0, help="x one plain token at batch 1")
+    parser.add_argument("--share", type=float, default=0.9, help="of requests within the bound")
+    parser.add_argument("--traffic", type=float, default=100_000, help="requests a second to serve")
+    parser.add_argument("--points", type=int, default=8, help="of each curve")
+    parser.add_argument("--check", type=int, default=0, help="replicas of one more day at the end")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser
+
+
+def main() -> None:
+    given = options().parse_args()
+    only = given.arms.split(",") if given.arms else ()
+    traffic = read_traffic(given.rewards, only, given.seed)
+    machine = machine_of(given.rewards, traffic.arms, given)
+    bound_s = given.bound * machine.pass_s(1)
+    by_name = choices(traffic, machine)
+    rates = {
+        name: most_traffic(traffic, machine, chosen, bound_s, given)
+        for name, chosen in by_name.items()
+    }
+    fixed = max(("plain", *traffic.arms[1:]), key=rates.__getitem__)
+    print(f"{len(traffic.tokens)} rows, {traffic.left_out} left out; best fixed arm: {fixed}")
+    print("| choice | requests/s of a replica | x plain | x best fixed | replicas |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name, rate in rates.items():
+        needed = "" if not rate else f"{given.traffic / rate:.0f}"
+        plain, best = rate / (rates["plain"] or np.nan), rate / (rates[fixed] or np.nan)
+        print(f"| {name} | {rate:.2f} | {plain:.3f} | {best:.3f} | {needed} |")
+    if not any(rates.values()):
+        raise SystemExit(f"no choice keeps {given.share:.0%} of requests in time; raise --bound")
+    shown = ["plain", fixed, "by load", "routed", "routed with load", "hindsight with load"]
+    loads = np.geomspace(0.1, 1.6, given.points) * max(rates.values())
+    curves = {
+        name: [
+            judged(
+                run_day(traffic, machine, by_name[name], rate, given),
+                traffic,
+                bound_s,
+                given.replicas,
+            )
+            for rate in loads
+        ]
+        for name in dict.fromkeys(shown)
+    }
+    whole: dict[str, Any] = {}
+    if given.check:
+        larger = argparse.Namespace(**{**vars(given), "replicas": given.check})
+        for name in dict.fromkeys((fixed, "routed with load")):
+            day = run_day(traffic, machine, by_name[name], rates[name], larger)
+            whole[name] = judged(day, traffic, bound_s, given.check)
+            print(f"{given.check} replicas, {name}, at its most: {whole[name]}")
+    record = {
+        "options": {name: str(value) for name, value in vars(given).items()},
+        "bound_ms": 1000 * bound_s,
+        "rows": len(traffic.tokens),
+        "left_out": traffic.left_out,
+        "requests_per_s": rates,
+        "best_fixed": fixed,
+        "loads": loads.tolist(),
+        "curves": curves,
+        "check": whole,
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(given.out / "fleet.json", json.dumps(record, indent=2) + "\n")
+    draw(curves, loads.tolist(), given.out / "fleet.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""An OpenAI-compatible server that answers by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from ..errors import DraftpickError
+from .base import ArmRecipe
+
+if TYPE_CHECKING:
+    from ..protocols import Backend, Strategy
+    from ..records import Request
+
+OURS = ("model", "messages", "max_tokens", "stream", "stream_options")  # what every body says
+Price = Annotated[float, Field(ge=0)]
+
+
+class EndpointRecipe(ArmRecipe):
+    """A server's `/chat/completions`; `decoders.endpoints` asks it. No target is loaded.
+
+    url: up to and without `/chat/completions`, for instance http://gpu-1:8000/v1.
+    model: the name that the server knows it by.
+    api_key_env: the environment variable that holds the key; None where none is asked for.
+    extra_body: more fields of every request, as the server documents them.
+    prompt_price, completion_price: money for a million tokens, in a currency that all arms share.
+    timeout_s: seconds without a byte after which the server counts as dead.
+    same_answers: whether its answers are distributed as those of the file's first endpoint, as with
+        the same weights and another lossless `speculative_config`.
+    """
+
+    kind: Literal["endpoint"] = "endpoint"
+    url: str
+    model: str
+    api_key_env: str | None = None
+    extra_body: dict[str, Any] = Field(default_factory=dict)
+    prompt_price: Price | None = None
+    completion_price: Price | None = None
+    timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    same_answers: bool = False
+
+    @field_validator("url")
+    @classmethod
+    def _is_one(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"give an address such as http://localhost:8000/v1, not {url!r}")
+        return url.rstrip("/").removesuffix("/chat/completions")
+
+    @field_validator("extra_body")
+    @classmethod
+    def _leaves_ours(cls, body: dict[str, Any]) -> dict[str, Any]:
+        if taken := [name for name in OURS if name in body]:
+            raise ValueError(f"{', '.join(taken)} is said by every request; leave it out")
+        return body
+
+    @property
+    def lossless(self) -> bool:
+        return self.same_answers
+
+    @property
+    def remote(self) -> bool:
+        return True
+
+    def check(self, request: Request) -> None:
+        if request.eos_ids:
+            raise DraftpickError(
+                f"the arm {self.name!r} is an endpoint, which knows its own end-of-sequence tokens "
+                "alone; leave `eos_ids` out, or give stop strings"
+            )
+
+    def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:
+        """Money for one answer; None where no prices were given."""
+        if self.prompt_price is None or self.completion_price is None:
+            return None
+        return (prompt_tokens * self.prompt_price + completion_tokens * self.completion_price) / 1e6
+
+    def build(self, target: Backend, tokenizer: Any) -> Strategy:
+        raise DraftpickError(
+            f"the arm {self.name!r} is an endpoint, which answers without a target; put endpoints "
+            "into an arms file of their own"
+        )

@@ -1,0 +1,77 @@
+"""Token ids where no tokenizer is known: bytes of the chat going in, pieces of text coming out.
+
+An endpoint takes messages and streams text, while everything else here speaks of token ids. So a
+prompt's ids are the UTF-8 bytes of its messages as JSON, from which they can be read again, and an
+answer's ids are numbers of its words, as many as the server counted tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+from ..errors import DraftpickError
+
+NOTHING = 0  # the id of no text, for tokens that the server counted and did not show
+_WORDS = re.compile(r"\s*\S+|\s+")
+
+
+def chat_ids(messages: Sequence[dict[str, str]]) -> list[int]:
+    """Ids [S] of a chat, each a byte."""
+    return list(json.dumps(list(messages), ensure_ascii=False).encode("utf-8"))
+
+
+def chat_of(ids: Sequence[int]) -> list[dict[str, str]]:
+    """The chat of such ids. Raises DraftpickError where they are none."""
+    try:
+        messages = json.loads(bytes(ids).decode("utf-8"))
+    except ValueError:
+        messages = None
+    if not isinstance(messages, list) or not messages:
+        raise DraftpickError(
+            "an endpoint takes a chat, not token ids; give a prompt's text or its messages"
+        )
+    return messages
+
+
+class Pieces:
+    """A tokenizer of what endpoints write: every distinct word has a number, from 1 on, with the
+    space before it. Numbers hold for one process; may be used from several threads."""
+
+    chat_template = None
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._texts = [""]
+        self._ids: dict[str, int] = {"": NOTHING}
+
+    def encode(self, text: str) -> list[int]:
+        """Ids whose texts, put together, are the text."""
+        with self._lock:
+            return [self._number(word) for word in _WORDS.findall(text)]
+
+    def decode(self, token_ids: Any, **_: Any) -> str:
+        ids = token_ids.tolist() if hasattr(token_ids, "tolist") else token_ids
+        return "".join(self._texts[one] for one in ids)
+
+    def counted(self, ids: list[int], tokens: int | None) -> list[int]:
+        """Ids of the same text, so many as the server counted tokens; None where it did not say.
+
+        Where it counted fewer, the last ids become one.
+        """
+        if tokens is None or tokens < 1:
+            return ids
+        if len(ids) <= tokens:
+            return ids + [NOTHING] * (tokens - len(ids))
+        with self._lock:
+            rest = "".join(self._texts[one] for one in ids[tokens - 1 :])
+            return [*ids[: tokens - 1], self._number(rest)]
+
+    def _number(self, word: str) -> int:
+        found = self._ids.setdefault(word, len(self._texts))
+        if found == len(self._texts):
+            self._texts.append(word)
+        return found

@@ -1,0 +1,290 @@
+"""An engine without a target: every arm is a server that answers by itself.
+
+It has what `collect` and `router` ask of an engine (`collect/engine.py`), so that both work over a
+file of endpoints as they do over the arms of one target.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..arms import ArmRecipe
+from ..arms.endpoint import EndpointRecipe
+from ..errors import ArmDown, DraftpickError, NoSuchName
+from ..options import EngineOptions
+from ..protocols import RoundStreamer
+from ..records import DecodeResult, Prefilled, Request
+from .breaker import Breaker
+from .chat import Pieces, chat_ids, chat_of
+from .hashing import HashingEmbedder
+from .stream import Event, Unavailable, completions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FINGERED = {"note", "api_key_env", "timeout_s", "url"}  # deployments move; what they serve stays
+
+
+def remote(recipes: Mapping[str, ArmRecipe]) -> bool:
+    """Whether these arms are endpoints; raises DraftpickError where only some are."""
+    kinds = {arm.remote for arm in recipes.values()}
+    if len(kinds) > 1:
+        apart = [name for name, arm in recipes.items() if arm.remote]
+        raise DraftpickError(
+            f"{', '.join(apart)} answer without a target, the other arms on one; put endpoints "
+            "into an arms file of their own"
+        )
+    return kinds == {True}
+
+
+class EndpointEngine:
+    """Endpoints as arms. Several threads may decode at once.
+
+    clock: as in Breaker.
+    """
+
+    def __init__(
+        self, arms: Mapping[str, ArmRecipe], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.arms: dict[str, EndpointRecipe] = {}
+        for name, arm in arms.items():
+            if not isinstance(arm, EndpointRecipe):
+                raise DraftpickError(f"the arm {name!r} is of kind {arm.kind!r}, not an endpoint")
+            self.arms[name] = arm
+        self.target_name = "endpoints"
+        self.eos_ids: tuple[int, ...] = ()
+        self.tokenizer = Pieces()
+        self._embedder = HashingEmbedder()
+        self._breakers = {name: Breaker(clock=clock) for name in self.arms}
+
+    @classmethod
+    def from_options(
+        cls, options: EngineOptions, only: Sequence[str] | None = None
+    ) -> EndpointEngine:
+        """only: these arms of the options'. Raises DraftpickError where the options name a target,
+        or arms that need one."""
+        if options.target != EngineOptions.target:
+            raise DraftpickError(
+                f"endpoints answer by themselves, so that the target {options.target!r} has "
+                "nothing to do; leave --target out"
+            )
+        return cls(options.recipes(only))
+
+    # -- what it is ---------------------------------------------------------------------------
+
+    @property
+    def arm_names(self) -> list[str]:
+        return list(self.arms)
+
+    @property
+    def reference(self) -> str:
+        """The arm whose answers the others' are compared with: the first one."""
+        return next(iter(self.arms))
+
+    @property
+    def target_fingerprint(self) -> str:
+        """Of the models' names; no server says which weights it holds."""
+        models = json.dumps({name: arm.model for name, arm in self.arms.items()})
+        return f"endpoints@{hashlib.sha256(models.encode()).hexdigest()[:8]}/remote"
+
+    @property
+    def embedder(self) -> str:
+        """The space of `Prefilled.embedding`, which needs no model."""
+        return self._embedder.name
+
+    def arms_fingerprint(self, names: Sequence[str]) -> str:
+        """Eight hex digits over the named arms' recipes, their addresses left out."""
+        recipes = {
+            name: self.arm(name).model_dump(mode="json", exclude_defaults=True, exclude=FINGERED)
+            for name in names
+        }
+        return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
+
+    def arm(self, name: str) -> EndpointRecipe:
+        """Raises NoSuchName."""
+        if name not in self.arms:
+            raise NoSuchName("arm", name, list(self.arms))
+        return self.arms[name]
+
+    def arm_parameters(self, name: str) -> int:
+        """0: nobody says how large the model behind an endpoint is."""
+        self.arm(name)
+        return 0
+
+    @property
+    def asleep(self) -> dict[str, ArmDown]:
+        """By arm, why and how long it is left alone; what `decode` would raise now."""
+        pauses = {name: breaker.pause_s for name, breaker in self._breakers.items()}
+        return {
+            name: ArmDown(name, self._breakers[name].reason, pause_s)
+            for name, pause_s in pauses.items()
+            if pause_s > 0
+        }
+
+    # -- answering ----------------------------------------------------------------------------
+
+    def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """Ids [S] that stand for the chat (see `chat.py`)."""
+        return chat_ids(messages)
+
+    def check(self, prompt_ids: Sequence[int], request: Request) -> None:
+        """Raises DraftpickError where the ids are no chat; a server says itself what it holds."""
+        chat_of(prompt_ids)
+
+    def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
+        """The embedding of the chat's last user message; the server reads it in `decode`."""
+        import torch
+
+        asked = [message["content"] for message in chat_of(prompt_ids) if message["role"] == "user"]
+        started = time.perf_counter()
+        vector = self._embedder.embed([asked[-1] if asked else ""])[0]  # [d]
+        took = time.perf_counter() - started
+        return Prefilled(torch.zeros(0), torch.from_numpy(vector), took)
+
+    def decode(
+        self,
+        arm: str,
+        prompt_ids: list[int],
+        request: Request,
+        prefilled: Prefilled | None = None,
+        streamer: Any = None,
+    ) -> DecodeResult:
+        """Answer one chat by one endpoint; text goes to the streamer as it comes.
+
+        The time to the first text is the result's `prefill_s`, the rest its `verify_s`. `rounds`
+        counts the events after the first that brought text, which are the server's steps where it
+        sends each as it is made; what it drafts it does not say.
+
+        Raises ArmDown where the server is dead, or was a moment ago, and nothing of the answer was
+        streamed; DraftpickError where it refuses the request or breaks off in the middle.
+        """
+        recipe, messages = self.arm(arm), chat_of(prompt_ids)
+        recipe.check(request)
+        breaker = self._breakers[arm]
+        if not breaker.allow():
+            raise ArmDown(arm, breaker.reason, breaker.pause_s)
+        answer = _Answer(self.tokenizer, prompt_ids, streamer)
+        try:
+            answer.read(completions(recipe, _body(messages, request)))
+        except Unavailable as error:
+            breaker.failed(str(error), error.pause_s)
+            if streamer is not None and answer.ids:
+                raise DraftpickError(
+                    f"the endpoint of arm {arm!r} {error}, in the middle of its answer; ask again"
+                ) from error
+            raise ArmDown(arm, str(error), breaker.pause_s) from error
+        except DraftpickError:
+            breaker.succeeded()  # it lives, and refused
+            raise
+        breaker.succeeded()
+        if streamer is not None:
+            answer.begin()
+            streamer.end()
+        return answer.result(recipe, request)
+
+
+def _body(messages: list[dict[str, str]], request: Request) -> dict[str, Any]:
+    """Fields that OpenAI knows, and where they are asked for those that vLLM and SGLang add."""
+    sampling = request.sampling
+    body: dict[str, Any] = {
+        "messages": messages,
+        "max_tokens": request.max_new_tokens,
+        "temperature": sampling.temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if sampling.top_p < 1:
+        body["top_p"] = sampling.top_p
+    if sampling.top_k:
+        body["top_k"] = sampling.top_k
+    if sampling.repetition_penalty != 1:
+        body["repetition_penalty"] = sampling.repetition_penalty
+    if request.stop:
+        body["stop"] = list(request.stop)
+    if request.seed is not None:
+        body["seed"] = request.seed
+    if request.eos_ids == ():
+        body["ignore_eos"] = True
+    return body
+
+
+class _Answer:
+    """An answer as it comes."""
+
+    def __init__(self, tokenizer: Pieces, prompt_ids: list[int], streamer: Any) -> None:
+        self._tokenizer, self._prompt_ids, self._streamer = tokenizer, prompt_ids, streamer
+        self._started = self._first = self._last = time.perf_counter()
+        self._begun = False
+        self._steps = 0
+        self._reason: str | None = None
+        self._stopped_by: str | None = None
+        self._prompt_tokens: int | None = None
+        self._tokens: int | None = None
+        self.ids: list[int] = []
+
+    def read(self, events: Iterator[Event]) -> None:
+        for event in events:
+            self._reason = event.finish_reason or self._reason
+            self._stopped_by = event.stopped_by or self._stopped_by
+            if event.completion_tokens is not None:
+                self._tokens, self._prompt_tokens = event.completion_tokens, event.prompt_tokens
+            if event.text:
+                self._add(event.text)
+        self._last = time.perf_counter()
+        if not self._steps:
+            self._first = self._last
+
+    def begin(self) -> None:
+        """Hand the streamer the prompt, once."""
+        import torch
+
+        if not self._begun:
+            self._begun = True
+            self._streamer.put(torch.tensor([self._prompt_ids]))
+
+    def _add(self, text: str) -> None:
+        if not self._steps:
+            self._first = time.perf_counter()
+        self._steps += 1
+        ids = self._tokenizer.encode(text)
+        self.ids += ids
+        if self._streamer is None:
+            return
+        import torch
+
+        self.begin()
+        if isinstance(self._streamer, RoundStreamer):
+            self._streamer.put_round(ids, 0, 0)
+        else:
+            self._streamer.put(torch.tensor(ids))
+
+    def result(self, recipe: EndpointRecipe, request: Request) -> DecodeResult:
+        text = self._tokenizer.decode(self.ids)
+        ids = self._tokenizer.counted(self.ids, self._tokens)
+        reason = "length" if self._reason == "length" else "eos"
+        if self._reason == "stop" and self._stopped_by in request.stop:
+            reason = "stop"
+        prompt_tokens = self._prompt_tokens
+        return DecodeResult(
+            arm=recipe.name,
+            prompt_ids=self._prompt_ids,
+            ids=ids,
+            text=text,
+            finish_reason=reason,
+            rounds=max(self._steps - 1, 0),
+            drafted=0,
+            accepted=0,
+            accepted_per_position=[],
+            target_calls=self._steps,
+            draft_calls=0,
+            prefill_s=self._first - self._started,
+            draft_s=0.0,
+            verify_s=self._last - self._first,
+            other_s=0.0,
+            prompt_tokens=prompt_tokens,
+            cost=None if prompt_tokens is None else recipe.cost(prompt_tokens, len(ids)),
+        )

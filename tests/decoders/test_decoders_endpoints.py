@@ -1,0 +1,291 @@
+"""Endpoint arms against small servers on this machine: what they are asked, what they give, and
+what becomes of a dead one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_endpoints import FakeEndpoint, listening
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoders.arms import load_arms, recipe
+from decoders.endpoints.breaker import Breaker
+from decoders.endpoints.chat import Pieces, chat_ids, chat_of
+from decoders.endpoints.engine import EndpointEngine, remote
+from decoders.endpoints.hashing import HashingEmbedder
+from decoders.errors import ArmDown, DraftpickError
+from decoders.records import Request, Sampling
+
+HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def server() -> Iterator[FakeEndpoint]:
+    fake = FakeEndpoint()
+    with listening(fake):
+        yield fake
+
+
+def engine_of(*servers: FakeEndpoint, clock: Any = time.monotonic, **body: Any) -> EndpointEngine:
+    """Arms `a`, `b`, ... over these servers."""
+    arms = {
+        name: recipe(name=name, kind="endpoint", url=one.url, model="m", **body)
+        for name, one in zip("abc", servers, strict=False)
+    }
+    return EndpointEngine(arms, clock)
+
+
+class Recording:
+    """A streamer. seen: what was put and when."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, list[int]]] = []
+        self.ended = False
+
+    def put(self, value: Any) -> None:
+        self.seen.append((time.perf_counter(), value.flatten().tolist()))
+
+    def end(self) -> None:
+        self.ended = True
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def test_an_answer_has_its_text_tokens_times_and_price(server: FakeEndpoint) -> None:
+    server.step_s = lambda prompt: 0.01
+    engine = engine_of(server, prompt_price=2.0, completion_price=10.0)
+    result = engine.decode("a", HELLO, Request())
+    assert result.text == "WHY IS THE SKY BLUE" == engine.tokenizer.decode(result.ids)
+    assert (len(result.ids), result.rounds, result.finish_reason) == (5, 4, "eos")
+    assert (result.prompt_tokens, result.cost) == (5, pytest.approx(60e-6))
+    assert result.prefill_s >= 0.01 and result.decode_s >= 0.04
+    assert result.mean_accepted == 1.0
+
+
+def test_tokens_are_as_many_as_the_server_counts(server: FakeEndpoint) -> None:
+    engine = engine_of(server)
+    for counted in (3, 5, 9):
+        server.counted = counted
+        result = engine.decode("a", HELLO, Request())
+        assert len(result.ids) == counted
+        assert engine.tokenizer.decode(result.ids) == result.text == "WHY IS THE SKY BLUE"
+
+
+def test_a_request_is_put_in_the_servers_words(
+    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_KEY", "secret")
+    engine = engine_of(server, api_key_env="MY_KEY", extra_body={"priority": 3})
+    sampling = Sampling(temperature=0.5, top_k=7, top_p=0.9, repetition_penalty=1.1)
+    engine.decode("a", HELLO, Request(2, sampling, stop=("END",), seed=4, eos_ids=()))
+    assert server.asked[-1] == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "why is the sky blue"}],
+        "max_tokens": 2,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 7,
+        "repetition_penalty": 1.1,
+        "stop": ["END"],
+        "seed": 4,
+        "ignore_eos": True,
+        "priority": 3,
+    }
+    assert server.keys[-1] == "Bearer secret"
+    engine.decode("a", HELLO, Request(2))
+    unasked = {"top_p", "top_k", "repetition_penalty", "stop", "seed", "ignore_eos"}
+    assert not unasked & server.asked[-1].keys()  # servers may refuse what they do not know
+
+
+def test_why_an_answer_ended_is_told(server: FakeEndpoint) -> None:
+    engine = engine_of(server)
+    assert engine.decode("a", HELLO, Request(2)).finish_reason == "length"
+    server.last_word = "BLUE"
+    assert engine.decode("a", HELLO, Request(stop=("BLUE",))).finish_reason == "stop"
+
+
+def test_text_streams_as_it_comes(server: FakeEndpoint) -> None:
+    server.step_s = lambda prompt: 0.05
+    engine, streamer = engine_of(server), Recording()
+    result = engine.decode("a", HELLO, Request(), streamer=streamer)
+    (_, prompt), *rest = streamer.seen
+    assert prompt == HELLO and streamer.ended
+    assert [one for _, ids in rest for one in ids] == result.ids
+    assert len(rest) == 5 and rest[-1][0] - rest[0][0] > 0.1  # not all at the end
+
+
+def test_a_streamed_answer_prints_through_transformers(
+    server: FakeEndpoint, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import TextStreamer
+
+    engine = engine_of(server)
+    streamer = TextStreamer(engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    engine.decode("a", HELLO, Request(), streamer=streamer)
+    assert capsys.readouterr().out.strip() == "WHY IS THE SKY BLUE"
+
+
+@given(st.text(max_size=60), st.integers(0, 20))
+def test_pieces_keep_the_text_whatever_is_counted(text: str, tokens: int) -> None:
+    pieces = Pieces()
+    ids = pieces.encode(text)
+    counted = pieces.counted(ids, tokens)
+    assert pieces.decode(ids) == text == pieces.decode(counted)
+    if ids and tokens:
+        assert len(counted) == tokens
+
+
+@given(st.lists(st.text(), min_size=1))
+def test_a_chat_comes_back_from_its_ids(texts: list[str]) -> None:
+    try:
+        chat = [{"role": "user", "content": text.encode().decode()} for text in texts]
+    except UnicodeEncodeError:  # lone surrogates are no text
+        return
+    assert chat_of(chat_ids(chat)) == chat
+
+
+def test_ids_that_are_no_chat_are_refused(server: FakeEndpoint) -> None:
+    for ids in ([1, 2, 3], [300], []):
+        with pytest.raises(DraftpickError, match="takes a chat, not token ids"):
+            engine_of(server).check(ids, Request())
+
+
+def test_likely_texts_are_near_in_the_hashing_space() -> None:
+    vectors = HashingEmbedder().embed(["sort a list of words", "sort the list of words", "¿Qué?"])
+    assert vectors.shape == (3, HashingEmbedder.dimension) and vectors.dtype == np.float32
+    near, far = vectors[0] @ vectors[1], vectors[0] @ vectors[2]
+    assert near > 0.7 > 0.2 > far
+
+
+# -- dead servers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["gone", "503", "429", "cut", "slow"])
+def test_a_dead_server_is_left_alone_and_asked_again(server: FakeEndpoint, how: str) -> None:
+    clock = Clock()
+    engine = engine_of(server, clock=clock, timeout_s=0.1 if how == "slow" else 60)
+    if how == "gone":
+        server.stop()
+    elif how == "cut":
+        server.cut_after = 2
+    elif how == "slow":
+        server.step_s = lambda prompt: 0.5
+    else:
+        server.status = int(how)
+    with pytest.raises(ArmDown) as first:
+        engine.decode("a", HELLO, Request())
+    asked = len(server.asked)
+    with pytest.raises(ArmDown) as second:
+        engine.decode("a", HELLO, Request())
+    assert second.value.reason == first.value.reason and len(server.asked) == asked
+    assert engine.asleep.keys() == {"a"}
+    if how == "gone":
+        server.start()
+    server.status, server.cut_after, server.step_s = 200, None, lambda prompt: 0.0
+    clock.now = 1.1
+    assert not engine.asleep
+    assert engine.decode("a", HELLO, Request()).text == "WHY IS THE SKY BLUE"
+
+
+def test_a_server_may_ask_for_a_longer_pause(server: FakeEndpoint) -> None:
+    server.status, server.headers = 429, {"Retry-After": "30"}
+    with pytest.raises(ArmDown) as error:
+        engine_of(server, clock=Clock()).decode("a", HELLO, Request())
+    assert error.value.pause_s == 30
+
+
+def test_a_refusal_is_the_callers_and_leaves_the_arm_awake(server: FakeEndpoint) -> None:
+    engine = engine_of(server)
+    server.status = 400
+    with pytest.raises(DraftpickError, match=r"refused.*HTTP 400 \(told to say 400\)") as error:
+        engine.decode("a", HELLO, Request())
+    assert not isinstance(error.value, ArmDown) and not engine.asleep
+
+
+def test_an_answer_that_breaks_off_after_it_was_shown_is_an_error(server: FakeEndpoint) -> None:
+    server.cut_after = 2
+    engine = engine_of(server)
+    with pytest.raises(DraftpickError, match="in the middle of its answer") as error:
+        engine.decode("a", HELLO, Request(), streamer=Recording())
+    assert not isinstance(error.value, ArmDown)
+    assert engine.asleep.keys() == {"a"}
+
+
+def test_a_pause_doubles_up_to_its_limit_and_lets_one_through() -> None:
+    clock = Clock()
+    breaker = Breaker(first_s=1, most_s=5, clock=clock)
+    pauses = []
+    for _ in range(5):
+        assert breaker.allow() and (breaker.pause_s > 0) == bool(pauses)
+        breaker.failed("dead")
+        pauses.append(breaker.pause_s)
+        assert not breaker.allow()
+        clock.now += breaker.pause_s
+    assert pauses == [1, 2, 4, 5, 5]
+    assert [breaker.allow() for _ in range(3)] == [True, False, False]  # one tries
+    breaker.succeeded()
+    assert all(breaker.allow() for _ in range(3)) and breaker.pause_s == 0
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+GOOD = "{kind: endpoint, url: 'http://h:1/v1', model: m}"
+
+
+def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text(f"arms:\n  a: {GOOD}\n  b: {GOOD}\n")
+    assert list(load_arms(path)) == ["a", "b"]
+    assert remote(load_arms(path)) and not remote(load_arms())
+    path.write_text(f"arms:\n  a: {GOOD}\n  b: {{kind: max_gram}}\n")
+    with pytest.raises(DraftpickError, match=r"a answer without a target.*file of their own"):
+        remote(load_arms(path))
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("{kind: endpoint, url: 'h:1', model: m}", "arms.a.url: give an address such as"),
+        (
+            "{kind: endpoint, url: 'http://h', model: m, extra_body: {stream: false}}",
+            "arms.a.extra_body: stream is said by every request",
+        ),
+        ("{kind: endpoint, url: 'http://h', model: m, timeout_s: 0}", "arms.a.timeout_s"),
+        ("{kind: endpoint, url: 'http://h'}", "arms.a.model"),
+    ],
+)
+def test_mistakes_are_told_by_field(tmp_path: Any, body: str, words: str) -> None:
+    path = tmp_path / "arms.yaml"
+    path.write_text(f"arms:\n  a: {body}\n")
+    with pytest.raises(DraftpickError, match=words):
+        load_arms(path)
+
+
+def test_what_the_fingerprint_covers(server: FakeEndpoint) -> None:
+    plain = engine_of(server).arms_fingerprint(["a"])
+    assert engine_of(server, timeout_s=5).arms_fingerprint(["a"]) == plain
+    assert engine_of(server, extra_body={"n": 1}).arms_fingerprint(["a"]) != plain
+
+
+def test_a_missing_key_is_told_before_anything_is_sent(
+    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with pytest.raises(DraftpickError, match="NO_KEY, which is not set"):
+        engine_of(server, api_key_env="NO_KEY").decode("a", HELLO, Request())
+    assert not server.asked

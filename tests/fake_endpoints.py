@@ -1,0 +1,121 @@
+"""A small OpenAI-compatible server in a thread: streams words, slowly on some prompts."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any
+
+
+def upper_words(prompt: str) -> list[str]:
+    """The answer: the prompt's words in capitals, each with the space before it."""
+    return [" " * (index > 0) + word for index, word in enumerate(prompt.upper().split())]
+
+
+@dataclass
+class FakeEndpoint:
+    """step_s: seconds before each event, by the prompt's text.
+    status: what it answers with in place of 200, with `headers`.
+    dies_after: requests after which it says 503.
+    cut_after: events after which it breaks off.
+    counted: completion tokens that it claims; None for as many as events.
+    asked: bodies of requests, and `keys` their Authorization.
+    """
+
+    step_s: Callable[[str], float] = lambda prompt: 0.0
+    words: Callable[[str], list[str]] = upper_words
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=dict)
+    dies_after: int | None = None
+    cut_after: int | None = None
+    counted: int | None = None
+    last_word: str | None = None
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    port: int = 0
+    _server: ThreadingHTTPServer | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    def start(self) -> None:
+        """Listen, on the same port as before where it has listened already."""
+        handler = type("Handler", (_Handler,), {"fake": self})
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
+        self._server.daemon_threads = True
+        self.port = self._server.server_address[1]
+        Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+
+
+@contextmanager
+def listening(*endpoints: FakeEndpoint) -> Iterator[None]:
+    for endpoint in endpoints:
+        endpoint.start()
+    try:
+        yield
+    finally:
+        for endpoint in endpoints:
+            endpoint.stop()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    fake: FakeEndpoint
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_POST(self) -> None:
+        fake = self.fake
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        fake.asked.append(body)
+        fake.keys.append(self.headers.get("Authorization"))
+        dead = fake.dies_after is not None and len(fake.asked) > fake.dies_after
+        status = 503 if dead else fake.status
+        if self.path != "/v1/chat/completions" or status != 200:
+            said = json.dumps({"error": {"message": f"told to say {status}"}}).encode()
+            self.send_response(status if self.path == "/v1/chat/completions" else 404)
+            for name, value in fake.headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", str(len(said)))
+            self.end_headers()
+            self.wfile.write(said)
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        self.close_connection = True
+        prompt = body["messages"][-1]["content"]
+        words = fake.words(prompt)
+        told = words[: body["max_tokens"]]
+        self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
+        for number, word in enumerate(told):
+            if number == fake.cut_after:
+                return
+            time.sleep(fake.step_s(prompt))
+            self._event({"choices": [{"delta": {"content": word}, "finish_reason": None}]})
+        reason = "length" if len(told) < len(words) else "stop"
+        end = {"delta": {}, "finish_reason": reason, "stop_reason": fake.last_word}
+        self._event({"choices": [end]})
+        count = len(told) if fake.counted is None else fake.counted
+        usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
+        self._event({"choices": [], "usage": usage})
+        self.wfile.write(b"data: [DONE]\n\n")
+
+    def _event(self, content: dict[str, Any]) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # the client has had enough
+            self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
+            self.wfile.flush()

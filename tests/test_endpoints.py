@@ -1,0 +1,262 @@
+"""Two servers as arms, from collecting to answers: each is the faster one on some queries."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_endpoints import FakeEndpoint, listening
+
+from collect.dataset import read_table
+from collect.endpoints import Endpoints, for_endpoints
+from collect.queries import Query
+from collect.run import sweep
+from collect.table import reward_table
+from decoders.arms import recipe
+from decoders.endpoints.engine import EndpointEngine
+from decoders.errors import ArmDown, DraftpickError
+from policies.records import Origin
+from router.cli import main
+from router.falling_back import redirected
+from router.logs.recorder import Choice
+from router.route import Router
+
+FAST_S, SLOW_S = 0.001, 0.015
+CODE = [f"write python code number {n} that sorts rows" for n in range(9)]
+TALES = [f"tell the tale of {n} ships upon a stormy sea" for n in range(9)]
+
+
+@pytest.fixture
+def servers() -> Iterator[tuple[FakeEndpoint, FakeEndpoint]]:
+    """`copier` is fast on code, `drafter` on the rest."""
+    copier = FakeEndpoint(lambda prompt: FAST_S if "code" in prompt else SLOW_S)
+    drafter = FakeEndpoint(lambda prompt: SLOW_S if "code" in prompt else FAST_S)
+    with listening(copier, drafter):
+        yield copier, drafter
+
+
+@pytest.fixture
+def place(
+    servers: tuple[FakeEndpoint, FakeEndpoint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A folder with queries and arms, which is the working one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    queries = [("code", text) for text in CODE[1:]] + [("tale", text) for text in TALES[1:]]
+    lines = [{"id": text, "task": task, "turns": [text]} for task, text in queries]
+    (tmp_path / "queries.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    arms = {
+        name: {
+            "kind": "endpoint", "url": server.url, "model": "m", "same_answers": True,
+            "prompt_price": 0.0, "completion_price": price,
+        }
+        for name, server, price in zip(("copier", "drafter"), servers, (1.0, 4.0), strict=True)
+    }  # fmt: skip
+    (tmp_path / "arms.yaml").write_text(json.dumps({"arms": arms}))
+    return tmp_path
+
+
+def engine_of(place: Path, **named: Any) -> EndpointEngine:
+    from decoders.arms import load_arms
+
+    return EndpointEngine(load_arms(place / "arms.yaml"), **named)
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(list(words)) == 0, capsys.readouterr().err
+    return capsys.readouterr().out
+
+
+def test_collect_train_and_generate_route_by_the_query(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ("--config", "arms.yaml")
+    told = said(capsys, "collect", "--queries", "queries.jsonl", *arms, "--out", "rewards")
+    assert "16 queries collected" in told and "train --rewards rewards --reward measured" in told
+    train = ("train", "--rewards", "rewards", "--reward", "measured", "--policy", "knn")
+    said(capsys, *train, "--no-guard", "--set", "k=3", "--out", "policy")
+    for text, arm in ((CODE[0], "copier"), (TALES[0], "drafter")):
+        words = ("generate", text, *arms, "--policy", "policy", "--json")
+        answer = json.loads(said(capsys, *words))
+        assert (answer["arm"], answer["text"]) == (arm, text.upper())
+        assert answer["prompt_tokens"] == len(text.split()) and answer["cost"] > 0
+    assert main(["generate", CODE[0], *arms, "--policy", "policy"]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.strip() == CODE[0].upper() and "[arm copier ·" in shown.err
+
+
+def test_a_dead_endpoint_is_skipped_told_of_and_healed(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    clock = Clock()
+    router = Router(engine_of(place, clock=clock), Prefers("copier", "drafter"))  # type: ignore[arg-type]
+    copier, drafter = servers
+    copier.status = 503
+    first = router.generate(CODE[0])
+    assert (first.arm, first.skipped) == ("drafter", {"copier": "HTTP 503 (told to say 503)"})
+    assert first.to_json()["skipped"] == first.skipped
+    asked = len(copier.asked)
+    again = router.generate(CODE[0])
+    assert (again.arm, again.skipped, len(copier.asked)) == ("drafter", first.skipped, asked)
+    copier.status, clock.now = 200, 1.5
+    healed = router.generate(CODE[0])
+    assert (healed.arm, healed.skipped) == ("copier", None)
+    with pytest.raises(DraftpickError, match="unknown arm"):
+        router.generate(CODE[0], arm="none")
+    copier.status = drafter.status = 503
+    with pytest.raises(ArmDown, match=r"'copier' does not answer"):
+        router.generate(CODE[0], arm="copier")  # who names an arm gets that one or nothing
+    with pytest.raises(ArmDown, match=r"copier: HTTP 503 .*drafter: HTTP 503|drafter.*copier"):
+        router.generate(CODE[0])
+
+
+def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None:
+    policy: Any = Prefers("a", "b", "c")
+    down = {"a": ArmDown("a", "dead", 1.0)}
+    drawn = {
+        arm: redirected(Choice(arm, 0.5, np.zeros(1), dynamic=True), policy, [3, 2, 1], down)
+        for arm in "abc"
+    }
+    assert {arm: choice.arm for arm, choice in drawn.items()} == {"a": "b", "b": "b", "c": "c"}
+    chances = {"a": 0.0, "b": pytest.approx(0.8), "c": pytest.approx(0.2)}
+    assert all(choice.chances == chances for choice in drawn.values())
+    assert drawn["a"].propensity == drawn["b"].propensity == pytest.approx(0.8)
+
+
+def test_logged_chances_of_a_drawn_answer_fit_together(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    from router.logs.reader import read_log
+
+    servers[0].stop()
+    router = Router(engine_of(place), Prefers("copier", "drafter"), log=place / "log")  # type: ignore[arg-type]
+    with pytest.raises(ArmDown):
+        router.generate(CODE[0], arm="copier")  # from now on it is known to be dead
+    for seed in range(4):
+        assert router.generate(CODE[0], dynamic=True, seed=seed).arm == "drafter"
+    _, *lines = read_log(place / "log").decisions
+    assert [line.propensity for line in lines] == [1.0] * 4
+    assert lines[0].probabilities == {"copier": 0.0, "drafter": 1.0}
+
+
+def test_a_collection_stops_where_an_endpoint_stays_dead_and_goes_on(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    engine, queries = engine_of(place), [Query(text, "code", (text,)) for text in CODE]
+    options = for_endpoints(Options(max_new_tokens=4, batch_size=3))
+    servers[1].dies_after = 5
+    waits: list[float] = []
+    patient = Endpoints(engine, patience_s=2.0, sleep=waits.append)
+    with pytest.raises(DraftpickError, match="start it and run the same command again"):
+        sweep(engine, patient, queries, place / "out", options)
+    assert waits and sum(waits) <= 2.0
+    stored = read_table(place / "out", "queries", ("query_id",)).num_rows
+    assert 0 < stored < len(queries)
+    servers[1].dies_after = None
+    fresh = engine_of(place)
+    report = sweep(fresh, Endpoints(fresh), queries, place / "out", options)
+    assert (report.already, report.collected, report.errors) == (stored, 9 - stored, 0)
+
+
+def test_a_refused_query_is_an_error_row_of_that_arm(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    servers[1].status = 400
+    engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
+    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    good, bad = read_table(place / "out", "outcomes").to_pylist()
+    assert good["error"] is None and good["new_tokens"] == 8 and good["prompt_tokens"] == 8
+    assert "HTTP 400" in bad["error"] and bad["new_tokens"] is None
+
+
+def test_money_counts_as_far_as_alpha_says(place: Path) -> None:
+    engine, queries = engine_of(place), [Query("q", "tale", (TALES[0],))]
+    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    copier, drafter = reward_table(place / "out", "speed-price", alpha=0.0).rewards[0]
+    assert copier - drafter == pytest.approx(np.log(4.0))  # four times as cheap
+    copier, drafter = reward_table(place / "out", "speed-price", alpha=1.0).rewards[0]
+    assert drafter > copier
+    with pytest.raises(DraftpickError, match="take the reward 'measured' or 'speed-price'"):
+        reward_table(place / "out", "modelled")
+
+
+def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
+    arms = json.loads((place / "arms.yaml").read_text())["arms"]
+    bodies = {name: {**body, "completion_price": None} for name, body in arms.items()}
+    engine = EndpointEngine({name: recipe(name=name, **body) for name, body in bodies.items()})
+    queries = [Query("q", "tale", (TALES[0],))]
+    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    with pytest.raises(DraftpickError, match=r"copier, drafter of .* has no price"):
+        reward_table(place / "out", "speed-price")
+
+
+def test_a_loop_is_found_in_what_endpoints_write(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    for server in servers:
+        server.words = lambda prompt: [" again"] * 20 if "again" in prompt else ["no", " loop"]
+        server.step_s = lambda prompt: 0.0
+    engine = engine_of(place)
+    queries = [Query("loops", "tale", ("again",)), Query("ends", "tale", ("once",))]
+    sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+    kept = reward_table(place / "out", "measured", loops="without")
+    assert kept.query_ids == ["ends"]
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--temperatures", "0,1"), "endpoints are collected at temperature 0 alone"),
+        (("--target", "models/mine"), "leave --target out"),
+    ],
+)
+def test_what_endpoints_cannot_do_is_refused_at_once(
+    place: Path, capsys: pytest.CaptureFixture[str], more: tuple[str, ...], words: str
+) -> None:
+    arms = ("--config", "arms.yaml", "--out", "rewards")
+    assert main(["collect", "--queries", "queries.jsonl", *arms, *more]) == 2
+    assert words in capsys.readouterr().err
+    assert not (place / "rewards").exists()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def Options(**named: Any) -> Any:
+    from collect.batch import SweepOptions
+
+    return SweepOptions(**{"max_new_tokens": 32, **named})
+
+
+class Prefers:
+    """A policy that takes the first of its arms; drawn, the first has 0.5, the others the rest."""
+
+    embedder = "any"
+    name = "prefers"
+
+    def __init__(self, *arms: str) -> None:
+        self.arms = list(arms)
+        self.origin = Origin("prefers", tuple(arms), "any")
+
+    def scores(self) -> list[float]:
+        return [float(len(self.arms) - index) for index in range(len(self.arms))]
+
+    def distribution(self, x: Any) -> Any:
+        rest = [0.3, 0.2] if len(self.arms) == 3 else [0.5]
+        return np.array([[0.5, *rest]])
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        from policies.records import Decision
+
+        chances = self.distribution(x)[0]
+        index = 0 if rng is None else int(rng.choice(len(self.arms), p=chances))
+        propensity = 1.0 if rng is None else float(chances[index])
+        return Decision(self.arms[index], index, propensity, self.scores())

@@ -1,0 +1,143 @@
+"""The fleet simulation against queueing theory, where it knows the answer."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from math import factorial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
+model: Any = import_module("fleet_model")
+Fleet, Load, Served, Work = model.Fleet, model.Load, model.Served, model.Work
+DISPATCHES, daily, simulate = model.DISPATCHES, model.daily, model.simulate
+
+
+def poisson(rate: float, n: int, rng: np.random.Generator) -> Any:
+    return np.cumsum(rng.exponential(1 / rate, n))
+
+
+def served(fleet: Fleet, rate: float, rounds: Any, seed: int = 0) -> Served:
+    """Poisson arrivals of requests with these rounds, the first tenth left out."""
+    rng = np.random.default_rng(seed)
+    found = simulate(fleet, poisson(rate, len(rounds), rng), lambda i, _: Work(rounds[i]), rng)
+    skip = len(rounds) // 10
+    return Served(*(part[skip:] for part in vars(found).values()))
+
+
+def erlang_c(servers: int, load: float) -> float:
+    """The chance of waiting in M/M/c; load: arrivals over one server's rate."""
+    last = load**servers / factorial(servers) * servers / (servers - load)
+    return last / (sum(load**k / factorial(k) for k in range(servers)) + last)
+
+
+@pytest.mark.parametrize(("servers", "use"), [(1, 0.6), (4, 0.8), (20, 0.9)])
+def test_one_queue_waits_as_erlang_says(servers: int, use: float) -> None:
+    rounds = np.random.default_rng(1).exponential(size=200_000)
+    fleet = Fleet(servers, lambda rows: 1.0, dispatch="central")
+    found = served(fleet, servers * use, rounds)
+    chance = erlang_c(servers, servers * use)
+    assert found.waited.mean() == pytest.approx(chance / (servers * (1 - use)), rel=0.06)
+    assert (found.waited > 0).mean() == pytest.approx(chance, rel=0.03)
+
+
+def test_random_queues_are_single_servers() -> None:
+    rounds = np.random.default_rng(1).exponential(size=150_000)
+    found = served(Fleet(50, lambda rows: 1.0, dispatch="random"), 35.0, rounds)
+    assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.04)
+
+
+def test_two_choices_shorten_queues_as_mitzenmacher_says() -> None:
+    """Mean time in the system of many queues, sum of use^(2^i - 2) (Mitzenmacher, 2001)."""
+    use, rounds = 0.9, np.random.default_rng(1).exponential(size=100_000)
+    found = served(Fleet(300, lambda rows: 1.0), 300 * use, rounds)
+    expected = sum(use ** (2**i - 2) for i in range(1, 12))
+    assert found.took.mean() == pytest.approx(expected, rel=0.04)
+    alone = served(Fleet(300, lambda rows: 1.0, dispatch="random"), 300 * use, rounds)
+    assert alone.took.mean() > 2 * found.took.mean()
+
+
+@pytest.mark.parametrize("shape", ["exponential", "all alike"])
+def test_a_batch_whose_pass_costs_by_the_row_shares_its_processor(shape: str) -> None:
+    """M/G/1 with processor sharing: 1 / (1 - use) whatever the distribution of work."""
+    n = 150_000
+    rounds = np.random.default_rng(1).exponential(size=n) if shape == "exponential" else np.ones(n)
+    found = served(Fleet(1, lambda rows: rows, most=10_000), 0.7, rounds)
+    assert found.took.mean() == pytest.approx(1 / (1 - 0.7), rel=0.05)
+    assert not found.waited.any()
+
+
+def test_a_batch_whose_pass_costs_the_same_has_no_load() -> None:
+    rounds = np.random.default_rng(1).exponential(size=2_000)
+    rng = np.random.default_rng(0)
+    fleet = Fleet(1, lambda rows: 1.0, most=10_000)
+    found = simulate(fleet, poisson(50.0, 2_000, rng), lambda i, _: Work(rounds[i]), rng)
+    assert found.took == pytest.approx(rounds)
+
+
+def test_drafting_is_paid_once_a_round_by_all_who_use_the_arm() -> None:
+    fleet = Fleet(1, lambda rows: rows, draft_s=(0.0, 10.0), most=4)
+    works = [Work(2, drafted=3, arm=1), Work(2, drafted=1, arm=1)]
+    found = simulate(fleet, [0.0, 0.0], lambda i, _: works[i], np.random.default_rng(0))
+    assert found.done == pytest.approx([2 * (6 + 2 * 10)] * 2)  # 4 + 2 rows, 2 drafted on average
+
+
+def test_reading_a_prompt_stops_the_others() -> None:
+    fleet = Fleet(1, lambda rows: 1.0, most=4)
+    works = [Work(4), Work(1, prompt_s=5)]
+    found = simulate(fleet, [0.0, 2.0], lambda i, _: works[i], np.random.default_rng(0))
+    assert found.done == pytest.approx([9, 8])
+
+
+def test_an_arm_can_be_chosen_by_the_load() -> None:
+    seen = []
+
+    def work_of(number: int, load: Load) -> Work:
+        seen.append((load.requests, sum(load.users)))
+        return Work(10.0)
+
+    fleet = Fleet(1, lambda rows: 1.0, most=2)
+    simulate(fleet, [0.0, 1.0, 2.0], work_of, np.random.default_rng(0))
+    assert seen == [(1, 0), (2, 1), (2, 2)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 5), st.floats(0, 4)), min_size=1),
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.sampled_from(DISPATCHES),
+)
+def test_everybody_is_served_in_time_and_no_sooner_than_alone(
+    asked: list[tuple[float, float, float]], replicas: int, most: int, dispatch: str
+) -> None:
+    arrivals = np.cumsum([gap for gap, _, _ in asked])
+    works = [Work(rounds, drafted) for _, rounds, drafted in asked]
+    fleet = Fleet(replicas, lambda rows: 0.5 + 0.1 * rows, (0.2,), most, dispatch)
+
+    def once() -> Served:
+        return simulate(fleet, arrivals, lambda i, _: works[i], np.random.default_rng(3))
+
+    found = once()
+    alone = [w.rounds * (0.5 + 0.1 * (1 + w.drafted)) for w in works]
+    assert (found.started >= found.arrived).all()
+    assert (found.done - found.started >= np.array(alone) - 1e-6).all()
+    assert (found.done == once().done).all()  # the same seed, the same day
+    if most == 1:
+        costs = [w.rounds * (0.5 + 0.1 * (1 + w.drafted) + 0.2 * w.drafted) for w in works]
+        assert found.done - found.started == pytest.approx(costs)
+
+
+def test_a_day_has_its_noon() -> None:
+    times = daily(1000.0, 10.0, 4, 0.5, np.random.default_rng(0))
+    assert len(times) == pytest.approx(40_000, rel=0.02)
+    noon = np.abs(times % 10 - 5) < 0.5
+    night = np.minimum(times % 10, 10 - times % 10) < 0.5
+    assert noon.sum() / night.sum() == pytest.approx(3, rel=0.1)
+    assert (np.diff(times) >= 0).all()
