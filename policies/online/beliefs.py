@@ -1,0 +1,132 @@
+"""What is believed of every arm's reward: Bayesian linear regression that forgets.
+
+For arm a and what is known of a request, z (see `context`), the reward is z . theta_a plus noise.
+The belief of theta_a is normal with mean V^-1 m and covariance s^2 V^-1, where V sums z z^T and m
+sums z r over the rows of that arm, each weighted by how old it is. The table that the policy was
+trained on is where V and m begin, as if it had been `queries` requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PolicyError
+from ..records import Float64
+
+JITTER = 1e-6  # of the mean square of each input, so that every direction is known a little
+
+
+class Beliefs:
+    """One regression an arm, with rows that count less and less.
+
+    precision: [A, k, k], sum of weight z z^T over an arm's rows, those of the table included.
+    moment: [A, k], sum of weight z r.
+    table_precision, table_moment: the same for one query of the table, on average; `kept` of them
+        are never forgotten, so that no belief becomes empty and an arm that was bad long ago is
+        tried again.
+    noise: the variance of a reward around its prediction, s^2.
+    noise_rows: so many rows it rests on.
+    """
+
+    def __init__(
+        self,
+        precision: Float64,
+        moment: Float64,
+        table_precision: Float64,
+        table_moment: Float64,
+        noise: float,
+        noise_rows: float,
+        kept: float,
+    ) -> None:
+        arms, width = moment.shape
+        if precision.shape != (arms, width, width) or table_precision.shape != precision.shape:
+            raise PolicyError("a belief needs one square matrix and one vector for each arm")
+        if not (noise > 0 and noise_rows > 0 and kept > 0):
+            raise PolicyError("a belief needs a noise, and rows that it rests on")
+        self.precision = np.array(precision, dtype=np.float64)
+        self.moment = np.array(moment, dtype=np.float64)
+        self.table_precision = np.asarray(table_precision, dtype=np.float64)
+        self.table_moment = np.asarray(table_moment, dtype=np.float64)
+        self.noise, self.noise_rows, self.kept = float(noise), float(noise_rows), float(kept)
+        self._solve()
+
+    @classmethod
+    def of_table(cls, z: Float64, rewards: Float64, queries: float, kept: float) -> Beliefs:
+        """z: [n, A, k] and rewards [n, A] of a table.
+
+        queries: so many requests the table is worth, spread evenly over its rows.
+        kept: so many of them are never forgotten.
+        """
+        if not 0 < kept <= queries:
+            raise PolicyError(
+                f"of the prior's {queries:g} queries {kept:g} cannot be kept; keep above 0 and at "
+                "most all of them"
+            )
+        per_query = np.einsum("nak,nal->akl", z, z) / len(z)  # [A, k, k]
+        squares = np.diagonal(per_query, axis1=1, axis2=2)  # [A, k]
+        per_query = per_query + np.eye(z.shape[2]) * (JITTER * squares.mean(axis=1))[:, None, None]
+        moment = np.einsum("nak,na->ak", z, rewards) / len(z)
+        more = queries - kept
+        fit = np.linalg.solve(per_query, moment[..., None])[..., 0]  # [A, k]
+        residual = rewards - np.einsum("nak,ak->na", z, fit)
+        noise = max(float(np.square(residual).mean()), 1e-12)
+        return cls(more * per_query, more * moment, per_query, moment, noise, queries, kept)
+
+    def _solve(self) -> None:
+        whole = self.precision + self.kept * self.table_precision
+        self._spread: Float64 = np.linalg.inv(whole)  # [A, k, k]
+        right = self.moment + self.kept * self.table_moment
+        self.theta: Float64 = np.einsum("akl,al->ak", self._spread, right)
+
+    def predict(self, z: Float64) -> tuple[Float64, Float64]:
+        """(mean, standard deviation) of every arm's expected reward, [n, A] both, for z
+        [n, A, k]."""
+        mean = np.einsum("nak,ak->na", z, self.theta)
+        variance = self.noise * np.einsum("nak,akl,nal->na", z, self._spread, z)
+        return mean, np.sqrt(np.maximum(variance, 0))
+
+    def residual(self, z: Float64, arm: int, reward: float) -> float:
+        """How far a reward is from what was expected, in standard deviations of a new reward.
+        z: [A, k]."""
+        leverage = float(z[arm] @ self._spread[arm] @ z[arm])
+        return float((reward - z[arm] @ self.theta[arm]) / np.sqrt(self.noise * (1 + leverage)))
+
+    def add(self, z: Float64, arm: int, reward: float, keep: float = 1.0) -> None:
+        """One request: every row so far counts `keep` times as much as before, then the new one.
+        z: [A, k]."""
+        self.noise_rows = keep * self.noise_rows + 1
+        surprise = self.residual(z, arm, reward) ** 2 * self.noise
+        self.noise += (surprise - self.noise) / self.noise_rows
+        self.noise = max(self.noise, 1e-12)
+        self.precision *= keep
+        self.moment *= keep
+        self.precision[arm] += np.outer(z[arm], z[arm])
+        self.moment[arm] += z[arm] * reward
+        self._solve()
+
+    def doubt(self, arm: int, rows: float) -> None:
+        """Of an arm that has changed, let all that is known count as so many rows at most."""
+        table = max(float(np.trace(self.table_precision[arm])), 1e-12)
+        held = float(np.trace(self.precision[arm])) / table
+        if held > rows:
+            self.precision[arm] *= rows / held
+            self.moment[arm] *= rows / held
+            self._solve()
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        return {
+            "precision": self.precision,
+            "moment": self.moment,
+            "table_precision": self.table_precision,
+            "table_moment": self.table_moment,
+            "scale": np.array([self.noise, self.noise_rows, self.kept]),
+        }
+
+    @classmethod
+    def rebuild(cls, arrays: dict[str, NDArray[Any]]) -> Beliefs:
+        noise, rows, kept = (float(each) for each in arrays["scale"])
+        names = ("precision", "moment", "table_precision", "table_moment")
+        return cls(*(arrays[name] for name in names), noise, rows, kept)
