@@ -27,17 +27,20 @@ def fit_thompson(
     validation: RewardTable | None = None,
     seed: int = 0,
     *,
-    prior: float = 200.0,
+    width: float = 0.5,
+    prior: float = 1000.0,
     kept: float = 5.0,
-    memory: float = 1000.0,
+    memory: float = 2000.0,
     control: float = 0.05,
     budget: float = 0.05,
-    components: int = 8,
+    components: int = 4,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:
     """Thompson sampling that begins at ridge regression on the table and learns from then on.
 
+    width: what the beliefs' standard deviations are multiplied by before they are drawn from; 1 is
+        the posterior itself, and less explores less.
     prior: so many requests the table is worth.
     kept: so many of them are never forgotten.
     memory: requests after which a row counts 1/e of what it did.
@@ -50,6 +53,7 @@ def fit_thompson(
     Raises PolicyError on an option out of range.
     """
     options = {
+        "width": width,
         "prior": prior,
         "kept": kept,
         "memory": memory,
@@ -68,12 +72,12 @@ def fit_linucb(
     seed: int = 0,
     *,
     width: float = 1.0,
-    prior: float = 200.0,
+    prior: float = 1000.0,
     kept: float = 5.0,
-    memory: float = 1000.0,
+    memory: float = 2000.0,
     control: float = 0.05,
     budget: float = 0.05,
-    components: int = 8,
+    components: int = 4,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:
@@ -116,7 +120,7 @@ def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> F
     arms = len(table.arms)
     state = State(
         best=int(table.rewards.mean(axis=0).argmax()),
-        control=Control(options["control"], LIMIT * beliefs.noise**0.5, options["level"]),
+        control=Control(options["control"], LIMIT * float(beliefs.noise.max()) ** 0.5, options["level"]),
         budget=Budget(options["budget"]),
         detectors=[DriftDetector() for _ in range(arms)],
         drifts=[0] * arms,
@@ -128,7 +132,7 @@ def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> F
         state,
         z.mean(axis=0),
         algorithm=name,
-        width=options.get("width", 0.0),
+        width=options["width"],
         sure=options["sure"],
         keep=float(np.exp(-1 / options["memory"])),
         lowest=float(table.rewards.min()),

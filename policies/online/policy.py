@@ -22,7 +22,9 @@ from .control import Control
 from .drift import DriftDetector
 
 ALGORITHMS = ("thompson", "linucb")
-AFTER_DRIFT = 10.0  # rows that an arm's belief counts as once its reward has changed
+
+AFTER_DRIFT = 5.0  # rows that an arm's belief counts as once its reward has changed,
+OTHERS = 100.0  # and those of the other arms, whose world may have changed too
 SETTLED = 3.0  # standard errors by which another arm must be better on average to be the best fixed
 
 
@@ -66,7 +68,8 @@ class OnlinePolicy(BasePolicy):
     """Thompson sampling or LinUCB over beliefs that began with an offline table.
 
     algorithm: "thompson" or "linucb".
-    width: of LinUCB's bound, in standard deviations.
+    width: of what is explored, in standard deviations of the beliefs: LinUCB's bound, and by how
+        much Thompson sampling narrows or widens them.
     sure: of the budget's bounds, in standard deviations of one arm's expected reward on one
         request.
     keep: what a row counts after one more request; below 1 it is forgotten.
@@ -131,7 +134,7 @@ class OnlinePolicy(BasePolicy):
         if switched:
             return mean, always
         if self._algorithm == "thompson":
-            wanted = thompson(mean, spread)
+            wanted = thompson(mean, self._width * spread)
         else:
             wanted = linucb(mean, spread, self._width)
         sure = self._sure * spread
@@ -175,7 +178,8 @@ class OnlinePolicy(BasePolicy):
         state.requests += 1
         if changed:
             state.drifts[arm] += 1
-            self._beliefs.doubt(arm, AFTER_DRIFT)
+            for other in range(len(self.arms)):
+                self._beliefs.doubt(other, AFTER_DRIFT if other == arm else OTHERS)
         state.best = self._best_fixed()
         if changed or state.best != best:  # what was measured was of another world
             state.control = state.control.again()
