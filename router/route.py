@@ -20,7 +20,9 @@ from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
-from .logs.recorder import Asking, Choice, Recorder
+from .learning import Learning
+from .logs.record import Result
+from .logs.recorder import Asking, Choice, Recorder, outcome_of
 from .logs.writer import DecisionLog
 from .seams import RoutingEngine
 
@@ -141,6 +143,7 @@ class Router:
         self.embedder = reader
         self.log = DecisionLog(log) if isinstance(log, str | Path) else log
         self._recorder = self._make_recorder()
+        self._learning: Learning | None = None
 
     def _make_recorder(self) -> Recorder | None:
         if self.log is None:
@@ -149,10 +152,30 @@ class Router:
         return Recorder(self.log, self.engine, self.policy, space)
 
     def unlogged(self) -> Router:
-        """The same router without its log, for warming up."""
+        """The same router without its log, for warming up; it does not learn."""
         other = copy(self)
-        other.log = other._recorder = None
+        other.log = other._recorder = other._learning = None
         return other
+
+    def learning(
+        self, folder: str | Path | None = None, reward: str | None = None, every: int = 20
+    ) -> Router:
+        """The same router, whose policy learns from every answer, but those whose arm was forced.
+        Arms are drawn, `dynamic` or not. What goes wrong while learning never reaches an answer.
+
+        folder, reward, every: as in `Learning`; `save_learned` saves what came since the last time.
+        Raises DraftpickError where there is no policy, PolicyError for one that does not learn.
+        """
+        if self.policy is None:
+            raise DraftpickError("there is no policy to learn with; load one")
+        other = copy(self)
+        other._learning = Learning(self.policy, reward, folder, every)
+        return other
+
+    def save_learned(self) -> None:
+        """Save what a learning router has learned; nothing where it does not, or has no folder."""
+        if self._learning is not None:
+            self._learning.save()
 
     def exploring(self, share: float, greedy: bool = True) -> Router:
         """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
@@ -165,6 +188,8 @@ class Router:
 
         if self.policy is None:
             raise DraftpickError("there is no policy to explore with; load one")
+        if self._learning is not None:
+            raise DraftpickError("a router that learns explores by itself; leave --explore out")
         other = copy(self)
         other.policy = ExploringPolicy(self.policy, share, greedy)
         other._recorder = other._make_recorder()
@@ -357,12 +382,14 @@ class Router:
                 embedding = prefilled.embedding.detach().float().cpu().numpy()
                 embed_s = time.perf_counter() - start
                 start = time.perf_counter()
+            dynamic = dynamic or self._learning is not None
             rng = np.random.default_rng(request.seed) if dynamic else None
             x = self._input(embedding, prompt_ids, request)
             decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
             arm, propensity, scores = decision.arm, decision.propensity, list(decision.scores)
-            choice = Choice(arm, propensity, x, embedding, dynamic)
+            drawn_from = getattr(decision, "probabilities", None)
+            choice = Choice(arm, propensity, x, embedding, dynamic, drawn_from)
         else:
             assert arm is not None
             choice = Choice(arm)
@@ -375,10 +402,18 @@ class Router:
         except BaseException as error:
             if self._recorder is not None:
                 self._recorder.failed(asking, choice, error)
+            if self._learning is not None and _of_the_arm(error):
+                self._learn(choice, Result(error=type(error).__name__))
             raise
         if self._recorder is not None:
             self._recorder.answered(asking, choice, result, embed_s + policy_s)
+        if self._learning is not None:
+            self._learn(choice, outcome_of(result, embed_s + policy_s))
         return RoutedResult(result, arm, propensity, scores, embed_s, policy_s)
+
+    def _learn(self, choice: Choice, outcome: Result) -> None:
+        if self._learning is not None and choice.x is not None:
+            self._learning.learn(choice.x, choice.arm, outcome, choice.propensity)
 
     def _input(
         self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request
@@ -398,6 +433,12 @@ class Router:
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])
+
+
+def _of_the_arm(error: BaseException) -> bool:
+    """Whether a failure says something of the arm: not that somebody went away, or asked for what
+    cannot be."""
+    return isinstance(error, Exception) and not isinstance(error, OSError | DraftpickError)
 
 
 def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ..errors import PolicyError
 from ..records import Float64
 
+SHRINK = 15.0  # rows by which every weight but the mean is drawn to the table's, for ever
 RIDGE = 0.05  # of a query, in every direction: a weight that the table says nothing of is about 0
 LEAST_NOISE = 1e-12
 LEFT = 1.0  # kept queries of the table once it was found to be wrong
@@ -46,7 +47,9 @@ class Beliefs:
         arms, width = moment.shape
         if precision.shape != (arms, width, width) or table_precision.shape != precision.shape:
             raise PolicyError("a belief needs one square matrix and one vector for each arm")
-        if not (noise.shape == noise_rows.shape == (arms,) and (noise > 0).all() and (kept > 0).all()):
+        if not (
+            noise.shape == noise_rows.shape == (arms,) and (noise > 0).all() and (kept > 0).all()
+        ):
             raise PolicyError("a belief needs a noise and kept queries above 0 for each arm")
         self.precision = np.array(precision, dtype=np.float64)
         self.moment = np.array(moment, dtype=np.float64)
@@ -55,6 +58,10 @@ class Beliefs:
         self.noise = np.array(noise, dtype=np.float64)
         self.noise_rows = np.array(noise_rows, dtype=np.float64)
         self.kept = np.array(kept, dtype=np.float64)
+        # The first weight is the arm's mean, which moves freely.
+        self._shrink = SHRINK * (np.arange(width) > 0).astype(np.float64)  # [k]
+        fit = np.linalg.solve(self.table_precision, self.table_moment[..., None])[..., 0]
+        self._drawn_to = self._shrink * fit  # [A, k]
         self._solve()
 
     @classmethod
@@ -84,8 +91,9 @@ class Beliefs:
 
     def _solve(self) -> None:
         whole = self.precision + self.kept[:, None, None] * self.table_precision
-        self._spread: Float64 = np.linalg.inv(whole)  # [A, k, k]
-        right = self.moment + self.kept[:, None] * self.table_moment
+        whole = whole + np.diag(self._shrink)
+        self._spread = np.asarray(np.linalg.inv(whole), dtype=np.float64)  # [A, k, k]
+        right = self.moment + self.kept[:, None] * self.table_moment + self._drawn_to
         self.theta: Float64 = np.einsum("akl,al->ak", self._spread, right)
 
     def predict(self, z: Float64) -> tuple[Float64, Float64]:
@@ -99,7 +107,9 @@ class Beliefs:
         """How far a reward is from what was expected, in standard deviations of a new reward.
         z: [A, k]."""
         leverage = float(z[arm] @ self._spread[arm] @ z[arm])
-        return float((reward - z[arm] @ self.theta[arm]) / np.sqrt(self.noise[arm] * (1 + leverage)))
+        return float(
+            (reward - z[arm] @ self.theta[arm]) / np.sqrt(self.noise[arm] * (1 + leverage))
+        )
 
     def add(self, z: Float64, arm: int, reward: float, keep: float = 1.0) -> None:
         """One request: every row so far counts `keep` times as much as before, then the new one.

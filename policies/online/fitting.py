@@ -31,9 +31,9 @@ def fit_thompson(
     prior: float = 1000.0,
     kept: float = 5.0,
     memory: float = 2000.0,
-    control: float = 0.05,
+    control: float = 0.03,
     budget: float = 0.05,
-    components: int = 4,
+    components: int = 8,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:
@@ -75,9 +75,9 @@ def fit_linucb(
     prior: float = 1000.0,
     kept: float = 5.0,
     memory: float = 2000.0,
-    control: float = 0.05,
+    control: float = 0.03,
     budget: float = 0.05,
-    components: int = 4,
+    components: int = 8,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:
@@ -120,7 +120,9 @@ def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> F
     arms = len(table.arms)
     state = State(
         best=int(table.rewards.mean(axis=0).argmax()),
-        control=Control(options["control"], LIMIT * float(beliefs.noise.max()) ** 0.5, options["level"]),
+        control=Control(
+            options["control"], LIMIT * float(beliefs.noise.max()) ** 0.5, options["level"]
+        ),
         budget=Budget(options["budget"]),
         detectors=[DriftDetector() for _ in range(arms)],
         drifts=[0] * arms,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from .control import Control
 from .drift import DriftDetector
 
 ALGORITHMS = ("thompson", "linucb")
-
 AFTER_DRIFT = 5.0  # rows that an arm's belief counts as once its reward has changed,
 OTHERS = 100.0  # and those of the other arms, whose world may have changed too
 SETTLED = 3.0  # standard errors by which another arm must be better on average to be the best fixed
@@ -121,7 +120,8 @@ class OnlinePolicy(BasePolicy):
 
     def choose(self, x: Any, rng: np.random.Generator | None = None) -> Decision:
         mean, chances = self._chances(self._context.of(x))
-        return self.decide(mean, chances, rng)
+        decision = self.decide(mean, chances, rng)
+        return decision if rng is None else replace(decision, probabilities=chances[0].tolist())
 
     def _chances(self, z: Float64) -> tuple[Float64, Float64]:
         """(expected rewards, chances), [n, A] both."""

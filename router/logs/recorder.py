@@ -26,6 +26,7 @@ class Choice:
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
     dynamic: the arm was drawn from the policy's distribution.
+    probabilities: [A] of the draw, where the policy may have changed since; else None.
     """
 
     arm: str
@@ -33,6 +34,7 @@ class Choice:
     x: Any = None
     embedding: Any = None
     dynamic: bool = False
+    probabilities: Sequence[float] | None = None
 
 
 @dataclass(frozen=True)
@@ -72,17 +74,7 @@ class Recorder:
         self, asking: Asking, choice: Choice, result: DecodeResult, choosing_s: float
     ) -> None:
         """choosing_s: seconds that embedding and policy took."""
-        wall_s, tokens = result.wall_s + choosing_s, len(result.ids)
-        outcome = Result(
-            new_tokens=tokens,
-            rounds=result.rounds,
-            drafted=result.drafted,
-            accepted=result.accepted,
-            prefill_s=result.prefill_s,
-            decode_s=result.decode_s,
-            wall_s=wall_s,
-            tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
-        )
+        outcome = outcome_of(result, choosing_s)
         self._write(asking, choice, outcome, result.text)
 
     def failed(self, asking: Asking, choice: Choice, error: BaseException) -> None:
@@ -131,8 +123,25 @@ class Recorder:
         )
 
 
+def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
+    """An answer as the log knows it. choosing_s: seconds that embedding and policy took."""
+    wall_s, tokens = result.wall_s + choosing_s, len(result.ids)
+    return Result(
+        new_tokens=tokens,
+        rounds=result.rounds,
+        drafted=result.drafted,
+        accepted=result.accepted,
+        prefill_s=result.prefill_s,
+        decode_s=result.decode_s,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
+    )
+
+
 def _probabilities(policy: Policy, choice: Choice) -> dict[str, float]:
     """What the arm was drawn from; all on one arm where the best was taken."""
+    if choice.probabilities is not None:
+        return dict(zip(policy.arms, choice.probabilities, strict=True))
     if choice.dynamic:
         return dict(zip(policy.arms, map(float, policy.distribution(choice.x)[0]), strict=True))
     return {arm: float(arm == choice.arm) for arm in policy.arms}
