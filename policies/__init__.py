@@ -19,6 +19,7 @@ from .knn import fit_knn
 from .ladder import with_temperature
 from .loading import KINDS, load
 from .logistic import fit_logistic
+from .online import OnlinePolicy, fit_linucb, fit_thompson
 from .promise import fit_promised
 from .promised import Promise, PromisedPolicy
 from .records import (
@@ -44,6 +45,7 @@ __all__ = [
     "Fit",
     "Fitted",
     "Guarded",
+    "OnlinePolicy",
     "Origin",
     "Policy",
     "PolicyError",
@@ -58,10 +60,12 @@ __all__ = [
     "fit_exact",
     "fit_fixed",
     "fit_knn",
+    "fit_linucb",
     "fit_logistic",
     "fit_promised",
     "fit_regression",
     "fit_reinforce",
+    "fit_thompson",
     "fit_uniform",
     "fixed_policy",
     "guarded",

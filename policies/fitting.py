@@ -15,6 +15,7 @@ from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
 from .knn import fit_knn
 from .logistic import fit_logistic
+from .online import fit_linucb, fit_thompson
 from .promise import fit_promised
 from .records import Fit, Fitted, RewardTable
 from .regression import fit_regression
@@ -32,6 +33,8 @@ POLICIES: dict[str, Fit] = {
     "fixed": fit_fixed,
     "uniform": fit_uniform,
     "promised": fit_promised,
+    "thompson": fit_thompson,
+    "linucb": fit_linucb,
 }
 watched("policy", POLICIES)
 

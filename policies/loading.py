@@ -13,12 +13,20 @@ from .errors import PolicyError
 from .fixed import ConstantPolicy
 from .knn import NeighbourPolicy
 from .network import NetworkPolicy
+from .online import OnlinePolicy
 from .promised import PromisedPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {
     cls.kind: cls
-    for cls in (ConstantPolicy, BandPolicy, NetworkPolicy, NeighbourPolicy, PromisedPolicy)
+    for cls in (
+        ConstantPolicy,
+        BandPolicy,
+        NetworkPolicy,
+        NeighbourPolicy,
+        PromisedPolicy,
+        OnlinePolicy,
+    )
 }
 plugins.watched("policy kind", KINDS)
 REMOTE = ("runs:/", "models:/", "mlflow-artifacts:/")

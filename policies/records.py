@@ -226,12 +226,15 @@ class Decision:
     propensity: how likely it was to be chosen (1.0 when greedy).
     scores: [A], probabilities for policies that are distributions, predicted rewards for policies
         that predict them.
+    probabilities: [A], what the arm was drawn from, of a policy that may have changed by the time
+        somebody asks; None of the others, and where nothing was drawn.
     """
 
     arm: str
     index: int
     propensity: float
     scores: list[float]
+    probabilities: list[float] | None = None
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from decoders.terminal import show
 
-from . import evaluate, export, headroom, train
+from . import evaluate, export, headroom, learn, train
 from .options import (
     Embedder,
     Limit,
@@ -49,6 +49,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick specbench --limit 5 --out bench             measure it, arm against arm
   draftpick report bench                                one HTML page of it
   draftpick evaluate --logs log --policy policy         what another policy would have earned
+  draftpick learn --logs log --policy policy --out policy   what a log teaches a policy
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick export vllm                                 the arms as vLLM's options
   draftpick tradeoff sweep.yaml --out curves            quality against latency
@@ -290,6 +291,7 @@ train.mount(app)
 evaluate.mount(app)
 serve_command.mount(app)
 export.mount(app)
+learn.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -30,7 +30,8 @@ def redirected(
     arm = best if choice.arm in down else choice.arm
     if not choice.dynamic:
         return replace(choice, arm=arm)
-    chances = dict(zip(policy.arms, map(float, policy.distribution(choice.x)[0]), strict=True))
+    own = policy.distribution(choice.x)[0] if choice.chances is None else choice.chances.values()
+    chances = dict(zip(policy.arms, map(float, own), strict=True))
     for name in policy.arms:
         if name in down:
             chances[best] += chances[name]

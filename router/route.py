@@ -21,7 +21,9 @@ from decoders.records import DecodeResult, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
 from .falling_back import passed_over, redirected
-from .logs.recorder import Asking, Choice, Recorder
+from .learning import Learning
+from .logs.record import Result
+from .logs.recorder import Asking, Choice, Recorder, outcome_of
 from .logs.writer import DecisionLog
 from .seams import RoutingEngine, Sleeping
 
@@ -159,6 +161,7 @@ class Router:
         self.embedder = reader
         self.log = DecisionLog(log) if isinstance(log, str | Path) else log
         self._recorder = self._make_recorder()
+        self._learning: Learning | None = None
 
     def _make_recorder(self) -> Recorder | None:
         if self.log is None:
@@ -173,10 +176,30 @@ class Router:
         return other
 
     def unlogged(self) -> Router:
-        """The same router without its log, for warming up."""
+        """The same router without its log, for warming up; it does not learn."""
         other = copy(self)
-        other.log = other._recorder = None
+        other.log = other._recorder = other._learning = None
         return other
+
+    def learning(
+        self, folder: str | Path | None = None, reward: str | None = None, every: int = 20
+    ) -> Router:
+        """The same router, whose policy learns from every answer, but those whose arm was forced.
+        Arms are drawn, `dynamic` or not. What goes wrong while learning never reaches an answer.
+
+        folder, reward, every: as in `Learning`; `save_learned` saves what came since the last time.
+        Raises DraftpickError where there is no policy, PolicyError for one that does not learn.
+        """
+        if self.policy is None:
+            raise DraftpickError("there is no policy to learn with; load one")
+        other = copy(self)
+        other._learning = Learning(self.policy, reward, folder, every)
+        return other
+
+    def save_learned(self) -> None:
+        """Save what a learning router has learned; nothing where it does not, or has no folder."""
+        if self._learning is not None:
+            self._learning.save()
 
     def exploring(self, share: float, greedy: bool = True) -> Router:
         """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
@@ -189,6 +212,8 @@ class Router:
 
         if self.policy is None:
             raise DraftpickError("there is no policy to explore with; load one")
+        if self._learning is not None:
+            raise DraftpickError("a router that learns explores by itself; leave --explore out")
         other = copy(self)
         other.policy = ExploringPolicy(self.policy, share, greedy)
         other._recorder = other._make_recorder()
@@ -357,7 +382,7 @@ class Router:
 
         text: what an embedder other than the target's own reads of it, as
             `collect.embedders.query_text` gives it.
-        chosen: told which arm answers, before its first token.
+        chosen: told which arm answers, before its first token; again where that one is down.
         """
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
@@ -383,21 +408,19 @@ class Router:
                 embedding = prefilled.embedding.detach().float().cpu().numpy()
                 embed_s = time.perf_counter() - start
                 start = time.perf_counter()
+            dynamic = dynamic or self._learning is not None
             rng = np.random.default_rng(request.seed) if dynamic else None
             x = self._input(embedding, prompt_ids, request)
             decision = self.policy.choose(x, rng)
             policy_s = time.perf_counter() - start
             scores = list(decision.scores)
-            choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic)
+            drawn_from = getattr(decision, "probabilities", None)
+            chances = dict(zip(self.policy.arms, drawn_from, strict=True)) if drawn_from else None
+            choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic, chances)
         else:
             assert arm is not None
             choice = Choice(arm)
-        if chosen is not None:
-            named = (
-                dict(zip(self.policy.arms, scores, strict=True)) if self.policy and scores else {}
-            )
-            chosen(Chosen(arm, propensity, named, self.running))
-
+        named = dict(zip(self.policy.arms, scores, strict=True)) if self.policy and scores else {}
         asking = Asking(prompt_ids, request, request_id, group, text, self.running)
         wanted, down = choice.arm, dict[str, ArmDown]()
         routed = self.policy if choice.x is not None else None
@@ -408,6 +431,8 @@ class Router:
             while True:
                 if routed is not None and down:
                     choice = redirected(choice, routed, scores, down)
+                if chosen is not None:
+                    chosen(Chosen(choice.arm, choice.propensity, named, self.running))
                 try:
                     result = self.engine.decode(
                         choice.arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
@@ -420,9 +445,13 @@ class Router:
         except BaseException as error:
             if self._recorder is not None:
                 self._recorder.failed(asking, choice, error)
+            if self._learning is not None and _of_the_arm(error):
+                self._learn(choice, Result(error=type(error).__name__))
             raise
         if self._recorder is not None:
             self._recorder.answered(asking, choice, result, embed_s + policy_s)
+        if self._learning is not None:
+            self._learn(choice, outcome_of(result, embed_s + policy_s))
         return RoutedResult(
             result,
             choice.arm,
@@ -432,6 +461,10 @@ class Router:
             policy_s,
             passed_over(wanted, choice.arm, routed, scores, down) if routed is not None else None,
         )
+
+    def _learn(self, choice: Choice, outcome: Result) -> None:
+        if self._learning is not None and choice.x is not None:
+            self._learning.learn(choice.x, choice.arm, outcome, choice.propensity)
 
     def _input(
         self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request
@@ -451,6 +484,12 @@ class Router:
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])
+
+
+def _of_the_arm(error: BaseException) -> bool:
+    """Whether a failure says something of the arm: not that somebody went away, or asked for what
+    cannot be."""
+    return isinstance(error, Exception) and not isinstance(error, OSError | DraftpickError)
 
 
 def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:

@@ -21,6 +21,7 @@ class RoutingEngine(ArmEngine, Protocol):
 
     def encode_text(self, text: str) -> list[int]: ...
 
+
 @runtime_checkable
 class Sleeping(Protocol):
     """An engine whose arms may be down for a while."""

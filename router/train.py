@@ -164,6 +164,7 @@ def train(
     from policies.curves import require_enough
     from policies.guard import check_policy
     from policies.mlflow_store import shown
+    from policies.online.policy import ALGORITHMS
     from policies.promise_check import kept
     from policies.promised import PromisedPolicy
     from policies.reinforce import PAPER
@@ -196,6 +197,8 @@ def train(
         loops=loops,
     )
     held = None
+    if policy in ALGORITHMS:  # these watch themselves while they serve
+        guard = False
     if promised is not None:
         table, lossless = promised_table(table, rewards)
         chosen |= promised | {"lossless": lossless}

@@ -26,8 +26,8 @@ class Choice:
     x: what the policy read; None where the arm was forced.
     embedding: [d] of the request, None where nothing read it.
     dynamic: the arm was drawn from the policy's distribution.
-    chances: of each of the policy's arms, where not all of them could answer; None for the policy's
-        own.
+    chances: of each of the policy's arms, where not all of them could answer or the policy may have
+        changed since; None for the policy's own.
     """
 
     arm: str
@@ -75,17 +75,7 @@ class Recorder:
         self, asking: Asking, choice: Choice, result: DecodeResult, choosing_s: float
     ) -> None:
         """choosing_s: seconds that embedding and policy took."""
-        wall_s, tokens = result.wall_s + choosing_s, len(result.ids)
-        outcome = Result(
-            new_tokens=tokens,
-            rounds=result.rounds,
-            drafted=result.drafted,
-            accepted=result.accepted,
-            prefill_s=result.prefill_s,
-            decode_s=result.decode_s,
-            wall_s=wall_s,
-            tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
-        )
+        outcome = outcome_of(result, choosing_s)
         self._write(asking, choice, outcome, result.text)
 
     def failed(self, asking: Asking, choice: Choice, error: BaseException) -> None:
@@ -132,6 +122,21 @@ class Recorder:
             outcome=outcome,
             text=Text(prompt=asking.words, answer=answer) if self.log.text else None,
         )
+
+
+def outcome_of(result: DecodeResult, choosing_s: float) -> Result:
+    """An answer as the log knows it. choosing_s: seconds that embedding and policy took."""
+    wall_s, tokens = result.wall_s + choosing_s, len(result.ids)
+    return Result(
+        new_tokens=tokens,
+        rounds=result.rounds,
+        drafted=result.drafted,
+        accepted=result.accepted,
+        prefill_s=result.prefill_s,
+        decode_s=result.decode_s,
+        wall_s=wall_s,
+        tokens_per_s=tokens / wall_s if wall_s > 0 else 0.0,
+    )
 
 
 def _probabilities(policy: Policy, choice: Choice) -> dict[str, float]:

@@ -19,6 +19,13 @@ def log_tokens_per_s(outcome: Result) -> float:
     return math.log(speed) if speed > 0 else math.nan
 
 
+def decode_tokens_per_s(outcome: Result) -> float:
+    """New tokens after the first over the seconds of decoding: no prompt, no choice."""
+    if outcome.new_tokens is None or not outcome.decode_s or outcome.new_tokens < 2:
+        return math.nan
+    return (outcome.new_tokens - 1) / outcome.decode_s
+
+
 def saved_passes(outcome: Result) -> float:
     """1 - rounds / (new_tokens - 1), as in `collect.rewards`: it has no timing noise."""
     if outcome.rounds is None or outcome.new_tokens is None:
@@ -37,6 +44,7 @@ def acceptance(outcome: Result) -> float:
 LOG_REWARDS: dict[str, Callable[[Result], float]] = {
     "tokens_per_s": tokens_per_s,
     "log_tokens_per_s": log_tokens_per_s,
+    "decode_tokens_per_s": decode_tokens_per_s,
     "saved-passes": saved_passes,
     "acceptance": acceptance,
 }

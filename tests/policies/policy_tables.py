@@ -83,5 +83,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "best-fixed": {},
     "fixed": {"arm": "small"},
     "uniform": {},
+    "thompson": {},
+    "linucb": {},
     "promised": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
 }

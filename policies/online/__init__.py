@@ -1,0 +1,8 @@
+"""Policies that learn while they serve, from the offline table on."""
+
+from __future__ import annotations
+
+from .fitting import fit_linucb, fit_thompson
+from .policy import OnlinePolicy, Status
+
+__all__ = ["OnlinePolicy", "Status", "fit_linucb", "fit_thompson"]

@@ -1,0 +1,255 @@
+"""Routers that learn, and logs that teach: on an engine whose arms differ in tokens a round."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from log_lines import decision
+from router_fakes import WORDS, FakeEngine
+
+import policies
+from decoders.errors import DraftpickError
+from policies import OnlinePolicy, PolicyError, RewardTable
+from router import cli
+from router.learn import replay
+from router.learning import UNIT_ROWS, Learning
+from router.logs.reader import read_log
+from router.logs.record import Result, Vector
+from router.logs.writer import DecisionLog
+from router.route import Router
+
+ARMS = list(WORDS)
+
+
+def offline(reward: str = "saved-passes", best: str = "small") -> RewardTable:
+    """60 queries as the engine embeds them, on which one arm is the best."""
+    rng = np.random.default_rng(0)
+    embeddings = np.zeros((60, 4), dtype=np.float32)
+    embeddings[:, 0], embeddings[:, 1] = np.arange(60) % 2, 1
+    means = [0.5 if arm == best else 0.3 for arm in ARMS]
+    return RewardTable(
+        query_ids=[str(i) for i in range(60)],
+        tasks=["toy"] * 60,
+        embeddings=embeddings,
+        arms=ARMS,
+        rewards=rng.normal(means, 0.05, size=(60, 3)),
+        reward_name=f"{reward}@1",
+        embedder=FakeEngine.embedder,
+        arms_fingerprint="",
+    )
+
+
+def learner(reward: str = "saved-passes", **options: Any) -> OnlinePolicy:
+    policy = policies.fit("thompson", offline(reward), prior=20.0, kept=1.0, **options).policy
+    assert isinstance(policy, OnlinePolicy)
+    return policy
+
+
+def ask(router: Router, many: int, start: int = 0) -> list[str]:
+    """The arms that answered; the engine's `wide` saves most passes."""
+    return [
+        router.generate("x" * (20 + i % 7), max_new_tokens=16, seed=start + i).arm
+        for i in range(many)
+    ]
+
+
+def test_a_router_learns_which_arm_is_fast() -> None:
+    policy = learner()
+    router = Router(FakeEngine(), policy).learning()
+    first, _, last = ask(router, 50), ask(router, 200, 50), ask(router, 50, 250)
+    assert policy.status.requests == 300
+    assert policy.status.best_fixed == "wide"
+    assert last.count("wide") > 45 > first.count("wide")
+
+
+def test_without_learning_the_policy_stays_as_it_is() -> None:
+    policy = learner()
+    before = policy.fingerprint
+    router = Router(FakeEngine(), policy)
+    ask(router, 5)
+    ask(router.learning().unlogged(), 5)
+    router.learning().generate("hello", arm="wide")
+    assert policy.fingerprint == before
+
+
+def test_the_log_of_a_learning_router_teaches_the_same(tmp_path: Path) -> None:
+    live, later = learner(), learner()
+    log = DecisionLog(tmp_path / "log", embeddings=True)
+    router = Router(FakeEngine(), live, log=log).learning()
+    ask(router, 60)
+    rows = read_log(tmp_path / "log")
+    assert log.lost == 0 and len(rows.decisions) == 60
+    found = replay(rows, later)
+    assert (found.used, found.own, found.rows) == (60, 60, 60)
+    assert later.status == live.status
+    x = offline().inputs
+    np.testing.assert_allclose(later.distribution(x), live.distribution(x))
+
+
+def test_what_others_drew_teaches_about_arms_alone(tmp_path: Path) -> None:
+    log = DecisionLog(tmp_path / "log", embeddings=True)
+    other = policies.uniform_policy(ARMS)
+    shipped = Router(FakeEngine(), learner(), log=log).exploring(1.0)
+    assert isinstance(other, policies.BasePolicy)
+    for i in range(30):
+        shipped.generate("x" * 20, max_new_tokens=16, seed=i, dynamic=True)
+    policy = learner()
+    found = replay(read_log(tmp_path / "log"), policy)
+    assert (found.used, found.own) == (30, 0)
+    assert np.isnan(policy.status.gain)
+    assert policy.status.budget_left == 0
+    assert policy.status.requests == 30
+
+
+def test_learning_never_reaches_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    policy = learner()
+
+    def broken(*_: Any, **__: Any) -> None:
+        raise OSError("no memory")
+
+    policy.update = broken  # type: ignore[method-assign]
+    router = Router(FakeEngine(), policy).learning()
+    assert len(ask(router, 3)) == 3
+    told = capsys.readouterr().err
+    assert told.count("nothing was learned from an answer (no memory)") == 1
+
+
+def test_an_arm_that_fails_is_learned_from_and_a_reader_who_leaves_is_not() -> None:
+    policy = learner()
+    router = Router(FakeEngine(fails="boom"), policy).learning()
+    with pytest.raises(RuntimeError, match="told to fail"):
+        router.generate("boom")
+    assert policy.status.requests == 1
+
+    class Gone:
+        def put(self, _: Any) -> None:
+            raise BrokenPipeError
+
+        end = put
+
+    with pytest.raises(BrokenPipeError):
+        router.generate("hello", streamer=Gone())
+    assert policy.status.requests == 1
+
+
+def test_what_was_learned_is_saved_every_so_often(tmp_path: Path) -> None:
+    folder = tmp_path / "policy"
+    router = Router(FakeEngine(), learner()).learning(folder, every=10)
+    ask(router, 9)
+    assert not folder.exists()
+    ask(router, 16, 9)
+    saved = policies.load(folder)
+    assert isinstance(saved, OnlinePolicy) and saved.status.requests == 20
+    router.save_learned()
+    saved = policies.load(folder)
+    assert isinstance(saved, OnlinePolicy) and saved.status.requests == 25
+
+
+def test_tokens_a_second_are_learned_in_the_unit_of_the_offline_reward() -> None:
+    """40 tokens a second where 0.4 was expected: a unit of 100."""
+    policy = learner("modelled")
+    learning, x = Learning(policy), offline().inputs
+    assert learning.reward == "decode_tokens_per_s"
+    asked = Result(new_tokens=81, decode_s=2.0)
+    for i in range(UNIT_ROWS - 1):
+        learning.learn(x[i], ARMS[i % 3], asked, 0.5)
+    assert policy.status.requests == 0
+    learning.learn(x[0], ARMS[1], asked, 0.5)
+    assert policy.status.requests == UNIT_ROWS
+    expected = np.mean([policies.fit("regression", offline()).policy.scores(x[i])[0, i % 3]
+                        for i in range(UNIT_ROWS)])  # fmt: skip
+    assert learning._unit == pytest.approx(40 / expected, rel=0.05)
+    assert learning.failed == 0
+
+
+def test_rewards_that_say_something_else_are_refused() -> None:
+    with pytest.raises(DraftpickError, match="trained on the reward 'saved-passes', and 'acc"):
+        Learning(learner(), "acceptance")
+    with pytest.raises(DraftpickError, match="unknown reward of a log 'speed'"):
+        Learning(learner(), "speed")
+
+
+def test_policies_that_do_not_learn_are_refused() -> None:
+    fixed = policies.fixed_policy(ARMS, "wide")
+    with pytest.raises(PolicyError, match="does not learn while it serves; train one that does"):
+        Router(FakeEngine(), fixed).learning()
+    with pytest.raises(DraftpickError, match="no policy to learn with"):
+        Router(FakeEngine(), None).learning()
+    with pytest.raises(DraftpickError, match="explores by itself"):
+        Router(FakeEngine(), learner()).learning().exploring(0.1)
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def run(*words: object) -> int:
+    return cli.main(["learn", *map(str, words)])
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return learner().save(tmp_path / "policy")
+
+
+def test_the_command(tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    policy = policies.load(saved)
+    log = DecisionLog(tmp_path / "log", embeddings=True)
+    for i in range(12):
+        Router(FakeEngine(), policy, log=log).generate(
+            "x" * 20, max_new_tokens=16, seed=i, dynamic=True
+        )
+    out = tmp_path / "policy-2"
+    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", out, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["used"], told["own"], told["reward"]) == (12, 12, "saved-passes")
+    assert told["status"]["requests"] == 12
+    assert any("a drift detector needs" in words for words in told["remarks"])
+    again = policies.load(out)
+    assert isinstance(again, OnlinePolicy) and again.status.requests == 12
+    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", out) == 0
+    seen = capsys.readouterr()
+    assert "12 of 12 decisions taught the policy, 12 of them its own" in seen.err
+    assert "best fixed arm: small" in seen.err
+
+
+def test_a_log_of_other_arms_is_refused(
+    tmp_path: Path, saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = DecisionLog(tmp_path / "log")
+    vector = Vector.of(np.ones(4))
+    log.add(decision(embedding=vector, embedder=FakeEngine.embedder))
+    assert run("--logs", tmp_path / "log", "--policy", saved, "--out", tmp_path / "new") == 2
+    told = capsys.readouterr().err
+    assert "the log does not fit the policy" in told
+    assert "missing: autoregressive" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_lines_of_an_arm_that_the_policy_does_not_have_are_counted(tmp_path: Path) -> None:
+    chances = dict.fromkeys([*ARMS, "beam"], 0.25)
+    log = DecisionLog(tmp_path / "log")
+    for arm in ("beam", "wide", "small"):
+        one = decision(embedding=Vector.of(np.ones(4)), embedder=FakeEngine.embedder)
+        log.add(replace_line(one, arm=arm, probabilities=chances))
+    found = replay(read_log(tmp_path / "log"), learner())
+    assert found.used == 2
+    assert found.excluded == {"of an arm that the policy does not have": 1}
+
+
+def replace_line(one: Any, **named: Any) -> Any:
+    return one.model_copy(update=named)
+
+
+def test_a_policy_that_cannot_learn_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = replace(offline(), reward_name="saved-passes@1")
+    fixed = policies.fit("regression", table).policy.save(tmp_path / "fixed")
+    assert run("--logs", tmp_path, "--policy", fixed, "--out", tmp_path / "new") == 2
+    assert "does not learn while it serves" in capsys.readouterr().err
