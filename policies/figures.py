@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from .calibration import Calibration
+from .decisions import Closed
 from .evaluate import Evaluation
 from .records import EpochStats
 
@@ -15,13 +20,23 @@ POLICY, REFERENCE = "#1f77b4", "#b0b0b0"
 
 
 def all_figures(
-    history: list[EpochStats], evaluation: Evaluation, arms: list[str], reward_name: str
+    history: list[EpochStats],
+    evaluation: Evaluation,
+    arms: list[str],
+    reward_name: str,
+    closed: Sequence[Closed] = (),
+    calibrated: Calibration | None = None,
 ) -> dict[str, Figure]:
-    """File name -> figure; the two curves only where there is a history."""
+    """File name -> figure; the two curves only where there is a history, the gap only where there
+    is one, and the calibration only where there is something to compare."""
     figures = {
         "values.png": value_bars(evaluation, reward_name),
         "arm_choices.png": arm_choices(evaluation, arms),
     }
+    if any(one.share is not None for one in closed):
+        figures["gap_closed.png"] = gap_bars(closed)
+    if calibrated is not None:
+        figures["calibration.png"] = calibration_curve(calibrated, reward_name)
     if history:
         figures["reward_curve.png"] = reward_curve(history, evaluation, reward_name)
         figures["arm_shares.png"] = arm_shares(history, arms)
@@ -97,6 +112,45 @@ def arm_choices(evaluation: Evaluation, arms: list[str]) -> Figure:
             ink = "white" if share > 0.6 else "black"
             axes.text(j, i, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=8)
     axes.set_title("Share of a task's queries that each arm gets")
+    return figure
+
+
+def gap_bars(closed: Sequence[Closed]) -> Figure:
+    """The share of the gap between best fixed arm and oracle that the policy closes, by task."""
+    rows = [(one, one.share) for one in closed if one.share is not None][::-1]
+    figure, axes = _axes(7.2, 1.4 + 0.36 * len(rows))
+    shares = [100 * share for _, share in rows]
+    errors = [
+        [max(100 * (share - one.low), 0.0) for one, share in rows],
+        [max(100 * (one.high - share), 0.0) for one, share in rows],
+    ]
+    colors = [POLICY if one.low > 0 else REFERENCE for one, _ in rows]
+    axes.barh(range(len(rows)), shares, xerr=errors, color=colors, capsize=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), labels=[f"{one.task} ({one.queries})" for one, _ in rows])
+    axes.set(
+        xlabel="closed, % of the gap (0: best fixed arm, 100: oracle)",
+        ylabel="task (queries)",
+        title="Gap between best fixed arm and oracle that is closed\n95% intervals; blue: surely > 0",
+    )
+    return figure
+
+
+def calibration_curve(found: Calibration, reward_name: str) -> Figure:
+    """What the policy said of the arm that it took, against what was seen, in bins."""
+    figure, axes = _axes(5.2, 4.6)
+    said, seen = [one.said for one in found.bins], [one.seen for one in found.bins]
+    errors = [1.96 * one.error for one in found.bins]
+    ends = [min(*said, *seen), max(*said, *seen)]
+    axes.plot(ends, ends, color=REFERENCE, linestyle=":", label="as it said")
+    axes.errorbar(said, seen, yerr=errors, marker="o", color=POLICY, capsize=3, label="seen, 95%")
+    if found.of == "reward":
+        axes.set(xlabel=f"predicted reward ({reward_name})", ylabel=f"earned ({reward_name})")
+    else:
+        axes.set(xlabel="probability of the arm taken", ylabel="share of rows it is the best on")
+    rows = round(float(np.mean([one.rows for one in found.bins])))
+    axes.set_title(f"Calibration on the arm taken, about {rows} rows a point")
+    axes.legend(fontsize=8)
     return figure
 
 
