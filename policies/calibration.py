@@ -17,12 +17,13 @@ class Bin:
     """Rows for which the policy said about the same.
 
     said, seen: means over them.
-    error: the standard error of `seen`.
+    low, high: 95 % interval of `seen`: Student's for rewards, Wilson's for shares.
     """
 
     said: float
     seen: float
-    error: float
+    low: float
+    high: float
     rows: int
 
 
@@ -66,14 +67,25 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     said = said[kept]
     count = min(BINS, len(said) // LEAST)
     parts = [part for part in np.array_split(np.argsort(said, kind="stable"), count) if len(part)]
+    interval = _of_mean if of == "reward" else _of_share
     bins = [
-        Bin(
-            said=float(said[part].mean()),
-            seen=float(seen[part].mean()),
-            error=float(seen[part].std(ddof=1) / np.sqrt(len(part))),
-            rows=len(part),
-        )
+        Bin(float(said[part].mean()), float(seen[part].mean()), *interval(seen[part]), len(part))
         for part in parts
     ]
     error = sum(one.rows * abs(one.said - one.seen) for one in bins) / len(said)
     return Calibration(of, bins, float(error))
+
+
+def _of_mean(values: Float64) -> tuple[float, float]:
+    from scipy.stats import t
+
+    around = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    mean = float(values.mean())
+    return mean - around, mean + around
+
+
+def _of_share(hits: Float64) -> tuple[float, float]:
+    from scipy.stats import binomtest
+
+    found = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)

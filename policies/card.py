@@ -110,7 +110,9 @@ def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> st
     ]
     said = [_table(("", "mean", "interval", "rows"), rows)]
     if base:
-        said.append(f"That is {100 * evaluation.gain.mean / abs(base):+.1f}% of the best fixed arm.")
+        said.append(
+            f"That is {100 * evaluation.gain.mean / abs(base):+.1f}% of the best fixed arm."
+        )
     if left.worse_than_plain is not None:
         said.append(
             f"On {left.worse_than_plain:.1%} of the queries its arm earns less than plain decoding."
@@ -143,8 +145,7 @@ def _limits(origin: Origin, table: RewardTable, evaluated_on: str) -> str:
         "be here.",
         f"Other tasks than {', '.join(sorted(set(table.tasks)))}, other languages or much longer "
         "prompts: what it gains there is not known.",
-        "Judging answers: it knows how fast and how alike they are, not whether they are right or "
-        "safe.",
+        "Judging answers: its reward says nothing of whether they are right or safe.",
     ]
     if origin.embedder != ANY:
         said.insert(0, f"Other embeddings than {origin.embedder}: it is refused with them.")

@@ -19,7 +19,9 @@ CHALLENGER = "challenger"  # the version that was registered last
 def check_name(name: str) -> None:
     """Raise PolicyError for a name that the registry does not take."""
     if not name.strip() or set(name) & set("/:"):
-        raise PolicyError(f"a registered name has no '/' and no ':', and is not empty: not {name!r}")
+        raise PolicyError(
+            f"a registered name has no '/' and no ':', and is not empty: not {name!r}"
+        )
 
 
 def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:

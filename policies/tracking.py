@@ -159,6 +159,13 @@ def train_run(
         table, validation, policy, dict(options or {}), guard, plain, seed, held_out, out,
         run_name, register, dict(params or {}), form or EmbeddingForm(),
     )  # fmt: skip
+    return train_task(task, tracking_uri=tracking_uri, experiment=experiment)
+
+
+def train_task(
+    task: Task, *, tracking_uri: str | None = None, experiment: str = "draftpick"
+) -> TrainedRun:
+    """As `train_run`, for a task that is made already."""
     with opened(tracking_uri, experiment) as store:
         check_registered(store, task)
         return run_task(store, task)
@@ -201,9 +208,7 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
         mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
         judged = None
         if task.guards:
-            judged = guarded(
-                table, validation, task.seed, policy=task.policy, options=task.options
-            )
+            judged = guarded(table, validation, task.seed, policy=task.policy, options=task.options)
             fitted = judged.fitted
         else:
             fitted = fit(task.policy, table, validation, task.seed, **dict(task.options))

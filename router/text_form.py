@@ -60,15 +60,15 @@ class TextForm:
 
         from policies.pyfunc import CHANCE
 
-        outputs = [ColSpec("string", "arm"), ColSpec("double", "propensity")]
-        outputs += [ColSpec("double", f"{CHANCE}{arm}") for arm in policy.arms]
+        chances = [ColSpec("double", f"{CHANCE}{arm}") for arm in policy.arms]
+        outputs = [ColSpec("string", "arm"), ColSpec("double", "propensity"), *chances]
         params = [ParamSpec("dynamic", "boolean", False), ParamSpec("seed", "long", -1)]
         return LoggedModel(
             entry=HERE / "text_entry.py",
             packages=PACKAGES,
             requirements=requirements(policy),
             example=pd.DataFrame({"text": [EXAMPLE], "temperature": [0.0]}),
-            signature=ModelSignature(self.inputs(), Schema(outputs), ParamSchema(params)),
+            signature=ModelSignature(self.inputs(), Schema([*outputs]), ParamSchema(params)),
             config=self.config(),
         )
 

@@ -24,12 +24,14 @@ from .text_inputs import CHAT_TEMPLATE, TARGET, Asked, TextReader
 if TYPE_CHECKING:
     from policies import Policy
 
+
 class TextModel(PythonModel):
     """Reads the policy folder that was logged as the artifact "policy".
 
     The environment may name a target (DRAFTPICK_TARGET) and a chat template
-    (DRAFTPICK_CHAT_TEMPLATE); else the target is the collection's. Its model_config says of which target the collection was (`target`, `space`), and how many
-    tokens an answer may have where a row does not say (`max_new_tokens`).
+    (DRAFTPICK_CHAT_TEMPLATE); else the target is the collection's. The model_config says which that
+    is (`target`, `space`), and how many tokens an answer may have where a row does not say
+    (`max_new_tokens`).
     """
 
     def load_context(self, context: Any) -> None:
