@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from decoders.terminal import show
 
-from . import evaluate, headroom, train
+from . import evaluate, headroom, promote, train
 from .options import (
     Embedder,
     Limit,
@@ -48,6 +48,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick specbench --limit 5 --out bench             measure it, arm against arm
   draftpick report bench                                one HTML page of it
   draftpick evaluate --logs log --policy policy         what another policy would have earned
+  draftpick promote drafter --rewards held              let a registered policy serve
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick demo                                        all of that, in minutes
@@ -285,6 +286,7 @@ tradeoff_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)
+promote.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:
