@@ -147,7 +147,7 @@ def fetched(name: str, version: str, tracking_uri: str | None) -> Registered:
     """Raises PolicyError where the version holds no policy, or cannot be fetched."""
     uri = f"models:/{name}/{version}"
     with tempfile.TemporaryDirectory(prefix="draftpick-policy-") as scratch:
-        found = sorted(fetch(uri, Path(scratch), tracking_uri).rglob(MANIFEST))
+        found = sorted(fetch(f"{uri}/artifacts", Path(scratch), tracking_uri).rglob(MANIFEST))
         if not found:
             raise PolicyError(f"{uri} holds no {MANIFEST}: it is no policy of draftpick's")
         policy = read(found[0].parent)

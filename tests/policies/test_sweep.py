@@ -86,7 +86,8 @@ def test_one_run_has_no_deviation(store: str) -> None:
 def test_a_failing_run_fails_the_parent(store: str) -> None:
     import mlflow
 
-    tasks = [Task(tiny(), policy="uniform"), Task(tiny(), policy="knn", options={"k": 0})]
+    wrong = Task(tiny(), policy="knn", options={"k": 0}, guard=False)
+    tasks = [Task(tiny(), policy="uniform"), wrong]
     with pytest.raises(PolicyError, match="k must be"):
         sweep_run({"": tasks}, tracking_uri=store, run_name="failing")
     client = mlflow.MlflowClient(tracking_uri=store)

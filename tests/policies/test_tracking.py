@@ -195,7 +195,7 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert 0 < metrics["guard/regression_low"] < metrics["guard/regression"]
     assert metrics["regret/mean"] == run.regret.mean < 0.2
     assert metrics["regret/worse_than_plain"] == run.regret.worse_than_plain
-    assert 0 < metrics["calibration/reward_error"] < 0.2
+    assert 0 < metrics["calibration/reward_error"] < 0.3
     figures = mlflow.MlflowClient(tracking_uri=run.tracking_uri).list_artifacts(
         run.run_id, "figures"
     )
