@@ -113,11 +113,7 @@ class Engine:
         kind, rounding = targets.dtype_of(dtype), targets.ROUNDINGS.get(dtype)
         if context is not None:
             targets.check_context(folder, context)
-        tokenizer, own = targets.load_tokenizer(folder), targets.fingerprint(folder)
-        if options.chat_template is not None:
-            usual, tokenizer = tokenizer, targets.load_tokenizer(folder, options.chat_template)
-            if tokenizer.chat_template != usual.chat_template:
-                own += f"+{hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:8]}"
+        tokenizer, own = targets.tokenizer_and_fingerprint(folder, options.chat_template)
         if only and any(name != AUTOREGRESSIVE for name in recipes):
             reading = Reading.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .calibration import scores_of
 from .errors import PolicyError
 from .evaluate import aligned
 from .fitting import fit
@@ -86,12 +87,16 @@ def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.in
 
 
 def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> Float64:
-    """[n, A], each row's distribution over arms, chosen from the other folds alone."""
-    probs = np.empty(table.rewards.shape)
+    """[n, A], each row's distribution over arms, chosen from the other folds alone; as wide as what
+    the chooser gives."""
+    probs = np.empty((len(table), 0))
     for fold in np.unique(fold_of):
         held = np.flatnonzero(fold_of == fold)
         train = np.flatnonzero(fold_of != fold)
-        probs[held] = chooser(table.rows(train), table.rows(held))
+        chosen = chooser(table.rows(train), table.rows(held))
+        if not probs.size:
+            probs = np.empty((len(table), chosen.shape[1]))
+        probs[held] = chosen
     return probs
 
 
@@ -110,6 +115,16 @@ def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
 
     def chooser(train: RewardTable, held: RewardTable) -> Float64:
         return aligned(fit(policy, train, None, seed, **options).policy, held)
+
+    return chooser
+
+
+def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+    """As `learned`, but [m, 2 A]: the distribution, and beside it the policy's scores."""
+
+    def chooser(train: RewardTable, held: RewardTable) -> Float64:
+        made = fit(policy, train, None, seed, **options).policy
+        return np.concatenate([aligned(made, held), scores_of(made, held)], axis=1)
 
     return chooser
 

@@ -5,29 +5,34 @@ from __future__ import annotations
 import dataclasses
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from decoders.provenance import tags
 
+from .calibration import Calibration, calibration, scores_of
+from .card import FILE as CARD
+from .card import card, write_card
+from .decisions import Closed, Decisions, decisions, gap_closed
 from .errors import PolicyError
-from .evaluate import Evaluation, report
+from .evaluate import Evaluation, aligned, report
 from .figures import all_figures
 from .fitting import fit
 from .guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .mlflow_store import one_line, shown, sqlite_path, using
-from .records import EpochStats, Fitted, Policy, RewardTable
+from .model_form import EmbeddingForm, ModelForm, copy_code, pinned
+from .records import EpochStats, Fitted, RewardTable
+from .registry import CHAMPION, check_inputs, check_name, enrol, holder
 from .regret import Regret, regret
+from .trained_on import FILE as TRAINED_ON
+from .trained_on import write_trained_on
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-ENTRY = Path(__file__).with_name("pyfunc_entry.py")
-SERVED_WITH = ("mlflow", "numpy", "pandas", "safetensors")  # what the logged model needs
-
 
 HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
 
@@ -38,11 +43,13 @@ class TrainedRun:
 
     folder: the policy on this disk.
     policy_uri: ``runs:/<id>/policy``.
-    registered: ``models:/NAME@champion`` or None.
+    registered: ``models:/NAME/VERSION`` or None.
+    champion: whether that version has the alias ``champion``.
     regret: on the same queries.
     evaluated_on: "validation"; without any, "folds" where the guard judged, all queries by policies
         that were trained without them; else "train".
     guarded: what the guard compared; None where it was off, or where nothing is learnt.
+    metrics: those at the end of the run, as logged.
     """
 
     run_id: str
@@ -51,11 +58,62 @@ class TrainedRun:
     folder: Path
     policy_uri: str
     registered: str | None
+    champion: bool
     fitted: Fitted
     evaluation: Evaluation
     regret: Regret
     evaluated_on: str
     guarded: Guarded | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Store:
+    """An MLflow store that answers, and the experiment to log into."""
+
+    client: MlflowClient
+    uri: str
+    experiment: str
+    experiment_id: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to train: the arguments of `train_run` that are not about the store."""
+
+    table: RewardTable
+    validation: RewardTable | None = None
+    policy: str = AUTO
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    guard: bool = True
+    plain: str | None = None
+    seed: int = 0
+    held_out: float | None = None
+    out: str | Path | None = None
+    run_name: str | None = None
+    register: str | None = None
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    form: ModelForm = dataclasses.field(default_factory=EmbeddingForm)
+
+    def __post_init__(self) -> None:
+        check_policy(self.policy, self.options)
+        if self.policy == AUTO and not self.guard:
+            raise PolicyError(
+                "the policy 'auto' needs the guard; name a policy to train it unguarded"
+            )
+        if self.register is not None:
+            check_name(self.register)
+
+    @property
+    def guards(self) -> bool:
+        return self.guard and self.policy not in CONSTANT
+
+    def split(self) -> tuple[RewardTable, RewardTable | None]:
+        """What is trained on, and what is held out."""
+        if self.validation is not None:
+            return self.table, self.validation
+        share = HELD_OUT if self.held_out is None and not self.guards else self.held_out or 0.0
+        return self.table.split(share, self.seed)
 
 
 def train_run(
@@ -73,8 +131,8 @@ def train_run(
     experiment: str = "draftpick",
     run_name: str | None = None,
     register: str | None = None,
-    alias: str = "champion",
     params: Mapping[str, Any] | None = None,
+    form: ModelForm | None = None,
 ) -> TrainedRun:
     """Train, evaluate and log one policy.
 
@@ -88,70 +146,149 @@ def train_run(
         run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
         evaluates on the training table.
     out: folder for the policy; None makes mlruns/policies/<run id>.
-    register: model name in the registry; its new version gets the alias.
+    register: model name in the registry; its new version becomes the challenger, and the champion
+        where there is none.
     params: more to record, such as the reward's alpha.
+    form: what the logged model answers; None for embeddings.
 
-    Raises PolicyError for the user's mistakes, an unreachable store among them; a run that fails is
-    marked FAILED, and a policy that was trained before the store broke is still in ``out``.
+    Raises PolicyError for the user's mistakes, an unreachable store and a registered model with
+    other inputs among them; a run that fails is marked FAILED, and a policy that was trained before
+    the store broke is still in ``out``.
     """
-    check_policy(policy, options)  # wrong names should show before the store is reached
-    if policy == AUTO and not guard:
-        raise PolicyError("the policy 'auto' needs the guard; name a policy to train it unguarded")
-    guard = guard and policy not in CONSTANT
-    if validation is None:
-        share = HELD_OUT if held_out is None and not guard else held_out or 0.0
-        table, validation = table.split(share, seed)
+    task = Task(
+        table, validation, policy, dict(options or {}), guard, plain, seed, held_out, out,
+        run_name, register, dict(params or {}), form or EmbeddingForm(),
+    )  # fmt: skip
+    return train_task(task, tracking_uri=tracking_uri, experiment=experiment)
+
+
+def train_task(
+    task: Task, *, tracking_uri: str | None = None, experiment: str = "draftpick"
+) -> TrainedRun:
+    """As `train_run`, for a task that is made already."""
+    with opened(tracking_uri, experiment) as store:
+        check_registered(store, task)
+        return run_task(store, task)
+
+
+@contextmanager
+def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
+    """The store, with what MLflow raises as PolicyError."""
     with using(tracking_uri) as uri:
         import mlflow
         from mlflow.exceptions import MlflowException
 
         client = mlflow.MlflowClient()
         try:
-            experiment_id = experiment_of(client, uri, experiment)
-            name = run_name or policy
-            with mlflow.start_run(experiment_id=experiment_id, run_name=name) as run:
-                run_id = str(run.info.run_id)
-                mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
-                judged = None
-                if guard:
-                    judged = guarded(table, validation, seed, policy=policy, options=options)
-                    fitted = judged.fitted
-                else:
-                    fitted = fit(policy, table, validation, seed, **dict(options or {}))
-                target = Path(out) if out else Path("mlruns") / "policies" / run_id
-                folder = fitted.policy.save(target)
-                by_folds = judged is not None and validation is None
-                probs = judged.probs if judged is not None and by_folds else None
-                on = validation or table
-                evaluation = report(fitted.policy, on, table, probs=probs, seed=seed)
-                left = regret(fitted.policy, on, table, plain, probs)
-                asked = {"asked": policy, **(params or {})}
-                try:
-                    _log(client, run_id, fitted, evaluation, table, validation, asked)
-                    _log_guard(judged, left)
-                    registered = _log_model(client, fitted.policy, folder, table, register, alias)
-                except MlflowException as error:
-                    raise PolicyError(
-                        f"the tracking store {shown(uri)} stopped working while the run was "
-                        f"logged: {one_line(error)}; the trained policy is in {folder}"
-                    ) from error
+            yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
         except MlflowException as error:
             raise PolicyError(
                 f"the tracking store {shown(uri)} refused the run: {one_line(error)}; mend the "
                 "store or give another one with --tracking-uri"
             ) from error
+
+
+def check_registered(store: Store, task: Task) -> None:
+    """Raise PolicyError where the task's policy could not be registered; before it is trained."""
+    inputs = task.form.inputs()
+    if task.register is not None and inputs is not None:
+        check_inputs(store.client, task.register, inputs)
+
+
+def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
+    """Train, evaluate and log in a run of its own; nested: below the run that is active."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    table, validation = task.split()
+    with mlflow.start_run(
+        experiment_id=store.experiment_id, run_name=task.run_name or task.policy, nested=nested
+    ) as run:
+        run_id = str(run.info.run_id)
+        mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
+        judged = None
+        if task.guards:
+            judged = guarded(table, validation, task.seed, policy=task.policy, options=task.options)
+            fitted = judged.fitted
+        else:
+            fitted = fit(task.policy, table, validation, task.seed, **dict(task.options))
+        folder = Path(task.out) if task.out else Path("mlruns") / "policies" / run_id
+        for old in (CARD, TRAINED_ON):  # of another policy
+            (folder / old).unlink(missing_ok=True)
+        fitted.policy.save(folder)
+        found = _judged(fitted, table, validation, judged, task)
+        write_trained_on(folder, table)
+        origin = fitted.policy.origin
+        write_card(
+            folder,
+            card(origin, table, found.evaluation, found.regret, found.closed, judged, found.on),
+        )
+        metrics = _metrics(found, judged)
+        try:
+            _log(store.client, run_id, fitted, found, table, validation, task, metrics)
+            if judged is not None:
+                mlflow.set_tag("draftpick.verdict", judged.verdict)
+            registered = _log_model(store.client, fitted, folder, table, found, task)
+        except MlflowException as error:
+            raise PolicyError(
+                f"the tracking store {shown(store.uri)} stopped working while the run was "
+                f"logged: {one_line(error)}; the trained policy is in {folder}"
+            ) from error
+    champion = False
+    if registered is not None and task.register is not None:
+        held = holder(store.client, task.register, CHAMPION)
+        champion = held is not None and registered.endswith(f"/{held.version}")
     return TrainedRun(
         run_id=run_id,
-        experiment=experiment,
-        tracking_uri=uri,
+        experiment=store.experiment,
+        tracking_uri=store.uri,
         folder=folder,
         policy_uri=f"runs:/{run_id}/policy",
         registered=registered,
+        champion=champion,
         fitted=fitted,
-        evaluation=evaluation,
-        regret=left,
+        evaluation=found.evaluation,
+        regret=found.regret,
         guarded=judged,
-        evaluated_on="validation" if validation else "folds" if by_folds else "train",
+        evaluated_on=found.on,
+        metrics=metrics,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Judged:
+    """What a policy is worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
+
+    on: str
+    evaluation: Evaluation
+    regret: Regret
+    decisions: Decisions
+    closed: list[Closed]
+    calibration: Calibration | None
+
+
+def _judged(
+    fitted: Fitted,
+    table: RewardTable,
+    validation: RewardTable | None,
+    judged: Guarded | None,
+    task: Task,
+) -> _Judged:
+    policy, on = fitted.policy, validation or table
+    by_folds = judged is not None and validation is None
+    if judged is not None and by_folds:
+        probs, scores = judged.probs, judged.scores
+    else:
+        probs = aligned(policy, on)
+        scores = None if policy.name in CONSTANT else scores_of(policy, on)
+    made = decisions(policy, on, table, probs)
+    return _Judged(
+        on="validation" if validation else "folds" if by_folds else "train",
+        evaluation=report(policy, on, table, probs=probs, seed=task.seed),
+        regret=regret(policy, on, table, task.plain, probs),
+        decisions=made,
+        closed=gap_closed(made, task.seed),
+        calibration=None if scores is None else calibration(on, probs, scores),
     )
 
 
@@ -173,18 +310,36 @@ def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
     return str(found.experiment_id)
 
 
+def _metrics(found: _Judged, judged: Guarded | None) -> dict[str, float]:
+    """Values with intervals, regret, the candidates' gains, calibration."""
+    metrics: dict[str, float] = {}
+    gain = dataclasses.replace(found.evaluation.gain, name="gain")
+    for row in [*found.evaluation.rows, gain]:
+        key = f"value/{metric_name(row.name)}"
+        metrics |= {key: row.mean, f"{key}_low": row.low, f"{key}_high": row.high}
+    left = dataclasses.asdict(found.regret)
+    metrics |= {f"regret/{k}": float(v) for k, v in left.items() if v is not None}
+    for one in judged.tried if judged is not None else ():
+        key = f"guard/{metric_name(one.name)}"
+        metrics |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
+    if found.calibration is not None:
+        metrics[f"calibration/{found.calibration.of}_error"] = found.calibration.error
+    return metrics
+
+
 def _log(
     client: MlflowClient,
     run_id: str,
     fitted: Fitted,
-    evaluation: Evaluation,
+    found: _Judged,
     table: RewardTable,
     validation: RewardTable | None,
-    params: Mapping[str, Any],
+    task: Task,
+    metrics: Mapping[str, float],
 ) -> None:
     import mlflow
 
-    origin = fitted.policy.origin
+    origin, evaluation = fitted.policy.origin, found.evaluation
     about = {
         "policy": origin.name,
         "seed": origin.seed,
@@ -197,40 +352,27 @@ def _log(
         "table_digest": table.digest,
         "arms_fingerprint": table.arms_fingerprint,
     }
-    mlflow.log_params({**params, **origin.options, **about})
-    _log_input(table, "training")
+    mlflow.log_params({"asked": task.policy, **task.params, **origin.options, **about})
+    log_input(table, "training")
     if validation is not None:
-        _log_input(validation, "validation")
+        log_input(validation, "validation")
     _log_history(client, run_id, fitted.history)
-    metrics: dict[str, float] = {}
-    for row in [*evaluation.rows, dataclasses.replace(evaluation.gain, name="gain")]:
-        key = f"value/{metric_name(row.name)}"
-        metrics |= {key: row.mean, f"{key}_low": row.low, f"{key}_high": row.high}
-    mlflow.log_metrics(metrics)
+    mlflow.log_metrics(dict(metrics))
     records = [dataclasses.asdict(row) for row in [*evaluation.rows, evaluation.gain]]
     mlflow.log_table({k: [r[k] for r in records] for k in records[0]}, "values.json")
     cells = [(t, n, m) for t, row in evaluation.by_task.items() for n, m in row.items()]
     columns = dict(zip(("task", "row", "mean"), map(list, zip(*cells, strict=True)), strict=True))
     mlflow.log_table(columns, "values_by_task.json")
-    figures = all_figures(fitted.history, evaluation, table.arms, table.reward_name)
+    mlflow.log_table(found.decisions.columns(), "decisions.json")
+    figures = all_figures(
+        fitted.history, evaluation, table.arms, table.reward_name, found.closed, found.calibration
+    )
     for name, figure in figures.items():
         mlflow.log_figure(figure, f"figures/{name}")
 
 
-def _log_guard(judged: Guarded | None, left: Regret) -> None:
-    """The verdict as a tag, the candidates' gains, and the regret."""
-    import mlflow
-
-    found = {f"regret/{k}": v for k, v in dataclasses.asdict(left).items() if v is not None}
-    if judged is not None:
-        mlflow.set_tag("draftpick.verdict", judged.verdict)
-        for one in judged.tried:
-            key = f"guard/{metric_name(one.name)}"
-            found |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
-    mlflow.log_metrics(found)
-
-
-def _log_input(table: RewardTable, context: str) -> None:
+def log_input(table: RewardTable, context: str) -> None:
+    """The table as an input of the active run, known by its digest."""
     import mlflow
     from mlflow.data.numpy_dataset import from_numpy
 
@@ -266,33 +408,44 @@ def _log_history(client: MlflowClient, run_id: str, history: list[EpochStats]) -
 
 def _log_model(
     client: MlflowClient,
-    policy: Policy,
+    fitted: Fitted,
     folder: Path,
     table: RewardTable,
-    register: str | None,
-    alias: str,
+    found: _Judged,
+    task: Task,
 ) -> str | None:
-    """The folder as ``policy/``, and the pyfunc model; returns the registered URI."""
+    """The folder as ``policy/``, its card, and the pyfunc model; registered last, when all else is
+    there. Returns the registered version's URI."""
     import mlflow
 
-    from .pyfunc import predictions
-
-    mlflow.log_artifacts(str(folder), "policy")
-    example = table.read_by(policy.origin)[:2].copy()
-    info = mlflow.pyfunc.log_model(
-        name="model",
-        python_model=str(ENTRY),
-        artifacts={"policy": str(folder)},
-        code_paths=[str(ENTRY.parent)],
-        signature=mlflow.models.infer_signature(example, predictions(policy, example)),
-        input_example=example,
-        pip_requirements=[f"{name}=={metadata.version(name)}" for name in SERVED_WITH],
-        registered_model_name=register,
-    )
-    if register is None:
+    mlflow.log_artifact(str(folder / CARD))
+    mlflow.set_tag("mlflow.note.content", (folder / CARD).read_text(encoding="utf-8"))
+    logged = task.form.logged(fitted.policy, table)
+    with TemporaryDirectory(prefix="draftpick-model-") as scratch:
+        files = fitted.policy.save(Path(scratch) / "policy")  # of a folder that holds other things
+        for name in (CARD, TRAINED_ON):
+            (files / name).write_bytes((folder / name).read_bytes())
+        mlflow.log_artifacts(str(files), "policy")
+        info = mlflow.pyfunc.log_model(
+            name="model",
+            python_model=str(logged.entry),
+            artifacts={"policy": str(files)},
+            code_paths=copy_code(logged.packages, Path(scratch) / "code"),
+            signature=logged.signature,
+            input_example=logged.example,
+            model_config=logged.config,
+            pip_requirements=pinned(logged.requirements),
+        )
+    if task.register is None:
         return None
-    client.set_registered_model_alias(register, alias, str(info.registered_model_version))
-    return f"models:/{register}@{alias}"
+    check_inputs(client, task.register, logged.signature.inputs)
+    gain = found.evaluation.gain
+    words = (
+        f"{fitted.policy.name}: gains {gain.mean:.4f} over the best fixed arm "
+        f"({found.evaluation.best_fixed}), 95% interval {gain.low:.4f} to {gain.high:.4f}, on "
+        f"{gain.queries} rows ({found.on}). The run's card.md says more."
+    )
+    return enrol(client, task.register, info, words)
 
 
 def metric_name(name: str) -> str:

@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from decoders.terminal import show
 
-from . import evaluate, export, headroom, learn, train
+from . import evaluate, export, headroom, learn, promote, train
 from .options import (
     Embedder,
     Limit,
@@ -50,6 +50,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick report bench                                one HTML page of it
   draftpick evaluate --logs log --policy policy         what another policy would have earned
   draftpick learn --logs log --policy policy --out policy   what a log teaches a policy
+  draftpick promote drafter --rewards held              let a registered policy serve
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick export vllm                                 the arms as vLLM's options
   draftpick tradeoff sweep.yaml --out curves            quality against latency
@@ -292,6 +293,7 @@ evaluate.mount(app)
 serve_command.mount(app)
 export.mount(app)
 learn.mount(app)
+promote.mount(app)
 
 
 def main(argv: list[str] | None = None) -> int:

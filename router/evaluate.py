@@ -17,7 +17,7 @@ from decoders.terminal import show
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from policies import Evaluation, Policy
+    from policies import Evaluation, Policy, RewardTable
 
 EVALUATE_HELP = """Say what a policy is worth.
 
@@ -108,21 +108,11 @@ def _from_logs(
 def _from_table(
     rewards: Path, policy: Policy, reward: str | None, alpha: float, seed: int, as_json: bool
 ) -> None:
-    from collect.embedders import is_own, same_space
-    from collect.table import reward_table
-    from policies import check_compatible, report
-    from policies.records import ANY
+    from policies import report
 
     from .logs.view import plain
 
-    named, reads = reward or _trained_on(policy), policy.embedder
-    read = list(policy.origin.features)  # also those that are the same in every row here
-    table = reward_table(rewards, named, alpha, features=read)
-    if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
-        table = reward_table(rewards, named, alpha, embedder=reads, features=read)
-    same = set(policy.arms) == set(table.arms)
-    space = reads if same_space(reads, table.embedder) else table.embedder
-    check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)
+    table = table_for(rewards, policy, reward or _trained_on(policy), alpha)
     found = report(policy, table, seed=seed)
     warnings = []
     if policy.origin.table_digest == table.digest:
@@ -137,6 +127,25 @@ def _from_table(
     show(lambda width: _value_tables(found, policy, table.reward_name, width))
     for words in warnings:
         print(f"warning: {words}", file=sys.stderr)
+
+
+def table_for(rewards: Path, policy: Policy, reward: str, alpha: float) -> RewardTable:
+    """A collection's rewards, with what the policy reads. Raises PolicyError where it does not fit
+    the collection."""
+    from collect.embedders import is_own, same_space
+    from collect.table import reward_table
+    from policies import check_compatible
+    from policies.records import ANY
+
+    reads = policy.embedder
+    read = list(policy.origin.features)  # also those that are the same in every row here
+    table = reward_table(rewards, reward, alpha, features=read)
+    if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
+        table = reward_table(rewards, reward, alpha, embedder=reads, features=read)
+    same = set(policy.arms) == set(table.arms)
+    space = reads if same_space(reads, table.embedder) else table.embedder
+    check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)
+    return table
 
 
 def _trained_on(policy: Policy) -> str:

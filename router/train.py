@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -24,6 +24,9 @@ from .promise import (
     promise_tables,
     promised_table,
 )
+
+if TYPE_CHECKING:
+    from policies.tracking import Task, TrainedRun
 
 TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
 
@@ -45,10 +48,14 @@ and of what it has to beat: choosing at random (uniform), always the same arm (f
 arm, the best arm for each task, and, out of reach, the best arm for every query (oracle).
 Everything about the run is kept in MLflow.
 
+--seeds trains several times and --alphas for several weights of the reward, each in a run of its
+own below a parent run with means and deviations. What is saved is always the first seed's policy.
+
 \b
   draftpick headroom rewards                       what there is to gain, before any training
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
+  draftpick train --rewards rewards --seeds 5 --alphas 0,0.5,1
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick train --rewards rewards --reward modelled --features temperature,greedy
   draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
@@ -107,6 +114,10 @@ def train(
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
     ] = 0.5,
+    alphas: Annotated[
+        str | None,
+        typer.Option(metavar="A,A", help="Train for each of these; a policy a weight: 0,0.5,1."),
+    ] = None,
     max_loss: MaxLoss = None,
     confidence: Confidence = None,
     in_expectation: InExpectation = False,
@@ -137,6 +148,9 @@ def train(
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Train N times: --seed, and those after it.")
+    ] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     options: Annotated[
@@ -149,7 +163,11 @@ def train(
     tracking_uri: TrackingUri = None,
     register: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Also register the model, as models:/NAME@champion."),
+        typer.Option(
+            metavar="NAME",
+            help="Also register the model as models:/NAME@challenger, and as @champion where there "
+            "is none (see `draftpick promote`).",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -168,8 +186,11 @@ def train(
     from policies.promise_check import kept
     from policies.promised import PromisedPolicy
     from policies.reinforce import PAPER
-    from policies.tracking import HELD_OUT, train_run
+    from policies.sweep import sweep_run
+    from policies.tracking import HELD_OUT, Task, train_task
 
+    from .text_form import TextForm
+    from .train_sweep import groups_of, progress, tell, weights_in
     from .train_tables import further, remarks, run_json, run_tables
 
     chosen = _policy_options(options or [])
@@ -185,52 +206,85 @@ def train(
             raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
         policy, guard, chosen = "reinforce", False, PAPER | chosen
         features = features or "none"
+    if alphas is not None and _given(context, "alpha"):
+        raise PolicyError("give either --alpha or --alphas")
+    weights = [alpha] if alphas is None else weights_in(alphas, reward)
+    several = seeds > 1 or alphas is not None
+    if several and (curve or leave_task_out or leave_arm_out):
+        raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
     check_policy(policy, chosen)  # a wrong name should show before the rewards are read
-    table, left_out = read_rewards(
-        rewards,
-        reward,
-        alpha,
-        names_in(arms) or None,
-        embedder=embedder,
-        temperatures=None if temperatures is None else temperatures_in(temperatures),
-        features=[] if features == "none" else features and names_in(features),
-        loops=loops,
-    )
-    held = None
     if policy in ALGORITHMS:  # these watch themselves while they serve
         guard = False
-    if promised is not None:
-        table, lossless = promised_table(table, rewards)
-        chosen |= promised | {"lossless": lossless}
-        share = HELD_OUT if validation_share is None else validation_share
-        table, held = table.split(share, seed)
-        validation_share, guard = 0.0, False  # what is promised needs no other guard
+
+    manifest = read_manifest(rewards)
+    plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
+    tables = {
+        weight: read_rewards(
+            rewards,
+            reward,
+            weight,
+            names_in(arms) or None,
+            embedder=embedder,
+            temperatures=None if temperatures is None else temperatures_in(temperatures),
+            features=[] if features == "none" else features and names_in(features),
+            loops=loops,
+        )
+        for weight in weights
+    }
+
+    def make(
+        weight: float, seed: int, out: Path | None, register: str | None, run_name: str
+    ) -> Task:
+        table, held = tables[weight][0], None
+        settings, share, guards = dict(chosen), validation_share, guard
+        if promised is not None:
+            table, lossless = promised_table(table, rewards)
+            settings |= promised | {"lossless": lossless}
+            table, held = table.split(HELD_OUT if share is None else share, seed)
+            share, guards = 0.0, False  # what is promised needs no other guard
+        return Task(
+            table,
+            held,
+            policy=policy,
+            options=settings,
+            guard=guards,
+            plain=plain if plain in table.arms else None,
+            seed=seed,
+            held_out=share,
+            out=out,
+            run_name=run_name,
+            register=register,
+            params={
+                "alpha": weight,
+                "rewards": str(rewards),
+                "validation_share": share,
+                "arms": ",".join(table.arms),
+                "features": ",".join(table.feature_names) or "none",
+                "loops": loops,
+            },
+            form=TextForm.of(manifest),
+        )
+
+    left_out = tables[weights[0]][1]
+    if several:
+        groups = groups_of(make, weights, range(seed, seed + seeds), out, register)
+        with progress() as show:
+            done = sweep_run(
+                groups,
+                tracking_uri=tracking_uri,
+                experiment=experiment,
+                run_name=f"{policy}, {len(weights) * seeds} runs",
+                params={"seeds": seeds, "alphas": ",".join(f"{one:g}" for one in weights)},
+                on_progress=show,
+            )
+        tell(done, str(left_out), as_json)
+        return
+    asked = make(weights[0], seed, out, register, policy)
+    table, held = asked.table, asked.validation
     if curve or leave_task_out or leave_arm_out:
         require_enough(table)
-    plain = next((arm.name for arm in read_manifest(rewards).arms if arm.autoregressive), None)
-    run = train_run(
-        table,
-        held,
-        policy=policy,
-        options=chosen,
-        guard=guard,
-        plain=plain if plain in table.arms else None,
-        seed=seed,
-        held_out=validation_share,
-        out=out,
-        tracking_uri=tracking_uri,
-        experiment=experiment,
-        register=register,
-        params={
-            "alpha": alpha,
-            "rewards": str(rewards),
-            "validation_share": validation_share,
-            "arms": ",".join(table.arms),
-            "features": ",".join(table.feature_names) or "none",
-            "loops": loops,
-        },
-    )
-    more = further(table, run, policy, chosen, seed, curve, leave_task_out, leave_arm_out)
+    run = train_task(asked, tracking_uri=tracking_uri, experiment=experiment)
+    more = further(table, run, policy, asked.options, seed, curve, leave_task_out, leave_arm_out)
     made = run.fitted.policy
     rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:
@@ -258,10 +312,17 @@ def train(
         + (f"Left out:   {left_out}\n" if str(left_out) else "")
         + f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
-        + (f"Registered: {run.registered}\n" if run.registered else "")
+        + (f"Registered: {run.registered}{_role(run, register)}\n" if run.registered else "")
         + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
         f'Use:        draftpick generate "..." --policy {run.folder}'
     )
+
+
+def _role(run: TrainedRun, name: str | None) -> str:
+    """What the new version is, and how it comes to serve."""
+    if run.champion:
+        return ", the champion, as there was none"
+    return f", the challenger; draftpick promote {name} --rewards HELD_OUT makes it the champion"
 
 
 def _given(context: typer.Context, option: str) -> bool:

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
+from tiny_models import WIDTH, WORDS, sentence_model, target_model
 
 import policies
 from collect import embeddings
@@ -34,52 +34,6 @@ from decoders.errors import DraftpickError, NoSuchName
 from policies.records import check_compatible
 from router import cli
 from router.route import Router, embedder_of
-
-WORDS = ["sum", "add", "two", "three", "river", "sea", "lake", "city", "what", "is", "the", "of"]
-WIDTH = 16
-
-
-def tokenizer(folder: Path, **special: str) -> int:
-    """A tokenizer of the words above; how many ids it has."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    vocab = {word: i for i, word in enumerate([*special.values(), *WORDS])}
-    plain = Tokenizer(models.WordLevel(vocab, unk_token=special["unk_token"]))
-    plain.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    if "cls_token" in special:
-        plain.post_processor = processors.BertProcessing(
-            (special["sep_token"], vocab[special["sep_token"]]),
-            (special["cls_token"], vocab[special["cls_token"]]),
-        )
-    made = PreTrainedTokenizerFast(tokenizer_object=plain, model_max_length=32, **special)
-    made.save_pretrained(folder)
-    return len(vocab)
-
-
-def sentence_model(folder: Path, seed: int = 0) -> Path:
-    """A random BERT of one layer with mean pooling, as sentence-transformers lays it out."""
-    from transformers import BertConfig, BertModel
-
-    size = tokenizer(
-        folder, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
-    )
-    torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=size, hidden_size=WIDTH, num_hidden_layers=1, num_attention_heads=2,
-        intermediate_size=32, max_position_embeddings=40, initializer_range=0.5,
-    )  # fmt: skip
-    BertModel(config).save_pretrained(folder)
-    kinds = [("", "Transformer"), ("1_Pooling", "Pooling")]
-    modules = [
-        {"idx": i, "name": str(i), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for i, (path, kind) in enumerate(kinds)
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": WIDTH, "pooling_mode_mean_tokens": True}
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -222,20 +176,7 @@ def test_the_last_user_message_is_embedded() -> None:
 
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random Llama of two layers over the words above."""
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    folder = tmp_path_factory.mktemp("target")
-    size = tokenizer(folder, unk_token="<unk>", eos_token="</s>")
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=max(size, 128),  # costs are measured on a hundred different tokens
-        hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512,
-        eos_token_id=1, tie_word_embeddings=True,
-    )  # fmt: skip
-    LlamaForCausalLM(config).save_pretrained(folder)
-    return folder
+    return target_model(tmp_path_factory.mktemp("target"))
 
 
 @pytest.fixture(scope="module")

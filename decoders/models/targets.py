@@ -184,6 +184,17 @@ def _template_of(given: str) -> str:
         ) from error
 
 
+def tokenizer_and_fingerprint(folder: Path, chat_template: str | None = None) -> tuple[Any, str]:
+    """A folder's tokenizer, and its fingerprint, of which another chat template is a part."""
+    usual, own = load_tokenizer(folder), fingerprint(folder)
+    if chat_template is None:
+        return usual, own
+    tokenizer = load_tokenizer(folder, chat_template)
+    if tokenizer.chat_template != usual.chat_template:
+        own += f"+{hashlib.sha256(tokenizer.chat_template.encode()).hexdigest()[:8]}"
+    return tokenizer, own
+
+
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
     """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
     template gets the messages' texts joined by newlines. A special token that a message spells is

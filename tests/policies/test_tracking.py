@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 from policy_tables import separable, table, tiny, with_features
 
@@ -74,17 +75,63 @@ def test_everything_is_logged(run: TrainedRun) -> None:
     assert {"draftpick.git_sha", "draftpick.hardware", "draftpick.argv"} <= set(logged.data.tags)
     assert "draftpick.version.mlflow" in logged.data.tags
     figures = {a.path.split("/")[1] for a in client.list_artifacts(run.run_id, "figures")}
-    names = ("reward_curve", "arm_shares", "values", "arm_choices")
+    names = ("reward_curve", "arm_shares", "values", "arm_choices", "gap_closed")
     assert figures == {f"{name}.png" for name in names}
     top = {a.path for a in client.list_artifacts(run.run_id)}
-    assert {"values.json", "values_by_task.json", "policy"} <= top
+    assert {"values.json", "values_by_task.json", "decisions.json", "policy", "card.md"} <= top
+    assert metrics.items() >= run.metrics.items()
+    assert logged.data.tags["mlflow.note.content"] == (run.folder / "card.md").read_text()
+
+
+def test_every_decision_is_logged(run: TrainedRun) -> None:
+    import mlflow
+
+    with mlflow_store.using(run.tracking_uri):
+        logged = mlflow.artifacts.load_dict(f"runs:/{run.run_id}/decisions.json")
+    found = pd.DataFrame(logged["data"], columns=logged["columns"])
+    assert len(found) == run.evaluation["greedy"].queries == 16
+    assert found["reward"].mean() == pytest.approx(run.evaluation["greedy"].mean)
+    assert found["best_reward"].mean() == pytest.approx(run.evaluation["oracle"].mean)
+    assert found["best_fixed_reward"].mean() == pytest.approx(run.evaluation["best-fixed"].mean)
+    gap = (found["best_reward"] - found["best_fixed_reward"]).sum()
+    closed = (found["reward"] - found["best_fixed_reward"]).sum() / gap
+    assert closed == pytest.approx(run.regret.gap_closed)
+    right = found["arm"] == found["best_arm"]
+    assert (found["reward"] == found["best_reward"])[right].all()
+
+
+def test_the_card_says_what_it_was_trained_on(run: TrainedRun) -> None:
+    card = (run.folder / "card.md").read_text()
+    origin, gain = run.fitted.policy.origin, run.evaluation.gain
+    shares = dict(zip(run.evaluation.tasks, run.evaluation.choices, strict=True))
+    best = int(shares["qa"].argmax())
+    for words in (
+        "# Policy: reinforce", "| queries | 64 |", "math 32, qa 32", origin.table_digest,
+        "| arms | autoregressive, small, ngram |", "held-out queries",
+        f"| {gain.mean:.4f} | {gain.low:.4f} to {gain.high:.4f} | 16 |",
+        f"| qa | {origin.arms[best]} {shares['qa'][best]:.0%}", "Other tasks than math, qa",
+        "| numpy | ",
+    ):  # fmt: skip
+        assert words in card, words
+
+
+def test_another_policys_card_does_not_stay(place: Path, tmp_path: Path) -> None:
+    from policies.trained_on import trained_on
+
+    for name in ("knn", "uniform"):
+        run = train_run(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
+        assert f"# Policy: {name}" in (tmp_path / "policy" / "card.md").read_text()
+    assert trained_on(run.folder, run.fitted.policy) == set(tiny().query_ids)
+    other = policies.fit("uniform", separable(30)).policy
+    assert trained_on(run.folder, other) is None, "it is of another table"
 
 
 def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
     x = separable(6, seed=4).embeddings
     expected = run.fitted.policy.distribution(x)
-    assert run.registered == "models:/router-test@champion"
-    for uri in (run.folder, run.policy_uri, run.registered, "models:/router-test/1"):
+    assert run.registered == "models:/router-test/1" and run.champion
+    champion = "models:/router-test@champion"
+    for uri in (run.folder, run.policy_uri, run.registered, champion):
         policy = policies.load(uri, run.tracking_uri)
         np.testing.assert_array_equal(policy.distribution(x), expected)
         assert policy.origin == run.fitted.policy.origin
@@ -102,8 +149,9 @@ def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPat
         model = mlflow.pyfunc.load_model("models:/router-test@champion")
     assert model.metadata.signature is not None
     answer = model.predict(x)
-    assert list(answer.columns) == [*run.fitted.policy.arms, "arm"]
-    np.testing.assert_allclose(answer[run.fitted.policy.arms].to_numpy(), expected)
+    chances = [f"p_{arm}" for arm in run.fitted.policy.arms]
+    assert list(answer.columns) == ["arm", "propensity", *chances]
+    np.testing.assert_allclose(answer[chances].to_numpy(), expected)
     assert list(answer["arm"]) == [run.fitted.policy.arms[i] for i in expected.argmax(axis=1)]
     from policies.pyfunc import predictions
 
@@ -111,14 +159,25 @@ def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPat
     assert predictions(run.fitted.policy, frame).equals(predictions(run.fitted.policy, x))
 
 
-def test_a_second_run_takes_the_alias(run: TrainedRun) -> None:
+def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
+    data = separable(40, seed=1)
     again = train_run(
-        tiny(), policy="knn", options={"k": 2}, guard=False, held_out=0, register="router-test"
+        data, policy="knn", options={"k": 2}, guard=False, held_out=0, register="router-test"
     )
-    assert again.evaluated_on == "train"
-    policy = policies.load("models:/router-test@champion")
-    assert policy.name == "knn"
-    assert again.fitted.history == []
+    assert again.evaluated_on == "train" and again.fitted.history == []
+    assert again.registered == "models:/router-test/2" and not again.champion
+    assert policies.load("models:/router-test@challenger").name == "knn"
+    assert policies.load("models:/router-test@champion").name == "reinforce"
+
+
+def test_other_inputs_are_not_registered(run: TrainedRun, tmp_path: Path) -> None:
+    """Embeddings of width 5 below a name whose model takes 8."""
+    with pytest.raises(PolicyError, match=r"'router-test', version \d, takes .*8.*, but .*5"):
+        train_run(
+            tiny(), policy="knn", guard=False, held_out=0, register="router-test",
+            out=tmp_path / "kept",
+        )  # fmt: skip
+    assert policies.load(tmp_path / "kept").name == "knn"
 
 
 def test_the_guard_is_on_record(place: Path) -> None:
@@ -136,6 +195,11 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert 0 < metrics["guard/regression_low"] < metrics["guard/regression"]
     assert metrics["regret/mean"] == run.regret.mean < 0.2
     assert metrics["regret/worse_than_plain"] == run.regret.worse_than_plain
+    assert 0 < metrics["calibration/reward_error"] < 0.3
+    figures = mlflow.MlflowClient(tracking_uri=run.tracking_uri).list_artifacts(
+        run.run_id, "figures"
+    )
+    assert "figures/calibration.png" in {one.path for one in figures}
     assert set(metrics) >= {"guard/knn", "guard/logistic", "guard/reinforce", "regret/gap_closed"}
 
 

@@ -328,6 +328,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "headroom",
         "train",
         "evaluate",
+        "promote",
         "theory",
         "tradeoff",
     ):
@@ -345,6 +346,7 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "demo",
         "headroom",
         "evaluate",
+        "promote",
         "theory",
         "tradeoff",
     ],

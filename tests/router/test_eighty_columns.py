@@ -17,7 +17,8 @@ from toy_engine import ToyEngine
 from decoders.records import Request
 from policies import RewardTable
 from policies.headroom import headroom
-from policies.tracking import train_run
+from policies.sweep import sweep_run
+from policies.tracking import Task, train_run
 from router.arms_view import arms_table
 from router.headroom import headroom_tables
 from router.kinds_view import kinds_json, kinds_table
@@ -26,6 +27,7 @@ from router.route import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, rich_tables, specbench
 from router.specbench.protocol import load_questions
+from router.sweep_tables import sweep_tables
 from router.theory import report as theory_report
 from router.theory.inputs import DrafterFigures
 from router.tradeoff import markdown as tradeoff_markdown
@@ -181,4 +183,18 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         whole(text, [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"])
     whole(text, ["gap to the oracle closed", "worse than plain decoding", "bands of temperature"])
+    assert "…" not in text
+
+
+def test_several_trainings(tmp_path: Path) -> None:
+    tasks = {
+        f"alpha={at:g}": [Task(large_table(), policy="best-fixed", seed=seed) for seed in (0, 1)]
+        for at in (0, 0.25)
+    }
+    found = sweep_run(tasks, tracking_uri=f"sqlite:///{tmp_path}/mlflow.db")
+    text = at_eighty(*sweep_tables(found, 80))
+    for group in found.groups:
+        whole(text, [f"{group.name}, seed 1", f"{group.name}, 2 seeds", "best-fixed"])
+        reward = group.spreads["value/greedy"]
+        whole(text, [f"{reward.mean:.4f} ± {reward.deviation:.4f}"])
     assert "…" not in text

@@ -1,0 +1,224 @@
+"""`train --seeds`, `--alphas` and `--register`, and `promote`, from the outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collect_fakes import FakeEngine, make_queries, sweep
+
+import policies
+from collect.batch import SweepOptions
+from collect.queries import Query
+from policies.mlflow_store import using
+from router import cli
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three collections: what is trained on, and two with other queries, one of them small."""
+    place = tmp_path_factory.mktemp("registered")
+    queries = make_queries(20, ("qa", "math"))
+    held = [Query(f"held-{one.id}", one.task, one.turns, source="tests") for one in queries]
+    for name, these in (("rewards", queries), ("held", held), ("few", held[:5])):
+        sweep(FakeEngine(), these, place / name, SweepOptions(max_new_tokens=8))
+    return place
+
+
+@pytest.fixture(autouse=True)
+def store(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def main(*words: object) -> int:
+    return cli.main([str(word) for word in words])
+
+
+def trained(place: Path, name: str, arm: str, reward: str = "acceptance") -> None:
+    """A version of NAME that always takes this arm: `small` earns 1, `ngram` 0."""
+    words = ["train", "--rewards", place / "rewards", "--reward", reward, "--policy", "fixed"]
+    assert main(*words, "--set", f"arm={arm}", "--register", name, "--out", place / arm) == 0
+
+
+@pytest.fixture(scope="module")
+def pair(place: Path) -> str:
+    """A registered name: version 1 takes `ngram`, 2 `small`, 3 as well, by another reward."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+        trained(place, "pair", "ngram")
+        trained(place, "pair", "small")
+        trained(place, "pair", "small", "modelled")
+    return "pair"
+
+
+def champion(name: str, alias: str = "champion") -> str:
+    """The arm that the version with this alias takes."""
+    found = policies.load(f"models:/{name}@{alias}")
+    return str(found.origin.options["arm"])
+
+
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The last line of both streams."""
+    captured = capsys.readouterr()
+    return (captured.out + captured.err).strip().splitlines()[-1]
+
+
+def test_promote_moves_the_alias_only_to_what_is_not_worse(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    held = ["--rewards", place / "held"]
+    trained(place, "drafter", "ngram")
+    assert (
+        "Registered: models:/drafter/1, the champion, as there was none" in capsys.readouterr().out
+    )
+    trained(place, "drafter", "small")
+    assert "drafter/2, the challenger; draftpick promote drafter" in capsys.readouterr().out
+    assert main("promote", "drafter", *held, "--dry-run") == 0
+    assert said(capsys).endswith("; it would be @champion.")
+    assert champion("drafter") == "ngram", "a dry run moves nothing"
+    assert main("promote", "drafter", *held) == 0
+    assert said(capsys) == (
+        "version 2 of drafter earns 1 more than @champion (version 1) on 40 queries, surely at "
+        "least 1 more; it is now @champion."
+    )
+    assert champion("drafter") == "small"
+    assert main("promote", "drafter", *held) == 0
+    assert said(capsys) == "version 2 of drafter is @champion already."
+    assert main("promote", "drafter", *held, "--version", 1) == 1
+    assert said(capsys) == (
+        "version 1 of drafter earns 1 (100.0%) less than @champion (version 2) on 40 queries, "
+        "surely at least 1 less; @champion stays version 2."
+    )
+    assert champion("drafter") == "small"
+    assert main("promote", "drafter", *held, "--version", 1, "--margin", 1, "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["candidate"], found["holder"], found["moved"]) == (1, 2, True)
+    assert found["gain"]["low"] == pytest.approx(-1)
+    assert champion("drafter") == "ngram"
+    with using(None):
+        version = mlflow.MlflowClient().get_model_version("drafter", "1")
+    assert version.tags["draftpick.promoted"].startswith(found["words"])
+    assert "against" not in version.description and "the best fixed arm" in version.description
+
+
+def test_promote_without_a_holder_asks_for_the_best_fixed_arm(
+    place: Path, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["promote", pair, "--rewards", place / "held", "--alias", "production"]
+    assert main(*words, "--version", 1) == 1
+    assert said(capsys) == (
+        "version 1 of pair earns 1 (100.0%) less than the best fixed arm (small) on 40 queries, "
+        "surely at least 1 less; nobody is @production."
+    )
+    assert main(*words, "--version", 2) == 0
+    assert champion(pair, "production") == "small"
+
+
+def test_promote_refuses_queries_that_were_trained_on(
+    place: Path, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["promote", pair, "--rewards", place / "rewards", "--version", 2, "--dry-run"]
+    capsys.readouterr()
+    assert main(*words) == 2
+    assert re.fullmatch(
+        r"error: version 2 was trained on 32 of the 40 queries in \S+, which flatters it; collect "
+        r"others, or compare nevertheless with --force",
+        said(capsys),
+    )
+    assert main(*words, "--force") == 0
+    assert "warning: version 2 was trained on 32 of the 40" in capsys.readouterr().err
+    assert champion(pair) == "ngram"
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["nothing"], "there is no registered model 'nothing'"),
+        (["pair", "--version", "9"], "has no version 9; it has 3, 2, 1"),
+        (["pair", "--alias", "latest"], "an alias has letters"),
+        (["pair", "--alias", "p", "--margin", "-1"], "the margin must be 0 or more, not -1"),
+        (["pair", "--alias", "p", "--reward", "guess"], "unknown reward 'guess'"),
+        (["pair", "--alias", "p", "--rewards", "few"], "5 queries are too few to compare"),
+        (["pair"], "different rewards (modelled@2 and acceptance@1)"),
+        (["pair", "--tracking-uri", "sqlite:///{place}/none.db"], "there is no MLflow store"),
+    ],
+)
+def test_promote_says_what_is_wrong(
+    place: Path, pair: str, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    capsys.readouterr()
+    rewards = [] if "--rewards" in more else ["--rewards", str(place / "held")]
+    given = [str(place / word) if word == "few" else word.format(place=place) for word in more]
+    assert main("promote", *given, *rewards) == 2
+    error = capsys.readouterr().err.strip().splitlines()
+    assert len(error) == 1 and error[0].startswith("error: ") and says in error[0]
+
+
+def test_a_reward_may_be_named_for_versions_of_different_ones(
+    place: Path, pair: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["promote", pair, "--rewards", place / "held", "--reward", "acceptance", "--dry-run"]
+    assert main(*words) == 0
+    assert "version 3 of pair earns 1 more than @champion (version 1)" in said(capsys)
+
+
+def sweep_of(place: Path, capsys: pytest.CaptureFixture[str], *more: object) -> Any:
+    capsys.readouterr()
+    words = ["train", "--rewards", place / "rewards", "--policy", "knn", "--no-guard", "--json"]
+    assert main(*words, *more) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_seeds_and_alphas(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    found = sweep_of(place, capsys, "--alphas", "0,1", "--seeds", 2, "--seed", 5, "--out", out)
+    assert [one["name"] for one in found["groups"]] == ["alpha=0", "alpha=1"]
+    for group in found["groups"]:
+        assert [run["seed"] for run in group["runs"]] == [5, 6]
+        rewards = [run["reward"] for run in group["runs"]]
+        assert group["metrics"]["value/greedy"]["mean"] == pytest.approx(sum(rewards) / 2)
+        assert group["saved"] == {"knn": 2}
+    origin = policies.load(out / "alpha=1").origin
+    assert (origin.reward_name, origin.seed) == ("paper@2 alpha=1", 5)
+    assert sorted(path.name for path in out.iterdir()) == ["alpha=0", "alpha=1"]
+
+
+def test_a_sweep_fits_eighty_columns(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["train", "--rewards", place / "rewards", "--alphas", "0,0.5", "--policy", "auto"]
+    assert main(*words) == 0
+    captured = capsys.readouterr()
+    for words_ in ("alpha=0.5, seed 0", "best-fixed", "alpha=0, 1 seed", "with a child for each"):
+        assert words_ in captured.out
+    assert "training: 2 of 2 runs" in captured.err
+
+
+def test_a_registered_sweep_is_of_the_first_seed(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = sweep_of(place, capsys, "--seeds", 2, "--register", "steady", "--out", tmp_path / "p")
+    assert found["registered"] == "models:/steady/1"
+    assert policies.load("models:/steady@champion").origin == policies.load(tmp_path / "p").origin
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--alphas", "0,much"], "--alphas takes numbers, such as 0,0.5,1, not '0,much'"),
+        (["--alphas", "0,2"], "alpha must be between 0"),
+        (["--alphas", "0,1", "--reward", "acceptance"], "'acceptance' has no alpha"),
+        (["--alphas", "0,1", "--alpha", "1"], "give either --alpha or --alphas"),
+        (["--alphas", "0,1", "--register", "x"], "--register takes one policy"),
+        (["--seeds", "2", "--curve"], "leave --seeds and --alphas out"),
+    ],
+)
+def test_what_a_sweep_refuses(
+    place: Path, capsys: pytest.CaptureFixture[str], more: list[str], says: str
+) -> None:
+    assert main("train", "--rewards", place / "rewards", *more) == 2
+    assert says in said(capsys)

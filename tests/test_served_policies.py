@@ -1,0 +1,213 @@
+"""A policy as an MLflow model: texts in, the arm that the router would take out."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from mlflow.exceptions import MlflowException
+from tiny_models import WORDS, sentence_model, target_model
+
+import policies
+from policies.mlflow_store import using
+from router import cli
+from router.route import Router
+
+TEXTS = ["what is the river", "sum of two three", "lake lake lake lake lake city", "sea"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, an embedder, and a collection with the target at two temperatures."""
+    place = tmp_path_factory.mktemp("served")
+    target_model(place / "target")
+    sentence_model(place / "sentences")
+    (place / "arms.yaml").write_text("arms:\n  copy: {kind: max_gram, length: {k: 4}}\n")
+    lines = [
+        {"id": f"{task}{i}", "task": task, "turns": [f"what is the {word} {WORDS[i]} " * (i + 1)]}
+        for task, word in (("qa", "river"), ("math", "sum"))
+        for i in range(6)
+    ]
+    (place / "q.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert main("collect", "--queries", place / "q.jsonl", "--out", place / "rewards",
+                "--max-new-tokens", 8, "--temperatures", "0,1", *model(place)) == 0  # fmt: skip
+    return place
+
+
+def main(*words: object) -> int:
+    return cli.main([str(word) for word in words])
+
+
+def model(place: Path) -> list[object]:
+    return ["--target", place / "target", "--config", place / "arms.yaml", "--dtype", "float32",
+            "--device", "cpu"]  # fmt: skip
+
+
+def trained(place: Path, name: str, *more: object, register: bool = True) -> str:
+    """The store; the policy is registered as `name`, and its folder is beside."""
+    store = f"sqlite:///{place}/mlflow.db"
+    words: list[object] = ["train", "--rewards", place / "rewards", "--reward", "saved-passes"]
+    words += ["--no-guard", "--out", place / name, "--tracking-uri", store, *more]
+    assert main(*words, *(["--register", name] if register else [])) == 0
+    return store
+
+
+def loaded(store: str, name: str) -> Any:
+    import mlflow
+
+    with using(store):
+        return mlflow.pyfunc.load_model(f"models:/{name}@champion")
+
+
+@pytest.fixture(autouse=True)
+def beside(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRAFTPICK_TARGET", str(place / "target"))
+
+
+@pytest.mark.parametrize("reads", ["target", "sentences"])
+def test_it_takes_the_routers_arm(place: Path, reads: str) -> None:
+    """Embedding and features are those that the router gives the policy."""
+    embedder = "target" if reads == "target" else place / "sentences"
+    options: list[object] = ["--policy", "knn", "--set", "k=1", "--set", "temperature=0.2"]
+    features = "temperature,log-prompt-length,repeated-bigrams,log-max-new-tokens"
+    name = f"by-{reads}"
+    store = trained(place, name, *options, "--embedder", embedder, "--features", features)
+    router = Router.from_pretrained(
+        str(place / "target"), place / name, place / "arms.yaml", "float32", "cpu"
+    )
+    policy, temperatures = policies.load(place / name), [0.0, 1.0] * 2
+    frame = pd.DataFrame({"text": TEXTS, "temperature": temperatures, "max_new_tokens": [4] * 4})
+    answered = loaded(store, name).predict(frame)
+    for row, text, temperature in zip(
+        answered.to_dict("records"), TEXTS, temperatures, strict=True
+    ):
+        routed = router.generate(text, max_new_tokens=4, temperature=temperature, seed=1)
+        assert row["arm"] == routed.arm and row["propensity"] == 1.0
+        chances = policy.probabilities(np.array([routed.scores]))[0]
+        assert [row[f"p_{arm}"] for arm in policy.arms] == pytest.approx(chances, abs=1e-4)
+    assert answered.iloc[:, 2:].nunique().max() > 1, "the texts should make a difference"
+
+
+def test_defaults_draws_and_bad_input(place: Path) -> None:
+    store = trained(place, "even", "--policy", "uniform")
+    asked = loaded(store, "even")
+    one = asked.predict(pd.DataFrame({"text": ["the sea"]})).iloc[0]
+    assert (one["arm"], one["propensity"]) == ("autoregressive", 1.0)
+    many = pd.DataFrame({"text": ["the sea"] * 40})
+    drawn = asked.predict(many, params={"dynamic": True, "seed": 3})
+    assert set(drawn["arm"]) == {"autoregressive", "copy"}
+    assert set(drawn["propensity"]) == {0.5}
+    assert drawn.equals(asked.predict(many, params={"dynamic": True, "seed": 3}))
+    for wrong, says in (
+        ({"text": [" "]}, "row 1: the prompt is empty"),
+        ({"text": ["sea", "lake"], "temperature": [0.0, -1.0]}, "row 2: temperature must be 0"),
+        ({"text": ["sea"], "max_new_tokens": [0]}, "row 1: max_new_tokens must be"),
+        ({"text": ["sea"], "running": [-2]}, "row 1: running must be 0 or more"),
+        ({"words": ["sea"]}, "missing inputs"),
+    ):
+        with pytest.raises(MlflowException, match=says):
+            asked.predict(pd.DataFrame(wrong))
+
+
+def test_another_target_is_refused(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    store = trained(place, "owned", "--policy", "knn", "--set", "k=1")
+    other = target_model(tmp_path / "other")
+    weights = {k: v + 1 for k, v in load_file(other / "model.safetensors").items()}
+    save_file(weights, other / "model.safetensors", metadata={"format": "pt"})
+    monkeypatch.setenv("DRAFTPICK_TARGET", str(other))
+    with pytest.raises(MlflowException, match=r"trained with the target target:target@\w+, but"):
+        loaded(store, "owned").predict(pd.DataFrame({"text": ["the sea"]}))
+
+
+def test_a_name_with_another_signature_is_refused(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import mlflow
+
+    class Doubles(mlflow.pyfunc.PythonModel):
+        def predict(self, context: Any, model_input: list[float]) -> list[float]:
+            return [2 * one for one in model_input]
+
+    store = f"sqlite:///{place}/mlflow.db"
+    with using(store), mlflow.start_run():
+        mlflow.pyfunc.log_model(name="m", python_model=Doubles(), registered_model_name="taken")
+    capsys.readouterr()
+    words: list[object] = ["train", "--rewards", place / "rewards", "--reward", "saved-passes"]
+    words += ["--policy", "uniform", "--tracking-uri", store, "--out", tmp_path / "no"]
+    assert main(*words, "--register", "taken") == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("error: the registered model 'taken', version 1, takes ")
+    assert "but this policy takes 'text': string (required)" in error
+    assert error.endswith("register under another name")
+    assert not (tmp_path / "no").exists(), "refused before any training"
+    assert main(*words, "--register", "a/b") == 2
+    assert "has no '/' and no ':'" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_mlflow_serves_it(place: Path, tmp_path: Path) -> None:
+    """`mlflow models serve`, from a folder without this code: what is logged is enough."""
+    store = trained(
+        place, "served", "--policy", "knn", "--set", "k=1", "--embedder", place / "sentences",
+        "--features", "temperature",
+    )  # fmt: skip
+    expected = loaded(store, "served").predict(pd.DataFrame({"text": TEXTS}))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/served@champion",
+               "--env-manager", "local", "--host", "127.0.0.1", "--port", str(port)]  # fmt: skip
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{found['PATH']}"
+    log = (tmp_path / "log").open("w")
+    server = subprocess.Popen(
+        command, cwd=tmp_path, env=found | {"MLFLOW_TRACKING_URI": store, "PATH": path},
+        stdout=log, stderr=log, start_new_session=True,
+    )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    try:
+        deadline = time.monotonic() + 100
+        while not answers(f"{url}/ping"):
+            assert server.poll() is None and time.monotonic() < deadline, log.name
+            time.sleep(0.3)
+        records = [{"text": text} for text in TEXTS]
+        body = post(f"{url}/invocations", {"dataframe_records": records})
+        assert [row["arm"] for row in body["predictions"]] == list(expected["arm"])
+        assert set(body["predictions"][0]) == set(expected.columns)
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            post(f"{url}/invocations", {"dataframe_records": [{"text": ""}]})
+    finally:
+        os.killpg(server.pid, signal.SIGTERM)
+        server.wait(20)
+        log.close()
+
+
+def answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as reply:
+            return bool(reply.status == 200)
+    except OSError:
+        return False
+
+
+def post(url: str, body: Any) -> Any:
+    request = urllib.request.Request(
+        url, json.dumps(body).encode(), {"Content-Type": "application/json"}
+    )
+    with urllib.request.urlopen(request, timeout=60) as reply:
+        return json.loads(reply.read())
