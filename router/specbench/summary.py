@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from collect.queries import OVERALL, ordered
 from collect.rouge import WORDS
 
+from .candidates import over_seeds
 from .metrics import (
     BOOTSTRAP_SAMPLES,
     Cell,
@@ -40,15 +41,21 @@ def summarise(
     seed: int = 0,
     samples: int = BOOTSTRAP_SAMPLES,
     about: dict[str, Any] | None = None,
+    groups: Mapping[str, list[str]] | None = None,
 ) -> dict[str, Any]:
     """The object that summary.json holds. about: settings, hardware and versions, passed through.
+
+    groups: the methods that are candidates, by what their seeds share. Their cells are under
+    `candidates`, with the answers that each arm wrote under `candidate_choices`, and the mean and
+    deviation over seeds under `seeds`; none of them is there where there are no candidates.
 
     Under `arms.<name>`, `routed` and `oracle` is a cell for `overall` and for each task; a
     cell's fields are those of `metrics.Cell`. `routed` and what follows from it are None where no
     policy ran.
     """
     methods = list(dict.fromkeys(method for row in rows for method in row.answers))
-    arms = [method for method in methods if method != ROUTED]
+    beside = [method for members in (groups or {}).values() for method in members]
+    arms = [method for method in methods if method != ROUTED and method not in beside]
     tasks = ordered(row.task for row in rows)
 
     def cells(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -68,6 +75,17 @@ def summarise(
     oracle = [_answer(row, arm) for row, arm in zip(rows, oracle_arms, strict=True)]
     routed = _answers(rows, ROUTED) if ROUTED in methods else None
     overhead = policy_overhead(routed) if routed is not None else {}
+    more = {}
+    if groups:
+        found = {method: cells(_answers(rows, method)) for method in beside}
+        more = {
+            "candidates": found,
+            "candidate_choices": {
+                method: _choices(rows, [_arms_of(a) for a in _answers(rows, method)], tasks)
+                for method in beside
+            },
+            "seeds": over_seeds(found, dict(groups), tasks),
+        }
     return {
         "version": VERSION,
         "written": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -76,6 +94,7 @@ def summarise(
         "questions": len(rows),
         "tasks": {task: sum(row.task == task for row in rows) for task in tasks},
         "arms": by_arm,
+        **more,
         "routed": None if routed is None else cells(routed),
         "oracle": {
             **cells(oracle),
@@ -90,7 +109,7 @@ def summarise(
         "policy_overhead_share": overhead.get("share"),
         "policy_choices": None
         if routed is None
-        else _choices(rows, [[turn.result.arm for turn in a.turns] for a in routed], tasks),
+        else _choices(rows, [_arms_of(answer) for answer in routed], tasks),
         "errors": [
             {"question_id": row.question_id, "method": method, "error": answer.error}
             for row in rows
@@ -188,6 +207,10 @@ def _choices(
     for row, chosen in zip(rows, arms, strict=True):
         counts[row.task].update(chosen)
     return {task: dict(counted.most_common()) for task, counted in counts.items()}
+
+
+def _arms_of(answer: Answer) -> list[str]:
+    return [turn.result.arm for turn in answer.turns]
 
 
 def _answers(rows: Sequence[Row], method: str) -> list[Answer]:
