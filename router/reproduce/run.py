@@ -102,9 +102,7 @@ def collect(
         sweep(engine, Batch(engine), queries, folder, options, show)
 
 
-def train_all(
-    what: Reproduction, rewards: Path, out: Path, seeds: int
-) -> dict[str, list[Path]]:
+def train_all(what: Reproduction, rewards: Path, out: Path, seeds: int) -> dict[str, list[Path]]:
     """Every policy's folders, one a seed. Those that were trained on this very table stay."""
     return {
         plan.name: [train_one(plan, rewards, out / f"{plan.name}.{seed}", seed)

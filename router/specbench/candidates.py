@@ -22,7 +22,14 @@ if TYPE_CHECKING:
 
 DRAWN = " (dynamic)"
 _NAME = re.compile(r"[\w.+-]+")
-AGGREGATED = ("speedup_vs_ar", "decode_speedup_vs_ar", "tokens_per_s", "acceptance_rate", "quality")
+AGGREGATED = (
+    "speedup_vs_ar",
+    "speedup_mean_over_tasks",
+    "decode_speedup_vs_ar",
+    "tokens_per_s",
+    "acceptance_rate",
+    "quality",
+)
 
 
 @dataclass(frozen=True)
