@@ -273,11 +273,11 @@ class LlamaBackend:
 
         place: as `positions` gives it, where they do not simply follow each other.
         """
-        for layer, states in self._exits.items():
-            if first < layer <= last:
-                h = self._run(h, first, layer, start, place)
+        for after, states in self._exits.items():
+            if first < after <= last:
+                h = self._run(h, first, after, start, place)
                 states[start : start + len(h)] = h
-                first = layer
+                first = after
         return h if first == last else self._run(h, first, last, start, place)
 
     def _caught_up(
@@ -288,12 +288,12 @@ class LlamaBackend:
 
         rest: the place of those from the done-th on, as for `_between`.
         """
-        done, layer = self._ahead - start, self._ahead_layer
+        done, after = self._ahead - start, self._ahead_layer
         if done <= 0:
             return 0, self.embed(ids)
         if done < len(ids):
-            self._between(self.embed(ids[done:]), 0, layer, self._ahead, rest(done))
-        return layer, self._exits[layer][start : start + len(ids)]
+            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest(done))
+        return after, self._exits[after][start : start + len(ids)]
 
     @torch.inference_mode()
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
@@ -351,8 +351,8 @@ class LlamaBackend:
         def rest(done: int) -> Place | None:  # what ran ahead is a chain: so a tree's first nodes
             return None if parents is None else self._at(depths[done:], seen[done:])
 
-        layer, h = self._caught_up(ids, start, rest)
-        hidden = self._between(h, layer, self.shape.layers, start, place)
+        after, h = self._caught_up(ids, start, rest)
+        hidden = self._between(h, after, self.shape.layers, start, place)
         self._length = self._ahead = end
         return hidden
 
@@ -367,9 +367,9 @@ class LlamaBackend:
         if not self._exits:
             read = recorded.extend(ids, start)
         else:
-            layer, h = self._caught_up(ids, start)
+            after, h = self._caught_up(ids, start)
             highest = max(self._exits)
-            h = self._between(h, layer, highest, start, None)
+            h = self._between(h, after, highest, start, None)
             read = recorded.finish(h, highest, start)
         self._length = self._ahead = end
         if self._final is not None:

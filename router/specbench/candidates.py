@@ -100,28 +100,36 @@ def candidates_of(
 
 
 def over_seeds(
-    cells: dict[str, dict[str, Any]], groups: dict[str, list[str]], tasks: Sequence[str]
+    cells: dict[str, dict[str, Any]],
+    pooled: dict[str, dict[str, Any]],
+    groups: dict[str, list[str]],
+    tasks: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
-    """group -> task -> the seeds' mean and deviation of each field of AGGREGATED.
+    """group -> task -> the seeds' mean and deviation of each field of AGGREGATED, and ci95.
 
-    cells: method -> task -> its cell. The deviation is the sample's, None of a single seed; it
-    holds what training adds to the noise, while a cell's interval is over questions.
+    cells: method -> task -> its cell.
+    pooled: group -> task -> the cell of all its seeds' answers, whose interval over questions is
+        kept.
+
+    The deviation is the sample's, None of a single seed: what another training would change.
     """
     found: dict[str, dict[str, Any]] = {}
     for group, methods in groups.items():
         found[group] = {
-            task: _aggregate([cells[method][task] for method in methods])
+            task: _aggregate([cells[method][task] for method in methods], pooled[group][task])
             for task in (OVERALL, *tasks)
         }
     return found
 
 
-def _aggregate(cells: Sequence[dict[str, Any] | None]) -> dict[str, Any] | None:
+def _aggregate(
+    cells: Sequence[dict[str, Any] | None], pooled: dict[str, Any] | None
+) -> dict[str, Any] | None:
     """None where no seed answered."""
     known = [cell for cell in cells if cell is not None]
     if not known:
         return None
-    told: dict[str, Any] = {"seeds": len(known)}
+    told: dict[str, Any] = {"seeds": len(known), "ci95": pooled and pooled["ci95"]}
     for name in AGGREGATED:
         values = [cell[name] for cell in known if cell[name] is not None]
         told[name] = float(np.mean(values)) if values else None

@@ -84,7 +84,12 @@ def summarise(
                 method: _choices(rows, [_arms_of(a) for a in _answers(rows, method)], tasks)
                 for method in beside
             },
-            "seeds": over_seeds(found, dict(groups), tasks),
+            "seeds": over_seeds(
+                found,
+                {group: cells(_pooled(rows, methods)) for group, methods in groups.items()},
+                dict(groups),
+                tasks,
+            ),
         }
     return {
         "version": VERSION,
@@ -215,6 +220,18 @@ def _arms_of(answer: Answer) -> list[str]:
 
 def _answers(rows: Sequence[Row], method: str) -> list[Answer]:
     return [_answer(row, method) for row in rows]
+
+
+def _pooled(rows: Sequence[Row], methods: Sequence[str]) -> list[Answer]:
+    """Each row's answers by all the methods as one, so that its figures are of all of them; the
+    error of any that failed."""
+    pooled = []
+    for row in rows:
+        answers = [_answer(row, method) for method in methods]
+        error = next((answer.error for answer in answers if answer.error is not None), None)
+        turns = tuple(turn for answer in answers for turn in answer.turns)
+        pooled.append(Answer(turns) if error is None else Answer(error=error))
+    return pooled
 
 
 def _answer(row: Row, method: str | None) -> Answer:

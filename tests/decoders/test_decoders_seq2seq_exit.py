@@ -531,7 +531,8 @@ def test_a_decoder_only_model_on_the_transformers_backend(tiny: Tiny, adapter: P
 
 
 def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
-    target, arms = seq2seq(tiny_t5(num_decoder_layers=3)), {}
+    target = seq2seq(tiny_t5(num_decoder_layers=3))
+    arms = {"autoregressive": recipe(name="autoregressive", kind="autoregressive")}
     for layer in (1, 2):
         place = tmp_path / str(layer)
         place.mkdir()
