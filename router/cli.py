@@ -31,6 +31,7 @@ from .options import (
     answer_request,
     log_options,
 )
+from .reproduce import command as reproduce_command
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
 
@@ -51,6 +52,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick demo                                        all of that, in minutes
+  draftpick reproduce table-1                           the paper's experiments, done again
 """
 
 app = typer.Typer(
@@ -304,6 +306,7 @@ def demo(
 collect_command.mount(app)
 theory_command.mount(app)
 tradeoff_command.mount(app)
+reproduce_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)

@@ -52,39 +52,50 @@ class PolicyPlan:
 
 @dataclass(frozen=True)
 class Run:
-    """One interleaved benchmark: arms, and the policies by name (greedy and dynamic).
+    """One interleaved benchmark: arms, and every seed of the policies.
 
     arms: their recipes in this run, which may draft otherwise than while rewards were collected.
+    dynamic: whether the policies also draw.
+    tasks: of the test queries, none for all.
     """
 
     name: str
     temperature: float
     arms: Arms
     policies: tuple[str, ...] = ()
+    dynamic: bool = True
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a table holds: a run, a task of it or MEAN, and the paper's name for it."""
+
+    title: str
+    run: str
+    task: str
+    paper: str = ""
 
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: what it is called, the run it comes from and its method there."""
+    """A row of a table: what the paper calls it, and our method."""
 
     label: str
-    run: str
     method: str
 
 
 @dataclass(frozen=True)
 class Table:
-    """One measure of several lines on several tasks, ours beside the paper's.
+    """One measure of several methods, ours beside the paper's.
 
     field: of a benchmark's cell.
-    paper: label -> the paper's value on each task; missing where it reports none.
-    paper_tasks: what the paper had in the place of each task.
+    paper: label -> the paper's value in each column, None where it has none.
     """
 
     title: str
     field: str
-    tasks: tuple[str, ...]
-    paper_tasks: tuple[str, ...]
+    columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     paper: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
@@ -95,6 +106,7 @@ class Curve:
 
     points: the policies' names by the value on the horizontal axis.
     judge: the reward that it is judged by, at `temperature`.
+    paper: what the paper's figure shows, in a sentence.
     """
 
     title: str

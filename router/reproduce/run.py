@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -43,12 +45,38 @@ class Scale:
                 raise DraftpickError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
 
 
-def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured:
-    """Do all that `out` lacks of it; call it again after a kill, with the same scale.
+def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, Any]:
+    """Do all that `out` lacks of it, and write NAME.md and NAME.json there; returns what the latter
+    holds (`page.as_json`). Call it again after a kill, with the same scale.
 
     Raises DraftpickError where weights are missing, and where `out` holds one of another scale.
     """
+    from decoders.files import write_atomically
+    from decoders.provenance import versions
+
+    from .page import as_json, render
+
     require_weights(what)
+    started = time.perf_counter()
+    found = reproduce(what, out, scale)
+    about = {
+        "scale": {
+            **asdict(scale),
+            "questions": sum(s["questions"] for s in found.summaries.values())
+            // max(len(found.summaries), 1),
+        },
+        "seconds": time.perf_counter() - started,
+        "hardware": next((s["hardware"] for s in found.summaries.values()), None),
+        "versions": versions(),
+    }
+    told = as_json(what, found, about)
+    write_atomically(out / f"{what.name}.json", json.dumps(told, indent=2) + "\n")
+    write_atomically(out / f"{what.name}.md", render(what, told))
+    return told
+
+
+def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured:
+    """The part of `write` that computes."""
     tokens = scale.max_new_tokens or what.models.max_new_tokens
     train = what.draw_train(scale.train or what.train)
     test = what.draw_test(scale.test or what.test)
@@ -66,7 +94,7 @@ def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured
         curves = {curve.title: judged(curve, trained, held, what) for curve in what.curves}
     summaries = {}
     for run in what.runs:
-        _say(f"measuring {run.name}: {len(test)} questions")
+        _say(f"measuring {run.name}, {len(run.arms)} arms, {len(run.policies)} policies")
         summaries[run.name] = measure(what, run, test, trained, out, tokens)
     return Measured(summaries, curves)
 
@@ -187,6 +215,7 @@ def measure(
     from ..specbench.bench import specbench
     from ..specbench.candidates import candidates_of
 
+    asked = [query for query in questions if not run.tasks or query.task in run.tasks]
     options = engine_options(what, run.arms)
     engine = Engine.from_options(options)
     router = Router(engine, None)
@@ -195,11 +224,11 @@ def measure(
     precision = engine.target_fingerprint.rpartition("/")[2]
     return specbench(
         router,
-        questions,
+        asked,
         request,
         out / "measured" / run.name.replace(" ", "-"),
         hardware=measured_on(precision, options.device),
-        candidates=candidates_of(router, named, dynamic=True),
+        candidates=candidates_of(router, named, run.dynamic),
     )
 
 
