@@ -51,6 +51,7 @@ Everything about the run is kept in MLflow.
   draftpick train --rewards rewards --policy knn --reward modelled --register drafter
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick train --rewards rewards --reward modelled --features temperature,greedy
+  draftpick train --rewards rewards --paper --judge-by modelled --train-size 100
   draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
   draftpick generate "Why is the sky blue?" --policy policy
 """
@@ -129,11 +130,23 @@ def train(
     arms: ChosenArms = None,
     temperatures: ChosenTemperatures = None,
     loops: Loops = "all",
+    train_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Learn from so many queries, drawn by --seed."),
+    ] = None,
+    judge_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REWARD",
+            help="Also tell what the policy earns of another reward of the same collection, on the "
+            "held-out queries: train on paper, judge by modelled.",
+        ),
+    ] = None,
     validation_share: Annotated[
         float | None,
         typer.Option(
             help="Share of every task's queries held out to judge the policy. Default: 0 with the "
-            "guard, which judges by folds, else 0.2."
+            "guard, which judges by folds, else 0.2; with --judge-by 0.2."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
@@ -160,15 +173,17 @@ def train(
     from collect.dataset import read_manifest
     from collect.options import names_in, temperatures_in
     from collect.table import read_rewards
-    from policies import PolicyError
+    from policies import PolicyError, report
     from policies.curves import require_enough
     from policies.guard import check_policy
     from policies.mlflow_store import shown
     from policies.promise_check import kept
     from policies.promised import PromisedPolicy
     from policies.reinforce import PAPER
+    from policies.sizes import at_most
     from policies.tracking import HELD_OUT, train_run
 
+    from .judge_by import judged_json, judged_rows, judged_tables
     from .train_tables import further, remarks, run_json, run_tables
 
     chosen = _policy_options(options or [])
@@ -202,6 +217,17 @@ def train(
         share = HELD_OUT if validation_share is None else validation_share
         table, held = table.split(share, seed)
         validation_share, guard = 0.0, False  # what is promised needs no other guard
+    judge = None
+    if judge_by is not None or train_size is not None:
+        if promised is not None:
+            raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
+        if validation_share is None:
+            validation_share = HELD_OUT if judge_by is not None or not guard else 0.0
+        table, held = table.split(validation_share, seed)
+        if judge_by is not None:
+            judge = judged_rows(rewards, judge_by, alpha, table, held, loops)
+        if train_size is not None:
+            table = at_most(table, train_size, seed)
     if curve or leave_task_out or leave_arm_out:
         require_enough(table)
     plain = next((arm.name for arm in read_manifest(rewards).arms if arm.autoregressive), None)
@@ -225,15 +251,20 @@ def train(
             "arms": ",".join(table.arms),
             "features": ",".join(table.feature_names) or "none",
             "loops": loops,
+            "train_size": train_size,
+            "judge_by": judge_by,
         },
     )
     more = further(table, run, policy, chosen, seed, curve, leave_task_out, leave_arm_out)
     made = run.fitted.policy
+    judged = None if judge is None else report(made, judge, seed=seed)
     rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:
         found = run_json(run, more) | {"features": list(table.feature_names)}
         if isinstance(made, PromisedPolicy):
             found["promise"] = promise_json(made, rows)
+        if judged is not None and judge is not None:
+            found["judged_by"] = judged_json(judged, judge.reward_name)
         typer.echo(json.dumps(found))
         return
     from rich.console import Console
@@ -248,6 +279,9 @@ def train(
     else:
         for part in run_tables(run, more, console.width):
             console.print(part)
+        if judged is not None and judge is not None:
+            for part in judged_tables(judged, judge.reward_name, console.width):
+                console.print(part)
         for sentence in remarks(run):
             typer.echo(sentence)
     typer.echo(

@@ -15,6 +15,8 @@ from collect.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from .records import Reproduction
+
 REPRODUCE_HELP = """Do the experiments of the paper again, on the models that ship.
 
 Huang et al., Context-Aware Assistant Selection: a policy learns offline which drafter suits which
@@ -81,12 +83,12 @@ def listing(width: int) -> list[Table]:
 
     made = [make() for make in REPRODUCTIONS.values()]
     rows = [
-        [
-            what.name,
-            what.title.partition(": ")[2],
-            f"{what.minutes:g}",
-            Path(what.models.target).name,
-        ]
+        [what.name, f"{what.minutes:g}", _models(what), what.title.partition(": ")[2]]
         for what in made
     ]
-    return tables("Reproductions", ["name", "what", "minutes", "target"], rows, width)
+    return tables("Reproductions", ["name", "minutes", "models", "what"], rows, width)
+
+
+def _models(what: Reproduction) -> str:
+    family = what.models.family
+    return what.models.target if family is None else family.name

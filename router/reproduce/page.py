@@ -84,7 +84,7 @@ def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
 
 def table_of(table: Table, told: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
     """Its lines; the paper's figures stand beside where it has any."""
-    shares = table.field in SHARES
+    shares = table.measure in SHARES
     headings, rows = ["", "ours"], []
     for column in table.columns:
         headings += [heading(column), f"paper, {column.paper}"]
@@ -121,13 +121,13 @@ def _figure(table: Table, line: Line, place: int, found: Measured) -> dict[str, 
     told: dict[str, Any] = {"paper": None if theirs is None else theirs[place]}
     try:
         cell = found.cell(column.run, line.method, column.task)
-        value = found.value(column.run, line.method, column.task, table.field)
+        value = found.value(column.run, line.method, column.task, table.measure)
     except KeyError:
         return {"value": None, "deviation": None, "ci95": None, **told}
-    name = table.field
+    name = table.measure
     if column.task == MEAN and name == "speedup_vs_ar":
         name = "speedup_mean_over_tasks"
-    of_speed = table.field == "speedup_vs_ar" and column.task != MEAN
+    of_speed = table.measure == "speedup_vs_ar" and column.task != MEAN
     return {
         "value": value,
         "deviation": cell.get(f"{name}_deviation"),

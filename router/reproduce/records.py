@@ -89,12 +89,12 @@ class Line:
 class Table:
     """One measure of several methods, ours beside the paper's.
 
-    field: of a benchmark's cell.
+    measure: the field of a benchmark's cell.
     paper: label -> the paper's value in each column, None where it has none.
     """
 
     title: str
-    field: str
+    measure: str
     columns: tuple[Column, ...]
     lines: tuple[Line, ...]
     paper: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)

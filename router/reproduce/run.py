@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from policies import RewardTable
 
 WEIGHTS = "model.safetensors"
+BATCH = 16  # queries; as many are done again after a kill
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,7 @@ def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, An
     from .page import as_json, render
 
     require_weights(what)
+    keep_scale(what, out, scale)
     started = time.perf_counter()
     found = reproduce(what, out, scale)
     about = {
@@ -109,6 +111,28 @@ def require_weights(what: Reproduction) -> None:
         )
 
 
+def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
+    """Note in `out` what is done there; raise DraftpickError where it was something else."""
+    from decoders.files import write_atomically
+
+    asked = {"name": what.name, **asdict(scale)}
+    note = out / "scale.json"
+    if not note.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(note, json.dumps(asked) + "\n")
+        return
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+        other = [f"{k}: {known.get(k)} there, {v} now" for k, v in asked.items() if known[k] != v]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DraftpickError(f"{note} is damaged; delete {out} and run again") from None
+    if other:
+        raise DraftpickError(
+            f"{out} holds a reproduction of another kind ({'; '.join(other)}); give another --out, "
+            "or delete that folder to start anew"
+        )
+
+
 def collect(
     what: Reproduction,
     queries: Sequence[Query],
@@ -125,7 +149,9 @@ def collect(
     from decoders.offline.batch import Batch
 
     engine = Engine.from_options(engine_options(what, what.arms))
-    options = SweepOptions(max_new_tokens=max_new_tokens, temperatures=tuple(temperatures))
+    options = SweepOptions(
+        max_new_tokens=max_new_tokens, batch_size=BATCH, temperatures=tuple(temperatures)
+    )
     with progress_bar(Console(stderr=True)) as show:
         sweep(engine, Batch(engine), queries, folder, options, show)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -101,35 +101,34 @@ def candidates_of(
 
 def over_seeds(
     cells: dict[str, dict[str, Any]],
-    pooled: dict[str, dict[str, Any]],
+    intervals: Mapping[str, Mapping[str, tuple[float, float] | None]],
     groups: dict[str, list[str]],
     tasks: Sequence[str],
 ) -> dict[str, dict[str, Any]]:
     """group -> task -> the seeds' mean and deviation of each field of AGGREGATED, and ci95.
 
     cells: method -> task -> its cell.
-    pooled: group -> task -> the cell of all its seeds' answers, whose interval over questions is
-        kept.
+    intervals: group -> task -> that of all its seeds' answers, over questions.
 
     The deviation is the sample's, None of a single seed: what another training would change.
     """
     found: dict[str, dict[str, Any]] = {}
     for group, methods in groups.items():
         found[group] = {
-            task: _aggregate([cells[method][task] for method in methods], pooled[group][task])
+            task: _aggregate([cells[method][task] for method in methods], intervals[group][task])
             for task in (OVERALL, *tasks)
         }
     return found
 
 
 def _aggregate(
-    cells: Sequence[dict[str, Any] | None], pooled: dict[str, Any] | None
+    cells: Sequence[dict[str, Any] | None], ci95: tuple[float, float] | None
 ) -> dict[str, Any] | None:
     """None where no seed answered."""
     known = [cell for cell in cells if cell is not None]
     if not known:
         return None
-    told: dict[str, Any] = {"seeds": len(known), "ci95": pooled and pooled["ci95"]}
+    told: dict[str, Any] = {"seeds": len(known), "ci95": ci95}
     for name in AGGREGATED:
         values = [cell[name] for cell in known if cell[name] is not None]
         told[name] = float(np.mean(values)) if values else None

@@ -86,7 +86,10 @@ def summarise(
             },
             "seeds": over_seeds(
                 found,
-                {group: cells(_pooled(rows, methods)) for group, methods in groups.items()},
+                {
+                    group: _pooled_intervals(rows, methods, tasks, seed, samples)
+                    for group, methods in groups.items()
+                },
                 dict(groups),
                 tasks,
             ),
@@ -222,16 +225,23 @@ def _answers(rows: Sequence[Row], method: str) -> list[Answer]:
     return [_answer(row, method) for row in rows]
 
 
-def _pooled(rows: Sequence[Row], methods: Sequence[str]) -> list[Answer]:
-    """Each row's answers by all the methods as one, so that its figures are of all of them; the
-    error of any that failed."""
-    pooled = []
+def _pooled_intervals(
+    rows: Sequence[Row], methods: Sequence[str], tasks: Sequence[str], seed: int, samples: int
+) -> dict[str, tuple[float, float] | None]:
+    """task -> the interval over questions of the methods' speed-up, their answers taken together;
+    a question that any of them failed on is left out."""
+    found = []
     for row in rows:
-        answers = [_answer(row, method) for method in methods]
-        error = next((answer.error for answer in answers if answer.error is not None), None)
-        turns = tuple(turn for answer in answers for turn in answer.turns)
-        pooled.append(Answer(turns) if error is None else Answer(error=error))
-    return pooled
+        ours, plain = [_answer(row, method) for method in methods], row.answers[BASELINE]
+        if all(answer.error is None for answer in (*ours, plain)):
+            tokens, wall_s = sum(a.tokens for a in ours), sum(a.wall_s for a in ours)
+            found.append((row.task, (tokens, wall_s, plain.tokens, plain.wall_s)))
+
+    def interval(task: str) -> tuple[float, float] | None:
+        kept = [sums for name, sums in found if task in (OVERALL, name)]
+        return bootstrap(np.array(kept, dtype=np.float64).reshape(-1, 4), seed, samples)
+
+    return {task: interval(task) for task in (OVERALL, *tasks)}
 
 
 def _answer(row: Row, method: str | None) -> Answer:
