@@ -60,6 +60,7 @@ class AlignConfig:
         None is `SMALL`.
     tasks: only these; None is all.
     joint: train an exit together with a copy of the target, which is written to OUT/target.
+    every_layer: with joint, train the copy to be left after any layer.
     blocks: of an exit or of a recurrent drafter, whose gated blocks are `width` wide.
     """
 
@@ -77,6 +78,7 @@ class AlignConfig:
     exit_layer: int = 4
     blocks: int = 1
     joint: bool = False
+    every_layer: bool = False
     width: int = 1152
     chat_template: str | None = None
 
@@ -87,6 +89,8 @@ def check(config: AlignConfig) -> None:
         raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
     if config.joint and config.kind != "exit":
         raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
+    if config.every_layer and not config.joint:
+        raise DraftpickError("--every-layer trains a copy of the target; use it with --joint")
     folder = targets.resolve(config.target)
     if config.kind in ("drafter", "recurrent") and is_encoder_decoder(folder):
         raise DraftpickError(
@@ -189,7 +193,7 @@ def _exit_learner(
     vocab: DraftVocab,
 ) -> Learner:
     if config.joint:
-        return JointExitLearner(folder, config.exit_layer, vocab)
+        return JointExitLearner(folder, config.exit_layer, vocab, config.every_layer)
     first = [
         tensors(batch, target.device)
         for batch in batches(kept, 8192, random.Random(recipe.seed))[:4]
@@ -258,6 +262,7 @@ def _write(
         "kind": config.kind,
         "target": config.target,
         "joint": config.joint,
+        "every_layer": config.every_layer,
         "licence": "Apache-2.0",
         "parameters": parameters,
         "acceptance": {k: round(v, 4) for k, v in acceptance.items()},

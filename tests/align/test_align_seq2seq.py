@@ -133,6 +133,18 @@ def test_the_joint_loss_is_the_mean_of_both(t5: Path) -> None:
     assert all(p.grad is not None for p in learner.module.parameters())
 
 
+def test_the_loss_of_every_layer_weighs_the_later_more(t5: Path) -> None:
+    """CALM's, w_i = i / sum of i: each layer read by a model that is cut off after it."""
+    learner = JointExitLearner(t5, 1, DraftVocab([2, 3, 4], 43), every_layer=True)
+    one, two, three = (
+        cut_loss(t5, **cut) for cut in ({"num_decoder_layers": 1}, {"num_decoder_layers": 2}, {})
+    )
+    loss = learner.loss(IDS, LABELS)
+    torch.testing.assert_close(loss, (one + 2 * two + 3 * three) / 6, atol=1e-5, rtol=1e-5)
+    loss.backward()
+    assert all(p.grad is not None for p in learner.module.parameters())
+
+
 def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     """And agreement counts what the exit would draft, on answers alone."""
     learner = LensLearner(load(t5), 2, DraftVocab([*range(43)], 43))
