@@ -247,7 +247,13 @@ class JointExitLearner:
         model = self.module.to(torch.bfloat16)
         model.save_pretrained(folder)
         model.to(torch.float32)
-        for path in self._folder.iterdir():
-            text = path.suffix in (".json", ".txt", ".jinja", ".model")
-            if text and "safetensors" not in path.name and not (folder / path.name).exists():
-                shutil.copyfile(path, folder / path.name)
+        copy_texts(self._folder, folder)
+
+
+def copy_texts(source: Path, folder: Path) -> None:
+    """The tokenizer and chat template of a model; what `folder` has already stays."""
+    for path in source.iterdir():
+        text = path.suffix in (".json", ".txt", ".jinja", ".model")
+        kept = "safetensors" not in path.name and path.name != "card.json"
+        if text and kept and not (folder / path.name).exists():
+            shutil.copyfile(path, folder / path.name)

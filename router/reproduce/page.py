@@ -55,9 +55,8 @@ def render(what: Reproduction, told: dict[str, Any]) -> str:
 def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
     yield from (f"# {what.title}", "")
     yield (
-        f"`draftpick reproduce {what.name}`: {told['scale']['seeds']} seeds of every policy, "
-        f"{told['scale']['questions']} questions, {told['seconds'] / 60:.0f} minutes in the last "
-        "run."
+        f"`draftpick reproduce {what.name}`: {told['scale']['questions']} questions, seeds of every "
+        f"policy: {told['scale']['seeds']}, minutes in the last run: {told['seconds'] / 60:.1f}."
     )
     for table in what.tables:
         yield from ("", f"## {table.title}", "", *table_of(table, told["tables"][table.title]))
