@@ -61,12 +61,10 @@ def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, An
     keep_scale(what, out, scale)
     started = time.perf_counter()
     found = reproduce(what, out, scale)
+    asked = [summary["questions"] for summary in found.summaries.values()]
+    asked += [int(point["queries"]) for curve in found.curves.values() for point in curve.values()]
     about = {
-        "scale": {
-            **asdict(scale),
-            "questions": sum(s["questions"] for s in found.summaries.values())
-            // max(len(found.summaries), 1),
-        },
+        "scale": {**asdict(scale), "questions": max(asked)},
         "seconds": time.perf_counter() - started,
         "hardware": next((s["hardware"] for s in found.summaries.values()), None),
         "versions": versions(),
