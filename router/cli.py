@@ -204,10 +204,9 @@ def specbench(
     from .route import DEFAULT_POLICY
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
-    from .specbench.candidates import candidates_of, named_folders
+    from .specbench.candidates import candidates_of, named_folders, policy_label
     from .specbench.markdown import failures
     from .specbench.protocol import load_questions
-    from .specbench.run import policy_label
 
     request = replace(request, seed=seed)
     beside = named_folders(candidate or [])

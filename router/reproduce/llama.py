@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collect.queries import Query, first_per_task, shipped
 from decoders.arms import AUTOREGRESSIVE
+from decoders.zoo.catalogue import TARGET
 
 from .records import (
     MEAN,
@@ -20,7 +21,7 @@ from .records import (
 )
 from .t5 import BASE, EPOCHS, SPEED
 
-MODELS = Models("smollm2-135m-instruct", "auto", 64)
+MODELS = Models(TARGET, "auto", 64)
 RUN = "sampling"
 GENERAL, MATHS, TRANSLATION = "recurrent", "recurrent-math", "recurrent-translation"
 SPEC_BENCH = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -76,8 +77,6 @@ def candidates_of(
     """
     import policies
 
-    from .run import policy_label
-
     taken = {*router.engine.arm_names, ROUTED, BASELINE, "oracle"}
     counts, seen = Counter(name for name, _ in named), Counter[str]()
     found: list[Candidate] = []
@@ -97,6 +96,17 @@ def candidates_of(
     if twice:
         raise DraftpickError(f"two rows would be called {twice[0]!r}; rename a candidate")
     return found
+
+
+def policy_label(uri: str | Path) -> str:
+    """A name for a policy that changes with its content: a folder's comes with a hash."""
+    folder = Path(uri)
+    if not folder.is_dir():
+        return str(uri)
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return f"{folder.name}@{digest.hexdigest()[:12]}"
 
 
 def over_seeds(

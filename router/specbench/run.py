@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -68,17 +67,6 @@ def settings_of(
         "top_p": request.sampling.top_p,
         "seed": seed,
     }
-
-
-def policy_label(uri: str | Path) -> str:
-    """A name for a policy that changes with its content: a folder's comes with a hash."""
-    folder = Path(uri)
-    if not folder.is_dir():
-        return str(uri)
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{folder.name}@{digest.hexdigest()[:12]}"
 
 
 def run(
