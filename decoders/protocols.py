@@ -154,13 +154,12 @@ class ExitBackend(Backend, Protocol):
     """A backend whose lower layers may run ahead of the rest, so that an early exit can draft.
 
     When `extend` is given the same tokens, it goes on from what they ran. `truncate` takes that
-    back, also where `length` stays.
+    back, also where `length` stays. There may be several exits; one at a time runs ahead, and when
+    another one does, it starts at `length`.
     """
 
-    @property
-    def lower_parameters(self) -> int:
-        """Weights that `lower` reads for a token: those of the layers below the exit; 0 where none
-        is open."""
+    def lower_parameters(self, exit_layer: int) -> int:
+        """Weights that `lower` reads for a token: those of the layers below the exit."""
         ...
 
     @property
@@ -169,15 +168,15 @@ class ExitBackend(Backend, Protocol):
         ...
 
     def open_exit(self, exit_layer: int) -> None:
-        """From the next prompt on, keep the states after `exit_layer` layers. Raises DraftpickError
-        where there is no layer above it, or an exit after another one is open."""
+        """From the next prompt on, keep the states after `exit_layer` layers, beside those after
+        other ones. Raises DraftpickError where there is no layer above it."""
         ...
 
-    def exit_hidden(self, start: int, end: int) -> Tensor:
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
         """States [end - start, d] after the exit layer, of positions already run."""
         ...
 
-    def lower(self, ids: Tensor) -> Tensor:
+    def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; their [T, d]."""
         ...
 

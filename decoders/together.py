@@ -24,6 +24,8 @@ from .backends.recurrent_head import RecurrentHead
 from .backends.seats import Seats, Wanted
 from .costs import passes
 from .costs.under_load import learn
+from .endpoints.engine import EndpointEngine
+from .endpoints.room import Threads
 from .engine import Engine
 from .errors import DraftpickError
 
@@ -59,20 +61,23 @@ class Seat:
 
 
 class Room(Protocol):
-    """Where answers are written; used by one thread."""
+    """Where answers are written; used by one thread.
 
-    seats: list[Seat]
+    seats: each has room for one answer, and the `engine` that writes it.
+    """
+
+    seats: list[Any]
 
     @property
     def running(self) -> int:
         """Answers that have begun and not ended."""
         ...
 
-    def free(self, prompt_ids: Sequence[int] = ()) -> Seat | None:
+    def free(self, prompt_ids: Sequence[int] = ()) -> Any:
         """A seat without an answer; one that holds the beginning of this prompt, if any does."""
         ...
 
-    def begin(self, seat: Seat, answer: Callable[[Any], None]) -> None:
+    def begin(self, seat: Any, answer: Callable[[Any], None]) -> None:
         """Let `answer` run in a free seat, by the seat's engine, in the coming steps. What it
         raises comes out of `step`."""
         ...
@@ -87,12 +92,15 @@ class Room(Protocol):
 
 
 def room_of(engine: Any, n: int, steady: bool = False, cache: Path | None = None) -> Room:
-    """For n answers at once where the engine's target has passes to share; else for one.
+    """For n answers at once, where the engine's target has passes to share or its arms are servers;
+    else for one.
 
     steady: as in Seats.
     cache: folder where what shared passes cost is kept; None measures nothing, so that drafts are
         as long as they would be for one answer alone.
     """
+    if isinstance(engine, EndpointEngine):
+        return Threads(engine, n)
     if n < 2 or not isinstance(getattr(engine, "target", None), LlamaBackend):
         return OneAtATime(engine)
     room = Together(engine, n, steady)

@@ -31,6 +31,7 @@ from .options import (
     answer_request,
     log_options,
 )
+from .reproduce import command as reproduce_command
 from .serve import command as serve_command
 from .theory import command as theory_command
 from .tradeoff import command as tradeoff_command
@@ -56,6 +57,7 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick serve                                       OpenAI's API, an arm for every request
   draftpick demo                                        all of that, in minutes
+  draftpick reproduce table-1                           the paper's experiments, done again
 """
 
 app = typer.Typer(
@@ -166,6 +168,19 @@ def specbench(
     routed: Annotated[
         bool, typer.Option("--routed/--no-routed", help="Also run the policy's choice.")
     ] = True,
+    candidate: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=POLICY",
+            help="A further policy to run beside, by its name in the tables; repeatable. Policies "
+            "of one name are its seeds, and their mean and deviation are told. --policy is then "
+            "only run if given.",
+        ),
+    ] = None,
+    dynamic: Annotated[
+        bool,
+        typer.Option("--dynamic", help="Of each --candidate, also a row whose arms are drawn."),
+    ] = False,
     limit: Limit = None,
     tasks: Tasks = None,
     request: Request,
@@ -184,18 +199,25 @@ def specbench(
     Example:
 
       draftpick specbench --questions question.jsonl --limit 20 --out bench
+
+      draftpick specbench --candidate knn=policies/knn --candidate rl=policies/rl --dynamic --out b
     """
     from collect.queries import shipped_folder
+    from decoders.errors import DraftpickError
     from decoders.provenance import measured_on
 
     from .route import DEFAULT_POLICY
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
+    from .specbench.candidates import candidates_of, named_folders, policy_label
     from .specbench.markdown import failures
     from .specbench.protocol import load_questions
-    from .specbench.run import policy_label
 
     request = replace(request, seed=seed)
+    beside = named_folders(candidate or [])
+    if dynamic and not beside:
+        raise DraftpickError("--dynamic is of the policies that --candidate names; name one")
+    routed = routed and (policy is not None or not beside)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
     router = _router(options, policy, routed, named, request, embedder, log)
@@ -210,6 +232,7 @@ def specbench(
         seed=seed,
         hardware=measured_on(precision, options.device),
         ask=ask,
+        candidates=candidates_of(router, beside, dynamic),
     )
     if as_json:
         _print_json(summary)
@@ -287,6 +310,7 @@ def demo(
 collect_command.mount(app)
 theory_command.mount(app)
 tradeoff_command.mount(app)
+reproduce_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)

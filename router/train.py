@@ -58,6 +58,7 @@ own below a parent run with means and deviations. What is saved is always the fi
   draftpick train --rewards rewards --seeds 5 --alphas 0,0.5,1
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick train --rewards rewards --reward modelled --features temperature,greedy
+  draftpick train --rewards rewards --paper --judge-by modelled --train-size 100
   draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
   draftpick generate "Why is the sky blue?" --policy policy
 """
@@ -140,11 +141,23 @@ def train(
     arms: ChosenArms = None,
     temperatures: ChosenTemperatures = None,
     loops: Loops = "all",
+    train_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Learn from so many queries, drawn by --seed."),
+    ] = None,
+    judge_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REWARD",
+            help="Also tell what the policy earns of another reward of the same collection, on the "
+            "held-out queries: train on paper, judge by modelled.",
+        ),
+    ] = None,
     validation_share: Annotated[
         float | None,
         typer.Option(
             help="Share of every task's queries held out to judge the policy. Default: 0 with the "
-            "guard, which judges by folds, else 0.2."
+            "guard, which judges by folds, else 0.2; with --judge-by 0.2."
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
@@ -178,7 +191,7 @@ def train(
     from collect.dataset import read_manifest
     from collect.options import names_in, temperatures_in
     from collect.table import read_rewards
-    from policies import PolicyError
+    from policies import PolicyError, report
     from policies.curves import require_enough
     from policies.guard import check_policy
     from policies.mlflow_store import shown
@@ -186,9 +199,11 @@ def train(
     from policies.promise_check import kept
     from policies.promised import PromisedPolicy
     from policies.reinforce import PAPER
+    from policies.sizes import at_most
     from policies.sweep import sweep_run
     from policies.tracking import HELD_OUT, Task, train_task
 
+    from .judge_by import judged_json, judged_rows, judged_tables
     from .text_form import TextForm
     from .train_sweep import groups_of, progress, tell, weights_in
     from .train_tables import further, remarks, run_json, run_tables
@@ -212,6 +227,10 @@ def train(
     several = seeds > 1 or alphas is not None
     if several and (curve or leave_task_out or leave_arm_out):
         raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
+    if promised is not None and (judge_by is not None or train_size is not None):
+        raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
+    if several and judge_by is not None:
+        raise PolicyError("--judge-by is of one run; leave --seeds and --alphas out")
     check_policy(policy, chosen)  # a wrong name should show before the rewards are read
     if policy in ALGORITHMS:  # these watch themselves while they serve
         guard = False
@@ -242,6 +261,12 @@ def train(
             settings |= promised | {"lossless": lossless}
             table, held = table.split(HELD_OUT if share is None else share, seed)
             share, guards = 0.0, False  # what is promised needs no other guard
+        elif judge_by is not None or train_size is not None:
+            if share is None:
+                share = HELD_OUT if judge_by is not None or not guard else 0.0
+            table, held = table.split(share, seed)
+            if train_size is not None:
+                table = at_most(table, train_size, seed)
         return Task(
             table,
             held,
@@ -261,6 +286,8 @@ def train(
                 "arms": ",".join(table.arms),
                 "features": ",".join(table.feature_names) or "none",
                 "loops": loops,
+                "train_size": train_size,
+                "judge_by": judge_by,
             },
             form=TextForm.of(manifest),
         )
@@ -281,16 +308,22 @@ def train(
         return
     asked = make(weights[0], seed, out, register, policy)
     table, held = asked.table, asked.validation
+    judge = None
+    if judge_by is not None:
+        judge = judged_rows(rewards, judge_by, alpha, table, held, loops)
     if curve or leave_task_out or leave_arm_out:
         require_enough(table)
     run = train_task(asked, tracking_uri=tracking_uri, experiment=experiment)
     more = further(table, run, policy, asked.options, seed, curve, leave_task_out, leave_arm_out)
     made = run.fitted.policy
+    judged = None if judge is None else report(made, judge, seed=seed)
     rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
     if as_json:
         found = run_json(run, more) | {"features": list(table.feature_names)}
         if isinstance(made, PromisedPolicy):
             found["promise"] = promise_json(made, rows)
+        if judged is not None and judge is not None:
+            found["judged_by"] = judged_json(judged, judge.reward_name)
         typer.echo(json.dumps(found))
         return
     from rich.console import Console
@@ -305,6 +338,9 @@ def train(
     else:
         for part in run_tables(run, more, console.width):
             console.print(part)
+        if judged is not None and judge is not None:
+            for part in judged_tables(judged, judge.reward_name, console.width):
+                console.print(part)
         for sentence in remarks(run):
             typer.echo(sentence)
     typer.echo(

@@ -6,7 +6,8 @@ from typing import Any
 
 _WHAT = {
     "drafter": "A small transformers model that drafts for {target}, over a reduced vocabulary "
-    "(`draft_vocab.json`). It is no use on its own: it predicts what its target writes.",
+    "where there is a `draft_vocab.json`. It is no use on its own: it predicts what its target "
+    "writes.",
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
     "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "

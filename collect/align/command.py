@@ -61,6 +61,14 @@ def align(
             "copy, a target of its own: drafters that were aligned with the first fit it less.",
         ),
     ] = False,
+    every_layer: Annotated[
+        bool,
+        typer.Option(
+            "--every-layer",
+            help="With --joint: lower the losses of all layers, the i-th weighed by i, as CALM's "
+            "targets are trained, in place of the exit's and the last.",
+        ),
+    ] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
     minutes: Annotated[
         float | None, typer.Option(help="Train so long instead; the schedule fits it.")
@@ -93,6 +101,7 @@ def align(
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
       draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint --epochs 1
+      draftpick align --out drafts/calm --kind exit --exit-layer 8 --joint --every-layer --epochs 1
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -132,6 +141,7 @@ def align(
         exit_layer=exit_layer,
         blocks=blocks,
         joint=joint,
+        every_layer=every_layer,
         width=width,
         chat_template=chat_template,
     )

@@ -24,7 +24,7 @@ from decoders.backends.seq2seq_exit import plain_lens
 from decoders.draft_vocab import DraftVocab
 from decoders.models.loaders import is_encoder_decoder
 
-from .states import causal_states, seq2seq_states
+from .states import causal_layers, causal_states, seq2seq_layers, seq2seq_states
 
 
 class Learner(Protocol):
@@ -184,30 +184,46 @@ class JointExitLearner:
     its own norm and head (Kim et al., Speculative Decoding with Big Little Decoder, section 4.4).
 
     The copy is a target of its own: what it writes is no longer what the first one wrote.
+
+    every_layer: train it to be left after any layer (Schuster et al., Confident Adaptive Language
+        Modeling, section 3.1).
     """
 
-    def __init__(self, folder: Path, exit_layer: int, vocab: DraftVocab) -> None:
+    def __init__(
+        self, folder: Path, exit_layer: int, vocab: DraftVocab, every_layer: bool = False
+    ) -> None:
         from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
         two_parts = is_encoder_decoder(folder)
         kind = AutoModelForSeq2SeqLM if two_parts else AutoModelForCausalLM
         model = self.module = kind.from_pretrained(folder, dtype=torch.float32)
         self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
+        self._every_layer = every_layer
+        self._layers = seq2seq_layers if two_parts else causal_layers
         self._states = seq2seq_states if two_parts else causal_states
         self._norm = model.decoder.final_layer_norm if two_parts else model.model.norm
         self._scale = head_scale(model.config) if two_parts else 1.0
 
     def loss(self, ids: Tensor, labels: Tensor) -> Tensor:
-        """The mean of the exit's and the last layer's, each over the target's whole vocabulary."""
+        """The mean of the exit's and the last layer's, each over the target's whole vocabulary;
+        with every_layer that of all of them, the i-th weighed by i."""
         chosen = labels[labels >= 0]
-        exit_loss, last_loss = (
-            F.cross_entropy(self.module.lm_head(states).float(), chosen)
-            for states in self._both(ids, labels)
+        read = self._all(ids, labels) if self._every_layer else self._both(ids, labels)
+        losses = torch.stack(
+            [F.cross_entropy(self.module.lm_head(states).float(), chosen) for states in read]
         )
-        return (exit_loss + last_loss) / 2
+        weights = torch.ones_like(losses)
+        if self._every_layer:
+            weights = torch.arange(1.0, len(losses) + 1, device=losses.device)
+        return (weights * losses).sum() / weights.sum()
 
     def hidden(self, ids: Tensor, labels: Tensor) -> Tensor:
         return self._both(ids, labels)[0]
+
+    def _all(self, ids: Tensor, labels: Tensor) -> list[Tensor]:
+        """[n, d] from every layer, ready for the head."""
+        *below, last = self._layers(self.module, ids, labels)
+        return [*(self._norm(states) * self._scale for states in below), last * self._scale]
 
     def _both(self, ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         """[n, d] from the exit's layer and from the last, both ready for the head."""
@@ -231,7 +247,13 @@ class JointExitLearner:
         model = self.module.to(torch.bfloat16)
         model.save_pretrained(folder)
         model.to(torch.float32)
-        for path in self._folder.iterdir():
-            text = path.suffix in (".json", ".txt", ".jinja", ".model")
-            if text and "safetensors" not in path.name and not (folder / path.name).exists():
-                shutil.copyfile(path, folder / path.name)
+        copy_texts(self._folder, folder)
+
+
+def copy_texts(source: Path, folder: Path) -> None:
+    """The tokenizer and chat template of a model; what `folder` has already stays."""
+    for path in source.iterdir():
+        text = path.suffix in (".json", ".txt", ".jinja", ".model")
+        kept = "safetensors" not in path.name and path.name != "card.json"
+        if text and kept and not (folder / path.name).exists():
+            shutil.copyfile(path, folder / path.name)

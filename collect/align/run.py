@@ -27,6 +27,7 @@ from .calibration import Example, batches, build
 from .finish import command, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
+from .seq2seq_drafter import SMALL_T5, Seq2SeqDraftLearner
 from .stage import start_name
 from .student import RecurrentRecipe
 from .teacher import Teacher
@@ -56,10 +57,12 @@ Target = LlamaBackend | HFSeq2SeqBackend
 class AlignConfig:
     """What to train on what.
 
-    start: a drafter folder to go on from, or a JSON file with the sizes of a Llama-shaped model;
-        None is `SMALL`.
+    start: a drafter folder to go on from, or a JSON file with the sizes of a Llama-shaped model (of
+        a T5-shaped one for a target that is); None is `SMALL` or `SMALL_T5`.
+    vocab_size: of the draft vocabulary; a drafter of an encoder-decoder has the whole one.
     tasks: only these; None is all.
     joint: train an exit together with a copy of the target, which is written to OUT/target.
+    every_layer: with joint, train the copy to be left after any layer.
     blocks: of an exit or of a recurrent drafter, whose gated blocks are `width` wide.
     """
 
@@ -77,6 +80,7 @@ class AlignConfig:
     exit_layer: int = 4
     blocks: int = 1
     joint: bool = False
+    every_layer: bool = False
     width: int = 1152
     chat_template: str | None = None
 
@@ -87,12 +91,13 @@ def check(config: AlignConfig) -> None:
         raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
     if config.joint and config.kind != "exit":
         raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
+    if config.every_layer and not config.joint:
+        raise DraftpickError("--every-layer trains a copy of the target; use it with --joint")
     folder = targets.resolve(config.target)
-    if config.kind in ("drafter", "recurrent") and is_encoder_decoder(folder):
+    if config.kind == "recurrent" and is_encoder_decoder(folder):
         raise DraftpickError(
-            f"--kind {config.kind} needs a decoder-only target, and {folder.name} is an "
-            "encoder-decoder; use --kind exit or bigram, or name a smaller model of its family as "
-            "a drafter"
+            f"--kind recurrent needs a decoder-only target, and {folder.name} is an "
+            "encoder-decoder; use --kind drafter, exit or bigram"
         )
     layers = targets.layers_of(folder)
     if config.kind == "exit" and layers is not None and not 0 < config.exit_layer < layers:
@@ -161,6 +166,13 @@ def _learner(
     eos: tuple[int, ...],
 ) -> tuple[Learner, DraftVocab]:
     sized = config.start is not None and config.start.is_file()
+    if config.kind == "drafter" and isinstance(target, HFSeq2SeqBackend):
+        of_t5 = SMALL_T5 if config.start is None else {}
+        if config.start is not None and sized:
+            of_t5 = json.loads(config.start.read_text())
+        one = Seq2SeqDraftLearner(folder, of_t5, None if sized else config.start)
+        one.vocab.to(target.device)
+        return one, one.vocab
     kept = [e for e in examples if not e.held_out]
     vocab = None
     if config.start is not None and not sized:
@@ -189,7 +201,7 @@ def _exit_learner(
     vocab: DraftVocab,
 ) -> Learner:
     if config.joint:
-        return JointExitLearner(folder, config.exit_layer, vocab)
+        return JointExitLearner(folder, config.exit_layer, vocab, config.every_layer)
     first = [
         tensors(batch, target.device)
         for batch in batches(kept, 8192, random.Random(recipe.seed))[:4]
@@ -258,6 +270,7 @@ def _write(
         "kind": config.kind,
         "target": config.target,
         "joint": config.joint,
+        "every_layer": config.every_layer,
         "licence": "Apache-2.0",
         "parameters": parameters,
         "acceptance": {k: round(v, 4) for k, v in acceptance.items()},

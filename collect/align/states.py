@@ -19,14 +19,38 @@ def causal_states(
 ) -> tuple[Tensor, Tensor]:
     """For the n labels (not -100), row by row: [n, d] after `exit_layer` layers, and [n, d] after
     the last layer and the final norm."""
-    states = model.model(ids, use_cache=False, output_hidden_states=True).hidden_states
-    return states[exit_layer][labels >= 0], states[-1][labels >= 0]  # the last is normed already
+    states = _causal(model, ids)
+    return states[exit_layer][labels >= 0], states[-1][labels >= 0]
+
+
+def causal_layers(model: Any, ids: Tensor, labels: Tensor) -> list[Tensor]:
+    """The same after every layer from the first on, [n, d] each; the last one normed."""
+    return [states[labels >= 0] for states in _causal(model, ids)[1:]]
 
 
 def seq2seq_states(
     model: Any, exit_layer: int, ids: Tensor, labels: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The same of a T5-like model's decoder."""
+    """As `causal_states`, of a T5-like model's decoder."""
+    states, valid = _seq2seq(model, ids, labels)
+    return states[exit_layer][valid], states[-1][valid]
+
+
+def seq2seq_layers(model: Any, ids: Tensor, labels: Tensor) -> list[Tensor]:
+    """As `causal_layers`, of a T5-like model's decoder."""
+    states, valid = _seq2seq(model, ids, labels)
+    return [each[valid] for each in states[1:]]
+
+
+def _causal(model: Any, ids: Tensor) -> tuple[Tensor, ...]:
+    """[B, T, d] before the first layer and after each; transformers gives the last one normed."""
+    read = model.model(ids, use_cache=False, output_hidden_states=True)
+    states: tuple[Tensor, ...] = read.hidden_states
+    return states
+
+
+def _seq2seq(model: Any, ids: Tensor, labels: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+    """[B, A, d] of the decoder, as `_causal`, and which of the positions [B, A] count."""
     source, of_source, written, valid = apart(ids, labels)
     start = torch.full_like(written[:, :1], start_token(model))
     encoded = model.encoder(input_ids=source, attention_mask=of_source).last_hidden_state
@@ -37,7 +61,7 @@ def seq2seq_states(
         use_cache=False,
         output_hidden_states=True,
     )
-    return decoded.hidden_states[exit_layer][valid], decoded.last_hidden_state[valid]
+    return decoded.hidden_states, valid
 
 
 def apart(ids: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -48,7 +48,8 @@ def optimizers(module: nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]
     matrices: list[nn.Parameter] = []
     rest: list[nn.Parameter] = []
     for name, parameter in module.named_parameters():
-        inner = parameter.ndim == 2 and "embed" not in name and "head" not in name
+        outer = any(part in name for part in ("embed", "shared", "head", "bias"))
+        inner = parameter.ndim == 2 and not outer
         (matrices if inner else rest).append(parameter)
     made: list[torch.optim.Optimizer] = []
     if matrices:

@@ -68,7 +68,7 @@ class EarlyExitRecipe(DraftingRecipe):
             draft_vocab_of(self.name, self._folder(), target.vocab_size)
         if target.layers is not None:
             with self._named():
-                check_exit(self._layer(), target.layers, 0)
+                check_exit(self._layer(), target.layers)
 
     def prepare(self, target: Backend) -> None:
         """Open the exit where the target can have it.

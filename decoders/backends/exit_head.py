@@ -33,19 +33,10 @@ class AdapterConfig:
     blocks: int = 1
 
 
-def check_exit(exit_layer: int, layers: int, opened: int) -> None:
-    """layers: the target's, or its decoder's.
-    opened: the exit it has, 0 for none.
-
-    Raises DraftpickError where it cannot have this one.
-    """
+def check_exit(exit_layer: int, layers: int) -> None:
+    """layers: the target's, or its decoder's. Raises DraftpickError where it has no such exit."""
     if not 0 < exit_layer < layers:
         raise DraftpickError(f"an exit must lie after layer 1 to {layers - 1}, not {exit_layer}")
-    if opened not in (0, exit_layer):
-        raise DraftpickError(
-            f"this target already has an exit after layer {opened}; arms that exit after "
-            "different layers need a target each"
-        )
 
 
 class ExitHead(Protocol):

@@ -67,8 +67,8 @@ class HFSeq2SeqBackend(FinalStates):
         self._blocks: list[Any] = list(model.decoder.block)
         self._biases = [_bias_by_distance(block, context) for block in self._blocks]
         self._tree: Tree | None = None
-        self._exit_layer = 0
-        self._exit_hidden: Tensor | None = None
+        self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
+        self._ahead_layer = 0  # the exit that ran ahead last; 0 where none did
         self.state_size: int = config.d_model
 
     @classmethod
@@ -119,15 +119,16 @@ class HFSeq2SeqBackend(FinalStates):
     def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
         start, end = self.length, self.length + len(ids)
         masks = self._masks(start, len(ids), parents, len(self._blocks))
-        if self._exit_hidden is None:
-            h = self._run(self._embed(ids), 0, masks)
-        else:
-            done = self.ahead - start  # run already, as a chain: a tree's first nodes are one then
+        done, layer = self.ahead - start, self._ahead_layer
+        if done > 0:  # run already, as a chain: a tree's first nodes are one then
             if done < len(ids):
-                self._lower(ids[done:], [mask[:, :, done:] for mask in masks[: self._exit_layer]])
-            at_exit = self._exit_hidden[start:end].unsqueeze(0)
-            h = self._run(at_exit, self._exit_layer, masks[self._exit_layer :])
-            self._hold_only(end)
+                rest = [mask[:, :, done:] for mask in masks[:layer]]
+                self._between(self._embed(ids[done:]), 0, self.ahead, rest)
+            at_exit = self._exits[layer][start:end].unsqueeze(0)
+            h = self._between(at_exit, layer, start, masks[layer:])
+        else:
+            h = self._between(self._embed(ids), 0, start, masks)
+        self._hold_only(end)
         states = self._normed(h[0])
         if self._final is not None:
             self._final[start:end] = states
@@ -169,7 +170,7 @@ class HFSeq2SeqBackend(FinalStates):
     def keep(self, nodes: Sequence[int]) -> None:
         assert self._tree is not None
         keep_nodes(self._tree, self._layers, nodes, self.device)
-        for states in (self._exit_hidden, self._final):
+        for states in (*self._exits.values(), self._final):
             move_states(states, self._tree.base, nodes)
 
     # -- final states -------------------------------------------------------------------------
@@ -187,29 +188,31 @@ class HFSeq2SeqBackend(FinalStates):
 
     # -- early exit ---------------------------------------------------------------------------
 
-    @property
-    def lower_parameters(self) -> int:
+    def lower_parameters(self, exit_layer: int) -> int:
         """As in ExitBackend. Cross-attention's maps of the encoder's states are left out: they were
         read with the prompt, and their keys and values are kept."""
-        return sum(_read_for_a_token(block) for block in self._blocks[: self._exit_layer])
+        return sum(_read_for_a_token(block) for block in self._blocks[:exit_layer])
 
     def open_exit(self, exit_layer: int) -> None:
         """As in ExitBackend; a layer is one of the decoder's."""
-        check_exit(exit_layer, self.layers, self._exit_layer)
-        if self._exit_hidden is None:  # else a prompt may have been read since
-            self._exit_layer = exit_layer
+        check_exit(exit_layer, self.layers)
+        if exit_layer not in self._exits:  # else a prompt may have been read since
             size = (self.context, self.model.config.d_model)
-            self._exit_hidden = torch.zeros(size, dtype=self.dtype, device=self.device)
+            self._exits[exit_layer] = torch.zeros(size, dtype=self.dtype, device=self.device)
+            self._exits = dict(sorted(self._exits.items()))
 
-    def exit_hidden(self, start: int, end: int) -> Tensor:
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
         """As in ExitBackend."""
-        assert self._exit_hidden is not None
-        return self._exit_hidden[start:end]
+        return self._exits[exit_layer][start:end]
 
     @torch.inference_mode()
-    def lower(self, ids: Tensor) -> Tensor:
+    def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
         """As in ExitBackend."""
-        return self._lower(ids, self._masks(self.ahead, len(ids), None, self._exit_layer))
+        if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
+            self._hold_only(self.length)
+            self._ahead_layer = exit_layer
+        masks = self._masks(self.ahead, len(ids), None, exit_layer)
+        return self._between(self._embed(ids), 0, self.ahead, masks)[0]
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -223,12 +226,16 @@ class HFSeq2SeqBackend(FinalStates):
         logits: Tensor = self.model.lm_head(states * self.head_scale)
         return logits
 
-    def _lower(self, ids: Tensor, masks: list[Tensor]) -> Tensor:
-        assert self._exit_hidden is not None
-        start = self.ahead
-        h = self._run(self._embed(ids), 0, masks)[0]
-        self._exit_hidden[start : start + len(ids)] = h
-        return h
+    def _between(self, h: Tensor, first: int, start: int, masks: Sequence[Tensor]) -> Tensor:
+        """h [1, T, d] of positions start.. through as many blocks as there are masks, from block
+        `first` on, and kept at every exit on the way."""
+        begun, last = first, first + len(masks)
+        for layer, states in self._exits.items():
+            if first < layer <= last:
+                h = self._run(h, first, masks[first - begun : layer - begun])
+                states[start : start + h.shape[1]] = h[0]
+                first = layer
+        return self._run(h, first, masks[first - begun :])
 
     def _hold_only(self, length: int) -> None:
         """Forget what blocks hold beyond `length`."""

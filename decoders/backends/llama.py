@@ -73,9 +73,9 @@ class LlamaBackend:
         self._length = 0
         self.prompts_read = 0  # how often `prefill` was called
         self._tree: Tree | None = None
-        self._exit_layer = 0
-        self._ahead = 0  # positions that the layers below the exit have seen
-        self._exit_hidden: Tensor | None = None
+        self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
+        self._ahead = 0  # positions that the layers below an exit have seen
+        self._ahead_layer = 0  # the exit that ran so far; 0 where none did
         self.state_size = shape.hidden
         self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
@@ -193,7 +193,7 @@ class LlamaBackend:
     def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
         """Append `ids` [U], then the greedy answer's first k - 1 tokens; all k of them [k], found
         among the first `known` ids. As `extend` token by token, but one recorded pass."""
-        assert self.recorded is not None and self._exit_hidden is None and self._final is None
+        assert self.recorded is not None and not self._exits and self._final is None
         start, more = self._length, len(ids) + k - 1
         if start + more > self.context:
             raise ContextTooLong(start, more, self.context)
@@ -218,7 +218,7 @@ class LlamaBackend:
         if slots:
             source = torch.tensor(slots, device=self.device)
             self._cache.move(slice(first, end), source)
-            for states in (self._exit_hidden, self._final):
+            for states in (*self._exits.values(), self._final):
                 if states is not None:
                     states[first:end] = states[source]
         self._length = self._ahead = end
@@ -254,34 +254,57 @@ class LlamaBackend:
 
     # -- early exit ---------------------------------------------------------------------------
 
-    @property
-    def lower_parameters(self) -> int:
+    def lower_parameters(self, exit_layer: int) -> int:
         """As in ExitBackend."""
-        return count_layers(self.weights.layers[: self._exit_layer])
+        return count_layers(self.weights.layers[:exit_layer])
 
     def open_exit(self, exit_layer: int) -> None:
         """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""
-        check_exit(exit_layer, self.shape.layers, self._exit_layer)
-        if self._exit_hidden is None:  # else a prompt may have been read since
-            self._exit_layer = exit_layer
-            self._exit_hidden = self._zeros(self.context, self.shape.hidden)
+        check_exit(exit_layer, self.shape.layers)
+        if exit_layer not in self._exits:  # else a prompt may have been read since
+            self._exits[exit_layer] = self._zeros(self.context, self.shape.hidden)
+            self._exits = dict(sorted(self._exits.items()))
 
-    def exit_hidden(self, start: int, end: int) -> Tensor:
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
         """Hidden states [end - start, d] after the exit layer, for positions already run."""
-        assert self._exit_hidden is not None
-        return self._exit_hidden[start:end]
+        return self._exits[exit_layer][start:end]
 
     @torch.inference_mode()
-    def lower(self, ids: Tensor, place: Place | None = None) -> Tensor:
-        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d].
+    def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]."""
+        if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
+            self._ahead, self._ahead_layer = self._length, exit_layer
+        hidden = self._between(self.embed(ids), 0, exit_layer, self._ahead, None)
+        self._ahead += len(ids)
+        return hidden
+
+    def _between(self, h: Tensor, first: int, last: int, start: int, place: Place | None) -> Tensor:
+        """h [T, d] of positions start.. through the layers first..last-1, and kept at every exit on
+        the way.
 
         place: as `positions` gives it, where they do not simply follow each other.
         """
-        assert self._exit_hidden is not None
-        hidden = self._run(self.embed(ids), 0, self._exit_layer, self._ahead, place)
-        self._exit_hidden[self._ahead : self._ahead + len(ids)] = hidden
-        self._ahead += len(ids)
-        return hidden
+        for after, states in self._exits.items():
+            if first < after <= last:
+                h = self._run(h, first, after, start, place)
+                states[start : start + len(h)] = h
+                first = after
+        return h if first == last else self._run(h, first, last, start, place)
+
+    def _caught_up(
+        self, ids: Tensor, start: int, rest: Callable[[int], Place | None] = lambda done: None
+    ) -> tuple[int, Tensor]:
+        """The layer that all of `ids` [T] in slots start.. are brought to, and their [T, d] there:
+        that of the exit which ran some of them ahead, or 0 for their embeddings.
+
+        rest: the place of those from the done-th on, as for `_between`.
+        """
+        done, after = self._ahead - start, self._ahead_layer
+        if done <= 0:
+            return 0, self.embed(ids)
+        if done < len(ids):
+            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest(done))
+        return after, self._exits[after][start : start + len(ids)]
 
     @torch.inference_mode()
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
@@ -328,17 +351,13 @@ class LlamaBackend:
         start, end = self._length, self._length + len(ids)
         branch = self._placed(len(ids), parents)
         place = None if branch is None else self._at(*branch)
-        if self._exit_hidden is None:
-            hidden = self._run(self.embed(ids), 0, self.shape.layers, start, place)
-        else:
-            done = self._ahead - start  # run already, as a chain: a tree's first nodes are one then
-            if done < len(ids):
-                rest = None if branch is None else self._at(*(part[done:] for part in branch))
-                self.lower(ids[done:], rest)
-            at_exit = self._exit_hidden[start:end]
-            hidden = self._run(at_exit, self._exit_layer, self.shape.layers, start, place)
-        self._length = end
-        self._ahead = end
+
+        def rest(done: int) -> Place | None:  # what ran ahead is a chain: so a tree's first nodes
+            return None if branch is None else self._at(*(part[done:] for part in branch))
+
+        after, h = self._caught_up(ids, start, rest)
+        hidden = self._between(h, after, self.shape.layers, start, place)
+        self._length = self._ahead = end
         return hidden
 
     def _placed(self, t: int, parents: Sequence[int] | None) -> tuple[Tensor, Tensor] | None:
@@ -352,20 +371,20 @@ class LlamaBackend:
         return None
 
     def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Read:
-        """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; two where
-        the layers below an exit have not seen it all."""
+        """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; more
+        where there are exits, whose states are kept between passes."""
         start, end = self._length, self._length + len(ids)
         if end > self.context:
             raise ContextTooLong(start, len(ids), self.context)
         require_chain(self._tree)
         self._tree = None
-        if self._exit_hidden is None:
+        if not self._exits:
             read = recorded.extend(ids, start)
         else:
-            done = self._ahead - start
-            if done < len(ids):
-                self.lower(ids[done:])
-            read = recorded.finish(self._exit_hidden[start:end], self._exit_layer, start)
+            after, h = self._caught_up(ids, start)
+            highest = max(self._exits)
+            h = self._between(h, after, highest, start, None)
+            read = recorded.finish(h, highest, start)
         self._length = self._ahead = end
         if self._final is not None:
             self._final[start:end] = read.states

@@ -13,7 +13,7 @@ from torch import Tensor
 from .int8 import WIDE
 from .kv import KVCache
 from .llama import LlamaBackend
-from .llama_model import LayerWeights, Weights, rounded
+from .llama_model import LayerWeights, Place, Weights, rounded
 from .packed import Matrix, Rounded, linear
 from .recurrent_head import RecurrentHead
 from .shared_pass import Reading, SharedPass
@@ -83,25 +83,21 @@ class SeatBackend(LlamaBackend):
         start = self._length
         branch = self._placed(len(ids), parents)
         depths, seen = branch if branch is not None else (None, None)
-        reading = Reading(self.row, start, len(ids), depths, seen)
-        if self._exit_hidden is None or self._ahead == start:
-            return Begun(self, reading, self.embed(ids), 0)
-        done = self._ahead - start
-        if done < len(ids):
-            self.lower(
-                ids[done:], None if branch is None else self._at(*(p[done:] for p in branch))
-            )
-        return Begun(self, reading, self._exit_hidden[start : reading.end], self._exit_layer)
+
+        def rest(done: int) -> Place | None:
+            return None if branch is None else self._at(*(part[done:] for part in branch))
+
+        after, h = self._caught_up(ids, start, rest)
+        return Begun(self, Reading(self.row, start, len(ids), depths, seen), h, after)
 
     @property
-    def exit_layer(self) -> int:
-        """After which the states are kept, 0 for none."""
-        return 0 if self._exit_hidden is None else self._exit_layer
+    def exits(self) -> list[int]:
+        """Layers after which the states are kept."""
+        return list(self._exits)
 
-    def left(self, reading: Reading, hidden: Tensor) -> None:
+    def left(self, reading: Reading, exit_layer: int, hidden: Tensor) -> None:
         """hidden: [T, d] after the exit layer."""
-        assert self._exit_hidden is not None
-        self._exit_hidden[reading.start : reading.end] = hidden
+        self._exits[exit_layer][reading.start : reading.end] = hidden
 
     def end(self, reading: Reading, states: Tensor) -> None:
         """states: [T, d] after the final norm."""
@@ -169,7 +165,7 @@ class Seats:
     def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
         states are kept."""
-        stops = {0, len(layers), *(each.seat.exit_layer for each in begun)}
+        stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
         held = [each.h for each in begun]
         edges = sorted(stops)
         for first, last in pairwise(edges):
@@ -179,8 +175,8 @@ class Seats:
             h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 held[i] = own
-                if begun[i].seat.exit_layer == last < len(layers):
-                    begun[i].seat.left(begun[i].reading, own)
+                if last in begun[i].seat.exits:
+                    begun[i].seat.left(begun[i].reading, last, own)
         return torch.cat(held)
 
 

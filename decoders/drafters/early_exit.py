@@ -30,7 +30,7 @@ class EarlyExitDrafter:
         self.target, self.head = target, head
         target.open_exit(head.exit_layer)
         self.context = target.context
-        self.parameters = target.lower_parameters + head.parameters
+        self.parameters = target.lower_parameters(head.exit_layer) + head.parameters
         self.calls = 0
         self._caught_up = 0  # how many of the calls ran the adapter alone
         self._read = 0  # positions that the adapter has read
@@ -61,11 +61,12 @@ class EarlyExitDrafter:
             self._caught_up += 1
 
     def _step(self, ids: Tensor) -> Tensor:
-        self.target.lower(ids)
+        self.target.lower(self.head.exit_layer, ids)
         return self.head.score(self._catch_up(self.target.ahead))
 
     @torch.inference_mode()
     def _catch_up(self, end: int) -> Tensor:
         """Adapter over the positions not yet read, up to `end`; [d] at the last, for the head."""
         start, self._read = self._read, end
-        return self.head.read(self.target.exit_hidden(start, end), start)
+        states = self.target.exit_hidden(self.head.exit_layer, start, end)
+        return self.head.read(states, start)

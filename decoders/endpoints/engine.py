@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -92,6 +93,11 @@ class EndpointEngine:
         return f"endpoints@{hashlib.sha256(models.encode()).hexdigest()[:8]}/remote"
 
     @property
+    def context(self) -> int:
+        """As good as none: a server says itself what it holds."""
+        return sys.maxsize
+
+    @property
     def embedder(self) -> str:
         """The space of `Prefilled.embedding`, which needs no model."""
         return self._embedder.name
@@ -130,6 +136,10 @@ class EndpointEngine:
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """Ids [S] that stand for the chat (see `chat.py`)."""
         return chat_ids(messages)
+
+    def encode_text(self, text: str) -> list[int]:
+        """As `encode_chat` of one message: endpoints are asked by chat."""
+        return chat_ids([{"role": "user", "content": text}])
 
     def check(self, prompt_ids: Sequence[int], request: Request) -> None:
         """Raises DraftpickError where the ids are no chat; a server says itself what it holds."""

@@ -18,7 +18,7 @@ from .queue import FairQueue
 
 if TYPE_CHECKING:
     from decoders.records import Request
-    from decoders.together import Room, Seat
+    from decoders.together import Room
 
 logger = logging.getLogger(__name__)
 
@@ -211,7 +211,7 @@ class Desk:
         except Exception:  # not an order's: that was told of its own
             logger.exception("a step failed")
 
-    def _answering(self, ticket: Ticket, seat: Seat) -> Callable[[Any], None]:
+    def _answering(self, ticket: Ticket, seat: Any) -> Callable[[Any], None]:
         """What answers an order in a seat."""
         (routers,) = (routers for own, routers in self._seated if own is seat)
 

@@ -17,6 +17,7 @@ from decoders.terminal import PIPE, Lines, tables
 from ..route import Router
 from . import markdown, plots
 from .answers import write_answers
+from .candidates import Candidate
 from .journal import Journal, read_rows
 from .records import Row
 from .run import choose_methods, run, settings_of
@@ -40,6 +41,7 @@ def specbench(
     hardware: dict[str, Any] | None = None,
     ask: bool = True,
     quiet: bool = False,
+    candidates: Sequence[Candidate] = (),
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
@@ -47,6 +49,7 @@ def specbench(
     settings raise DraftpickError.
 
     ask: False sums up what `out` holds of them.
+    candidates: further policies to run, beside the router's own.
     """
     if AUTOREGRESSIVE not in router.engine.arm_names:
         raise DraftpickError(
@@ -55,13 +58,14 @@ def specbench(
         )
     settings, rows = ask_all(
         router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
-        ask=ask, quiet=quiet,
+        ask=ask, quiet=quiet, candidates=candidates,
     )  # fmt: skip
     summary = summarise(
         rows,
         greedy=request.sampling.greedy,
         eos_ids=router.engine.eos_ids,
         seed=seed,
+        groups=_groups(candidates),
         about={
             "target": router.engine.target_name,
             "arms_fingerprint": settings["arms"],
@@ -86,21 +90,30 @@ def ask_all(
     seed: int = 0,
     ask: bool = True,
     quiet: bool = False,
+    candidates: Sequence[Candidate] = (),
 ) -> tuple[dict[str, Any], list[Row]]:
     """The measuring itself: every question through every arm, paired, interleaved, journaled in
     `out`, with a progress bar. Returns the run's settings and a row for each question; with `ask`
     False, for each that was asked before."""
-    methods = choose_methods(router, arms)
-    settings = settings_of(router, methods, request, seed, policy_label)
+    methods = [*choose_methods(router, arms), *(one.method for one in candidates)]
+    settings = settings_of(router, methods, request, seed, policy_label, candidates)
     if not ask:
         held = {row.question_id for row in read_rows(out)}
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
     journal = Journal(out, settings)
-    rows = _with_progress(router, questions, methods, request, seed, journal, quiet)
+    rows = _with_progress(router, questions, methods, request, seed, journal, quiet, candidates)
     by_id = {row.question_id: row for row in rows}
     return settings, [by_id[question.id] for question in questions]
+
+
+def _groups(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
+    """group -> its methods."""
+    found: dict[str, list[str]] = {}
+    for one in candidates:
+        found.setdefault(one.group, []).append(one.method)
+    return found
 
 
 def write_outputs(out: Path, summary: dict[str, Any]) -> None:
@@ -119,6 +132,11 @@ def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
         *rich_tables("Overall", *markdown.overall_table(summary), width),
         *rich_tables("Drafts and answers", *markdown.answers_table(summary), width),
         *rich_tables("Speed-up by task", *markdown.task_table(summary), width),
+        *(
+            rich_tables("Policies, over their seeds", *markdown.seeds_table(summary), width)
+            if summary.get("seeds")
+            else []
+        ),
     ]
 
 
@@ -142,6 +160,7 @@ def _with_progress(
     seed: int,
     journal: Journal,
     quiet: bool,
+    candidates: Sequence[Candidate],
 ) -> list[Row]:
     from rich.console import Console
     from rich.progress import (
@@ -167,12 +186,13 @@ def _with_progress(
         lines(len(journal.rows), len(questions))
         return run(
             router, questions, methods, request, seed, journal,
-            lambda row: lines(len(journal.rows), len(questions)),
+            lambda row: lines(len(journal.rows), len(questions)), candidates,
         )  # fmt: skip
     # Few redraws: the bar's thread shares the cores with what is being timed.
     with Progress(*columns, console=console, refresh_per_second=1) as progress:
         bar = progress.add_task(f"{len(methods)} methods", total=len(questions))
         progress.update(bar, completed=len(journal.rows))
         return run(
-            router, questions, methods, request, seed, journal, lambda row: progress.advance(bar)
-        )
+            router, questions, methods, request, seed, journal,
+            lambda row: progress.advance(bar), candidates,
+        )  # fmt: skip

@@ -12,8 +12,8 @@ from .records import BASELINE, ROUTED
 
 
 def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Rows of every table: the arms, then routed where it ran, then the oracle."""
-    rows: dict[str, dict[str, Any]] = dict(summary["arms"])
+    """Rows of every table: the arms, then candidates and routed where they ran, then the oracle."""
+    rows: dict[str, dict[str, Any]] = summary["arms"] | summary.get("candidates", {})
     if summary["routed"] is not None:
         rows[ROUTED] = summary["routed"]
     rows["oracle"] = summary["oracle"]
@@ -106,6 +106,24 @@ def choice_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["task", *arms], rows
 
 
+def seeds_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of the candidates' speed-ups, mean and deviation over seeds."""
+    tasks = [*summary["tasks"], OVERALL]
+    rows = []
+    for group, found in summary.get("seeds", {}).items():
+        seeds = max((figures["seeds"] for figures in found.values() if figures), default=0)
+        rows.append([group, str(seeds), *[_spread(found[task]) for task in tasks]])
+    return ["policy", "seeds", *tasks], rows
+
+
+def _spread(figures: dict[str, Any] | None) -> str:
+    if figures is None or figures["speedup_vs_ar"] is None:
+        return "-"
+    deviation = figures["speedup_vs_ar_deviation"]
+    spread = "" if deviation is None else f" ± {deviation:.3f}"
+    return times(figures["speedup_vs_ar"]) + spread
+
+
 def render(summary: dict[str, Any]) -> str:
     """The whole page."""
     return "\n".join(_lines(summary)) + "\n"
@@ -177,6 +195,7 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         ("Drafts and answers", answers_table(summary)),
         ("Speed-up by task", task_table(summary)),
         ("Speed-up by task, without the prefill", task_table(summary, "decode_speedup_vs_ar")),
+        ("Policies, over their seeds", seeds_table(summary)),
         ("Quality", quality_table(summary)),
         ("Arms that the policy chose", choice_table(summary)),
     ):

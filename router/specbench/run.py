@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from decoders.records import Request
 from decoders.seeds import derived_seed
 
 from ..route import Message, Router
+from .candidates import Candidate
 from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn
 
@@ -50,11 +50,13 @@ def settings_of(
     request: Request,
     seed: int,
     policy_label: str | None,
+    candidates: Sequence[Candidate] = (),
 ) -> dict[str, Any]:
     """All that two parts of one run must share; a resumed run is checked against it. The questions
     are left out, as a run may be resumed with more of them."""
     engine = router.engine
-    return {
+    beside = {one.method: one.label for one in candidates}
+    return ({"candidates": beside} if beside else {}) | {
         "target": engine.target_fingerprint,
         "arms": engine.arms_fingerprint(engine.arm_names),
         "methods": list(methods),
@@ -67,17 +69,6 @@ def settings_of(
     }
 
 
-def policy_label(uri: str | Path) -> str:
-    """A name for a policy that changes with its content: a folder's comes with a hash."""
-    folder = Path(uri)
-    if not folder.is_dir():
-        return str(uri)
-    digest = hashlib.sha256()
-    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
-        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
-    return f"{folder.name}@{digest.hexdigest()[:12]}"
-
-
 def run(
     router: Router,
     questions: Sequence[Query],
@@ -86,6 +77,7 @@ def run(
     seed: int,
     journal: Journal,
     advance: Advance | None = None,
+    candidates: Sequence[Candidate] = (),
 ) -> list[Row]:
     """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
 
@@ -94,13 +86,14 @@ def run(
     the run goes on.
 
     advance: called after each question.
+    candidates: the policies behind those of the methods that are neither arms nor `routed`.
     """
     done = {row.question_id for row in journal.rows}
     waiting = _in_turn([question for question in questions if question.id not in done])
     if waiting:
-        warm_up(router, methods, request)
+        warm_up(router, methods, request, candidates)
     for question in waiting:
-        row = ask(router, question, methods, request, seed)
+        row = ask(router, question, methods, request, seed, candidates)
         journal.append(row)
         if advance is not None:
             advance(row)
@@ -117,21 +110,32 @@ def _in_turn(questions: Sequence[Query]) -> list[Query]:
     return [question for _, question in sorted(ranked, key=lambda pair: pair[0])]
 
 
-def warm_up(router: Router, methods: Sequence[str], request: Request) -> None:
+def warm_up(
+    router: Router,
+    methods: Sequence[str],
+    request: Request,
+    candidates: Sequence[Candidate] = (),
+) -> None:
     """Let every method load and answer a little before the clock counts.
 
     A failure is left for the rows: a broken arm fails again there, and is recorded.
     """
     short = replace(request, max_new_tokens=min(request.max_new_tokens, WARMUP_TOKENS))
     router = router.unlogged()
+    quiet = [replace(one, router=one.router.unlogged()) for one in candidates]
     for _ in range(WARMUP_ROUNDS):
         for method in methods:
             with suppress(Exception):
-                answer_turn(router, [_user(WARMUP_PROMPT)], method, short)
+                answer_turn(router, [_user(WARMUP_PROMPT)], method, short, candidates=quiet)
 
 
 def ask(
-    router: Router, question: Query, methods: Sequence[str], request: Request, seed: int
+    router: Router,
+    question: Query,
+    methods: Sequence[str],
+    request: Request,
+    seed: int,
+    candidates: Sequence[Candidate] = (),
 ) -> Row:
     """One question through every method."""
     rng = np.random.default_rng(_entropy(seed, question.id))
@@ -141,7 +145,7 @@ def ask(
     answers = {}
     for method in order:
         try:
-            answers[method] = answer_all(router, question, method, request)
+            answers[method] = answer_all(router, question, method, request, candidates)
         except Exception as error:
             answers[method] = Answer(error=f"{type(error).__name__}: {error}")
     return Row(
@@ -155,7 +159,13 @@ def ask(
     )
 
 
-def answer_all(router: Router, question: Query, method: str, request: Request) -> Answer:
+def answer_all(
+    router: Router,
+    question: Query,
+    method: str,
+    request: Request,
+    candidates: Sequence[Candidate] = (),
+) -> Answer:
     """All turns of a question; each turn sees this method's own earlier answers, and later ones
     have a seed of their own."""
     messages: list[Message] = []
@@ -166,22 +176,33 @@ def answer_all(router: Router, question: Query, method: str, request: Request) -
             own = replace(request, seed=derived_seed(request.seed, len(turns)))
         else:
             own = request
-        turn = answer_turn(router, messages, method, own, question.id)
+        turn = answer_turn(router, messages, method, own, question.id, candidates)
         turns.append(turn)
         messages.append({"role": "assistant", "content": turn.result.text.strip()})
     return Answer(tuple(turns))
 
 
 def answer_turn(
-    router: Router, messages: list[Message], method: str, request: Request, group: str | None = None
+    router: Router,
+    messages: list[Message],
+    method: str,
+    request: Request,
+    group: str | None = None,
+    candidates: Sequence[Candidate] = (),
 ) -> Turn:
-    """One turn under the stop-watch; fixed arms and `routed` take the same path.
+    """One turn under the stop-watch; fixed arms, `routed` and candidates take the same path.
 
     group: as in `Router.generate`.
     """
+    one = next((one for one in candidates if one.method == method), None)
+    arm = None if one is not None or method == ROUTED else method
+    if one is not None and one.dynamic and request.seed is not None:
+        # Each draws for itself, or the seeds of a policy would all draw the same number.
+        request = replace(request, seed=derived_seed(request.seed, method))
+    asked = router if one is None else one.router
     start = time.perf_counter()
-    routed = router.respond(
-        messages, request, arm=None if method == ROUTED else method, group=group
+    routed = asked.respond(
+        messages, request, arm=arm, dynamic=one is not None and one.dynamic, group=group
     )
     wall_s = time.perf_counter() - start
     return Turn(

@@ -147,6 +147,12 @@ def test_the_joint_loss_is_the_mean_of_both(target: Path) -> None:
         for model in (whole, cut)
     ]
     torch.testing.assert_close(learner.loss(ids, labels), sum(losses) / 2)
+    cut = AutoModelForCausalLM.from_pretrained(target, num_hidden_layers=1)
+    losses.append(
+        torch.nn.functional.cross_entropy(cut(ids).logits.flatten(0, 1), labels.flatten())
+    )
+    all_layers = JointExitLearner(target, 2, vocab, every_layer=True).loss(ids, labels)
+    torch.testing.assert_close(all_layers, (3 * losses[0] + 2 * losses[1] + losses[2]) / 6)
     learner.loss(ids, labels).backward()
     assert all(p.grad is not None for p in learner.module.parameters())
 
@@ -157,6 +163,7 @@ def test_the_joint_loss_is_the_mean_of_both(target: Path) -> None:
         ("drafter", {"joint": True}, "--joint trains an exit"),
         ("exit", {"exit_layer": 3}, "--exit-layer must be 1 to 2 for this target, not 3"),
         ("exit", {"exit_layer": 0, "joint": True}, "--exit-layer must be 1 to 2"),
+        ("exit", {"exit_layer": 1, "every_layer": True}, "use it with --joint"),
     ],
 )
 def test_exits_that_cannot_be_are_named(

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from collect.align.learners import JointExitLearner, LensLearner, agreement
 from collect.align.run import AlignConfig, align
+from collect.align.seq2seq_drafter import Seq2SeqDraftLearner
 from collect.align.states import apart, seq2seq_states
 from collect.align.trainer import Recipe
 from decoders import Engine, Request
@@ -133,6 +134,18 @@ def test_the_joint_loss_is_the_mean_of_both(t5: Path) -> None:
     assert all(p.grad is not None for p in learner.module.parameters())
 
 
+def test_the_loss_of_every_layer_weighs_the_later_more(t5: Path) -> None:
+    """CALM's, w_i = i / sum of i: each layer read by a model that is cut off after it."""
+    learner = JointExitLearner(t5, 1, DraftVocab([2, 3, 4], 43), every_layer=True)
+    one, two, three = (
+        cut_loss(t5, **cut) for cut in ({"num_decoder_layers": 1}, {"num_decoder_layers": 2}, {})
+    )
+    loss = learner.loss(IDS, LABELS)
+    torch.testing.assert_close(loss, (one + 2 * two + 3 * three) / 6, atol=1e-5, rtol=1e-5)
+    loss.backward()
+    assert all(p.grad is not None for p in learner.module.parameters())
+
+
 def test_the_ridge_start_is_near_the_target_s_own_states(t5: Path) -> None:
     """And agreement counts what the exit would draft, on answers alone."""
     learner = LensLearner(load(t5), 2, DraftVocab([*range(43)], 43))
@@ -199,6 +212,38 @@ def test_an_exit_learns_together_with_a_copy_of_the_target(
     assert "a copy of" in (exit_ / "README.md").read_text()
 
 
+def test_a_small_t5_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Path]) -> None:
+    """Over the whole vocabulary, with the target's tokenizer beside it; and goes on from there."""
+    sizes = tmp_path / "sizes.json"
+    sizes.write_text(json.dumps({"d_model": 16, "num_layers": 1, "num_decoder_layers": 1}))
+    config = config_for("drafter", tmp_path / "out", t5, own, start=sizes)
+    acceptance = align(config, replace(RECIPE, epochs=30), silent)
+    model = tmp_path / "out/model"
+    made = json.loads((model / "config.json").read_text())
+    assert (made["d_model"], made["num_decoder_layers"], made["vocab_size"]) == (16, 1, 43)
+    assert (model / "tokenizer.json").is_file() and not (model / "draft_vocab.json").exists()
+    arms = tmp_path / "arms.yaml"
+    arms.write_text(f"arms:\n  mine:\n    kind: neural\n    drafter: {model}\n")
+    engine = Engine.load(str(t5), arms, dtype="float32", device="cpu")
+    taken = drafted = 0
+    for i in range(20):
+        ids = engine.encode_chat([{"role": "user", "content": f"w{i} w{i % 7}"}])
+        alone, mine = (engine.decode(name, ids, Request(10)) for name in engine.arm_names)
+        assert alone.ids == mine.ids
+        taken, drafted = taken + mine.accepted, drafted + mine.drafted
+    assert acceptance["overall"] > 0.3 and taken / drafted > 0.3
+    further = config_for("drafter", tmp_path / "further", t5, own, start=model)
+    assert align(further, replace(RECIPE, epochs=3, lr=1e-4), silent)["overall"] > 0.3
+
+
+def test_the_drafter_s_loss_is_transformers_own(t5: Path) -> None:
+    learner = Seq2SeqDraftLearner(t5, {}, t5)
+    loss = learner.loss(IDS, LABELS)
+    torch.testing.assert_close(loss, cut_loss(t5), atol=1e-5, rtol=1e-5)
+    loss.backward()
+    assert all(p.grad is not None for p in learner.module.parameters())
+
+
 def test_a_bigram_table_needs_no_kind_of_target(
     tmp_path: Path, t5: Path, written: tuple[Path, Path]
 ) -> None:
@@ -209,7 +254,7 @@ def test_a_bigram_table_needs_no_kind_of_target(
 @pytest.mark.parametrize(
     ("kind", "more", "says"),
     [
-        ("drafter", {}, "--kind drafter needs a decoder-only target, and .* an encoder-decoder"),
+        ("recurrent", {}, "--kind recurrent needs a decoder-only target, .* an encoder-decoder"),
         ("exit", {"exit_layer": 3}, "--exit-layer must be 1 to 2 for this target, not 3"),
     ],
 )

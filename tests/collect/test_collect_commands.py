@@ -14,6 +14,7 @@ from typer.testing import CliRunner, Result
 
 from collect import command as commands
 from collect.batch import SweepOptions
+from collect.table import reward_table
 from decoders.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
@@ -275,3 +276,33 @@ def test_importing_the_commands_is_light() -> None:
 def test_help_teaches(app: typer.Typer) -> None:
     for command, words in (("collect", "re-run the same command to resume"), ("train", "oracle")):
         assert words in " ".join(run(app, command, "--help").output.split())
+
+
+def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_path: Path) -> None:
+    rewards = tmp_path / "rewards"
+    sweep(FakeEngine(), make_queries(20, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
+    common: list[object] = ["train", "--rewards", rewards, "--out", tmp_path / "policy"]
+    common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--policy", "best-fixed"]
+    common += ["--judge-by", "acceptance"]
+    shown = run(app, *common)
+    assert shown.exit_code == 0, (shown.output, shown.exception)
+    assert "The same policy judged by acceptance" in shown.stdout
+    found = json.loads(run(app, *common, "--train-size", 6, "--json").stdout)
+    assert found["judged_by"]["reward"].startswith("acceptance")
+    truth = reward_table(rewards, "acceptance")
+    best = truth.arms.index(found["best_fixed"])  # by likeness
+    worth = found["judged_by"]["values"]
+    assert worth["greedy"]["mean"] == pytest.approx(truth.rewards[:, best].mean(), abs=0.2)
+    assert worth["oracle"]["mean"] == 1.0
+    origin = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
+    whole = run(app, *[word for word in common if word != "--judge-by"][:-1], "--json")
+    assert whole.exit_code == 0
+    again = json.loads((tmp_path / "policy" / "policy.json").read_text())["origin"]
+    assert origin["table_digest"] != again["table_digest"]
+    for wrong, says in (
+        (("--train-size", 33), "cannot learn from 33 queries: the table has 32"),
+        (("--judge-by", "beauty"), "unknown reward 'beauty'"),
+        (("--judge-by", "measured"), "collect again"),
+    ):
+        caught = run(app, *common, *wrong).exception
+        assert isinstance(caught, DraftpickError | PolicyError) and says in str(caught)

@@ -408,16 +408,23 @@ def test_a_reduced_vocabulary_from_its_folder(
         assert engine.decode("small", PROMPT, request).drafted > 0
 
 
-def test_one_exit_a_target(tiny: Tiny, target_folder: Path, tmp_path: Path) -> None:
+def test_exits_after_different_layers_of_one_target(
+    tiny: Tiny, target_folder: Path, tmp_path: Path
+) -> None:
     folders = [tmp_path / "one", tmp_path / "two"]
     for layer, folder in enumerate(folders, 1):
         folder.mkdir()
         adapter_folder(tiny, folder, layer)
     recipes = arms(exit_arm(folders[0], "a"), exit_arm(folders[1], "b"))
     engine = Engine(native(target_folder), recipes)
-    assert engine.decode("a", PROMPT, Request(3)).ids
-    with pytest.raises(DraftpickError, match=r"^arm 'b'.* after layer 1.*a target each"):
-        engine.decode("b", PROMPT, Request(3))
+    request = Request(20)
+    expected = engine.decode("autoregressive", PROMPT, request).ids
+    prefilled = engine.prefill(PROMPT)
+    for arm in ("a", "b", "a"):  # of one prompt that was read once
+        made = engine.decode(arm, PROMPT, request, prefilled)
+        assert made.ids == expected and made.drafted > 0
+        prefilled = engine.prefill(PROMPT, reuse=True)
+    assert engine.arm_parameters("a") < engine.arm_parameters("b")
 
 
 def test_an_exit_that_is_not_to_be_had_leaves_the_others_alone(target_folder: Path) -> None:

@@ -148,6 +148,21 @@ def test_answers_and_counts_are_those_of_ordinary_passes(
     assert made.draft_calls == plain.draft_calls
 
 
+@pytest.mark.parametrize("layer", [1, 2])
+def test_of_several_exits_any_may_run_ahead(tiny: Tiny, layer: int) -> None:
+    backend, _ = recorded(tiny())
+    plain = native(tiny(), torch.float64)
+    for model in (backend, plain):
+        for after in (1, 2):
+            model.open_exit(after)
+        model.prefill(PROMPT)
+    close(backend.lower(layer, torch.tensor([7, 2])), plain.lower(layer, torch.tensor([7, 2])))
+    more = torch.tensor([7, 2, 11])
+    close(backend.extend(more), plain.extend(more))
+    for after in (1, 2):
+        close(backend.exit_hidden(after, 0, 27), plain.exit_hidden(after, 0, 27))
+
+
 @pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
 def test_a_draft_is_the_likeliest_tokens_one_by_one(tiny: Tiny, unread: list[int]) -> None:
     backend, _ = recorded(tiny())

@@ -86,7 +86,7 @@ def test_running_ahead_changes_nothing(folder: Path, ahead: int, layer: int) -> 
     plain, target = seq2seq(folder, torch.float64), opened(folder, layer)
     same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
     for token in (9, 2, 6)[:ahead]:
-        target.lower(ids(token))
+        target.lower(layer, ids(token))
     assert (target.ahead, target.length) == (1 + ahead, 1)
     same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
     assert target.ahead == target.length == 4
@@ -97,14 +97,14 @@ def test_what_ran_ahead_is_rolled_back(folder: Path) -> None:
     plain, target = seq2seq(folder, torch.float64), opened(folder)
     plain.prefill(SOURCE)
     target.prefill(SOURCE)
-    target.lower(ids(15, 15))
+    target.lower(1, ids(15, 15))
     target.truncate(1)
     assert target.ahead == target.length == 1
     same(target.extend(ids(3, 4)), plain.extend(ids(3, 4)))
-    target.lower(ids(9, 9, 9))  # more than the pass then reads
+    target.lower(1, ids(9, 9, 9))  # more than the pass then reads
     same(target.extend(ids(9)), plain.extend(ids(9)))
     assert target.ahead == target.length == 4
-    target.lower(ids(7))
+    target.lower(1, ids(7))
     same(target.prefill(SOURCE).logits, plain.prefill(SOURCE).logits)
     assert target.ahead == 1
 
@@ -118,8 +118,8 @@ def test_states_at_the_exit_are_transformers_own(folder: Path) -> None:
         )
     target = opened(folder, 2)
     target.prefill(SOURCE)
-    same(target.lower(ids(9, 2)), out.decoder_hidden_states[2][0, 1:])
-    same(target.exit_hidden(0, 3), out.decoder_hidden_states[2][0])
+    same(target.lower(2, ids(9, 2)), out.decoder_hidden_states[2][0, 1:])
+    same(target.exit_hidden(2, 0, 3), out.decoder_hidden_states[2][0])
 
 
 TOKENS, PARENTS = [9, 6, 2, 11, 7], [-1, 0, 1, -1, 0]  # the first three follow each other
@@ -131,13 +131,13 @@ def test_a_tree_over_what_ran_ahead(folder: Path, ahead: int) -> None:
     for backend in (plain, target, chain):
         backend.prefill(SOURCE)
     if ahead:
-        target.lower(ids(*TOKENS[:ahead]))
+        target.lower(1, ids(*TOKENS[:ahead]))
     same(target.extend(ids(*TOKENS), PARENTS), plain.extend(ids(*TOKENS), PARENTS))
     target.keep([0, 4])
     chain.extend(ids(9, 7))
     assert target.ahead == target.length == 3
-    same(target.exit_hidden(0, 3), chain.exit_hidden(0, 3))
-    same(target.lower(ids(1)), chain.lower(ids(1)))
+    same(target.exit_hidden(1, 0, 3), chain.exit_hidden(1, 0, 3))
+    same(target.lower(1, ids(1)), chain.lower(1, ids(1)))
     same(target.extend(ids(1, 5)), chain.extend(ids(1, 5)))
 
 
@@ -146,7 +146,7 @@ def test_a_token_may_leave_early_where_an_exit_is_open(folder: Path) -> None:
     plain, target = seq2seq(folder, torch.float64), opened(folder)
     for backend in (plain, target):
         backend.prefill(SOURCE)
-    target.lower(ids(5, 5))
+    target.lower(1, ids(5, 5))
     for token in (4, 2):
         states = [
             b.extend_until(token, lambda h, below, depth: depth == 2)[0] for b in (plain, target)
@@ -156,26 +156,48 @@ def test_a_token_may_leave_early_where_an_exit_is_open(folder: Path) -> None:
     same(target.extend(ids(8)), plain.extend(ids(8)))
 
 
-def test_one_exit_a_target(folder: Path) -> None:
+def test_an_exit_opened_again_and_one_that_cannot_be(folder: Path) -> None:
     target = opened(folder)
     target.prefill(SOURCE)
-    before = target.exit_hidden(0, 1).clone()
+    before = target.exit_hidden(1, 0, 1).clone()
     target.open_exit(1)
-    assert torch.equal(target.exit_hidden(0, 1), before)  # a prompt may have been read since
-    with pytest.raises(DraftpickError, match=r"after layer 1.*a target each"):
-        target.open_exit(2)
+    assert torch.equal(target.exit_hidden(1, 0, 1), before)  # a prompt may have been read since
     for layer in (0, 3):
         with pytest.raises(DraftpickError, match=f"1 to 2, not {layer}"):
             seq2seq(folder).open_exit(layer)
+
+
+@pytest.mark.parametrize("order", [(1, 2), (2, 1), (1, 2, 1), (2, 1, 2)])
+def test_exits_take_turns(folder: Path, order: tuple[int, ...]) -> None:
+    """Whichever ran ahead, and whichever before it, the target and both exits see the same."""
+    plain, target = seq2seq(folder, torch.float64), opened(folder, 2)
+    target.open_exit(1)
+    whole = seq2seq_model(folder, torch.float64)
+    for backend in (plain, target):
+        backend.prefill(SOURCE)
+    for layer in order:
+        target.lower(layer, ids(5))  # another exit's is forgotten
+        target.truncate(1)
+    for layer in order:
+        target.lower(layer, ids(9, 2))
+    same(target.extend(ids(9, 2, 6)), plain.extend(ids(9, 2, 6)))
+    with torch.no_grad():
+        out = whole(
+            input_ids=ids(*SOURCE)[None],
+            decoder_input_ids=ids(0, 9, 2, 6)[None],
+            output_hidden_states=True,
+        )
+    for layer in (1, 2):
+        same(target.exit_hidden(layer, 0, 4), out.decoder_hidden_states[layer][0])
 
 
 def test_the_context_is_not_overrun(folder: Path) -> None:
     target = opened(folder)
     target.prefill(SOURCE)
     target.extend(ids(*[2] * (target.context - 2)))
-    target.lower(ids(3))
+    target.lower(1, ids(3))
     with pytest.raises(ContextTooLong):
-        target.lower(ids(3))
+        target.lower(1, ids(3))
     assert target.extend(ids(3)).shape == (1, 16)
 
 
@@ -509,13 +531,17 @@ def test_a_decoder_only_model_on_the_transformers_backend(tiny: Tiny, adapter: P
 
 
 def test_two_layers_of_one_target(tiny_t5: Tiny, tmp_path: Path) -> None:
-    target, arms = seq2seq(tiny_t5(num_decoder_layers=3)), {}
+    target = seq2seq(tiny_t5(num_decoder_layers=3))
+    arms = {"autoregressive": recipe(name="autoregressive", kind="autoregressive")}
     for layer in (1, 2):
         place = tmp_path / str(layer)
         place.mkdir()
         plain_lens(target, layer).save(place)
         arms[str(layer)] = recipe(name=str(layer), **named(ARMS["exit"], place))
     engine = Engine(target, arms)
-    assert engine.decode("1", [3, 1, 4], Request(3)).ids
-    with pytest.raises(DraftpickError, match=r"^arm '2'.* after layer 1.*a target each"):
-        engine.decode("2", [3, 1, 4], Request(3))
+    plain, request = [3, 1, 4], Request(12)
+    expected = engine.decode("autoregressive", plain, request).ids
+    for arm in ("1", "2", "1"):
+        made = engine.decode(arm, plain, request)
+        assert made.ids == expected and made.drafted > 0
+    assert engine.arm_parameters("1") < engine.arm_parameters("2")

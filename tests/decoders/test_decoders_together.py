@@ -254,7 +254,7 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
                 backend.keep_states()
             backend.prefill(prompt)
             if ahead:
-                backend.lower(ids[:ahead])
+                backend.lower(1, ids[:ahead])
         wanted.append(Wanted(seat, ids, parents))
         logits = alone.extend(ids, parents)
         expected.append((alone, logits, exits, states, len(prompt)))
@@ -271,7 +271,10 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
             )
         if exits:
             torch.testing.assert_close(
-                seat.exit_hidden(start, end), alone.exit_hidden(start, end), rtol=1e-5, atol=1e-5
+                seat.exit_hidden(1, start, end),
+                alone.exit_hidden(1, start, end),
+                rtol=1e-5,
+                atol=1e-5,
             )
         if each.parents is not None:  # down the newest branch, then on
             path = [len(each.ids) - 1]

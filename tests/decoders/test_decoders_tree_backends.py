@@ -229,7 +229,7 @@ def test_a_tree_over_a_chain_that_an_exit_ran_ahead(tiny: Tiny) -> None:
         opened.prefill(PROMPT)
         plain.prefill(PROMPT)
         if ahead:
-            opened.lower(ids(tokens[:ahead]))
+            opened.lower(1, ids(tokens[:ahead]))
         close(opened.extend(ids(tokens), parents), plain.extend(ids(tokens), parents))
         opened.keep([0, 4])
         plain.prefill([*PROMPT, 9, 7])
@@ -246,7 +246,7 @@ def test_an_exit_reads_the_kept_path_s_states(tiny: Tiny) -> None:
     opened.keep([3, 6])
     chain.extend(ids([11, 7]))
     end = len(PROMPT) + 2
-    close(opened.exit_hidden(0, end), chain.exit_hidden(0, end))
+    close(opened.exit_hidden(1, 0, end), chain.exit_hidden(1, 0, end))
 
 
 # -- the shape's own book -------------------------------------------------------------------------

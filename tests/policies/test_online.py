@@ -1,4 +1,4 @@
-"""Policies that learn while they serve: what they believe, how they choose, what holds them back."""
+"""Policies that learn while they serve: what they believe, how they choose, what holds them."""
 
 from __future__ import annotations
 
@@ -344,11 +344,11 @@ def test_a_worse_policy_is_switched_back_and_a_change_gives_it_another_try() -> 
     policy._best_fixed = lambda: 0
     policy._state.detectors = [_Deaf() for _ in ARMS]
     rng = np.random.default_rng(0)
-    for sure in range(60):
+    for _ in range(60):
         serve(policy, real, rng.integers(256, size=50), rng)
         if policy.status.switched_back:
             break
-    assert policy.status.switched_back, sure
+    assert policy.status.switched_back
     assert policy.status.gain_high < 0
     np.testing.assert_array_equal(policy.distribution(real.inputs)[:, 0], 1.0)
     policy._state.detectors = [DriftDetector(LEAST, 100.0, 0.0) for _ in ARMS]

@@ -14,10 +14,11 @@ from decoders.records import Request, Sampling
 from router.route import Router
 from router.specbench import markdown
 from router.specbench.bench import specbench
+from router.specbench.candidates import policy_label
 from router.specbench.journal import read_rows
 from router.specbench.protocol import load_questions, select
 from router.specbench.records import Row
-from router.specbench.run import ask, policy_label
+from router.specbench.run import ask
 
 REQUEST = Request(max_new_tokens=16)
 HARDWARE = {"cpu": "none"}

@@ -1,0 +1,152 @@
+"""What came out, as Markdown and as an object for JSON: ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from ..specbench.markdown import interval, percent, table_lines, times
+from .records import MEAN, Claim, Column, Curve, Line, Measured, Reproduction, Table
+
+SHARES = ("acceptance_rate", "quality")
+HEADINGS = ("dynamic", "greedy", "uniform", "oracle")
+
+
+def as_json(what: Reproduction, found: Measured, about: dict[str, Any]) -> dict[str, Any]:
+    """name, title, differs, tables (title -> label -> column -> value, deviation, ci95, paper),
+    curves (title -> value -> figures), claims; and all of `about`."""
+    return {
+        "name": what.name,
+        "title": what.title,
+        **about,
+        "differs": list(what.differs),
+        "tables": {
+            table.title: {
+                line.label: {
+                    heading(column): _figure(table, line, place, found)
+                    for place, column in enumerate(table.columns)
+                }
+                for line in table.lines
+            }
+            for table in what.tables
+        },
+        "curves": {curve.title: found.curves[curve.title] for curve in what.curves},
+        "claims": [{"says": one.says, "holds": verdict(one, found)} for one in what.claims],
+    }
+
+
+def verdict(claim: Claim, found: Measured) -> bool | None:
+    """None where figures that it needs are missing."""
+    try:
+        return claim.holds(found)
+    except (KeyError, TypeError):
+        return None
+
+
+def heading(column: Column) -> str:
+    return column.title
+
+
+def render(what: Reproduction, told: dict[str, Any]) -> str:
+    """The page of `as_json`'s object."""
+    return "\n".join(_lines(what, told)) + "\n"
+
+
+def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
+    yield from (f"# {what.title}", "")
+    scale, minutes = told["scale"], told["seconds"] / 60
+    yield (
+        f"`draftpick reproduce {what.name}`: {scale['questions']} questions, seeds of every "
+        f"policy: {scale['seeds']}, minutes in the last run: {minutes:.1f}."
+    )
+    for table in what.tables:
+        yield from ("", f"## {table.title}", "", *table_of(table, told["tables"][table.title]))
+    for curve in what.curves:
+        yield from ("", f"## {curve.title}", "", *curve_of(curve, told["curves"][curve.title]))
+        if curve.paper:
+            yield from ("", f"The paper: {curve.paper}")
+    yield from ("", "## What the paper says, and what was found here", "")
+    yield from table_lines(
+        ["claim", "here"], [[claim["says"], _word(claim["holds"])] for claim in told["claims"]]
+    )
+    yield from ("", "## What differs from the paper", "")
+    yield from (f"- {sentence}" for sentence in what.differs)
+    yield ""
+    yield (
+        "Speed-up: tokens a second over plain decoding's on the same questions, prompts and the "
+        f"choice of the arm included; {MEAN}: of the tasks' own. ±: the deviation over seeds. In "
+        "brackets: 95% by bootstrap over questions."
+    )
+    hardware = told.get("hardware")
+    if hardware:
+        yield from ("", "Measured on " + ", ".join(f"{k} {v}" for k, v in hardware.items() if v))
+
+
+def table_of(table: Table, told: dict[str, dict[str, dict[str, Any]]]) -> Iterator[str]:
+    """Its lines; the paper's figures stand beside where it has any."""
+    shares = table.measure in SHARES
+    headings, rows = ["", "ours"], []
+    for column in table.columns:
+        headings += [heading(column), f"paper, {column.paper}"]
+    for line in table.lines:
+        row = [line.label, f"`{line.method}`"]
+        for column in table.columns:
+            figure = told[line.label][heading(column)]
+            row += [_ours(figure, shares), _value(figure["paper"], shares)]
+        rows.append(row)
+    return table_lines(headings, rows)
+
+
+def curve_of(curve: Curve, told: dict[str, dict[str, float]]) -> Iterator[str]:
+    """A row for each value; the arms' shares last."""
+    points = list(told.values())
+    fixed = [name for name in points[0] if name.startswith("always ")]
+    shares = [name for name in points[0] if name.startswith("share of ")]
+    rows = []
+    for value, point in told.items():
+        row = [value]
+        for name in HEADINGS:
+            deviation = point.get(f"{name}_deviation")
+            spread = "" if deviation is None else f" ± {deviation:.3f}"
+            row.append(f"{point[name]:.3f}{spread}")
+        row += [f"{point[name]:.3f}" for name in fixed] + [f"{point[n]:.0%}" for n in shares]
+        rows.append(row)
+    return table_lines([curve.axis, *HEADINGS, *fixed, *shares], rows)
+
+
+def _figure(table: Table, line: Line, place: int, found: Measured) -> dict[str, Any]:
+    """One cell: value and its spread, None where nothing was answered; and the paper's value."""
+    column = table.columns[place]
+    theirs = table.paper.get(line.label)
+    told: dict[str, Any] = {"paper": None if theirs is None else theirs[place]}
+    try:
+        cell = found.cell(column.run, line.method, column.task)
+        value = found.value(column.run, line.method, column.task, table.measure)
+    except KeyError:
+        return {"value": None, "deviation": None, "ci95": None, **told}
+    name = table.measure
+    if column.task == MEAN and name == "speedup_vs_ar":
+        name = "speedup_mean_over_tasks"
+    of_speed = table.measure == "speedup_vs_ar" and column.task != MEAN
+    return {
+        "value": value,
+        "deviation": cell.get(f"{name}_deviation"),
+        "ci95": cell["ci95"] if of_speed else None,
+        **told,
+    }
+
+
+def _ours(figure: dict[str, Any], shares: bool) -> str:
+    text = _value(figure["value"], shares)
+    if figure["deviation"] is not None:
+        spread = figure["deviation"]
+        text += f" ± {100 * spread:.1f}" if shares else f" ± {spread:.2f}"
+    return text if figure["ci95"] is None else f"{text} ({interval(figure['ci95'])})"
+
+
+def _value(value: float | None, shares: bool) -> str:
+    return percent(value) if shares else times(value)
+
+
+def _word(holds: bool | None) -> str:
+    return {True: "holds", False: "does not hold", None: "not measured"}[holds]

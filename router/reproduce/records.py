@@ -1,0 +1,181 @@
+"""What a reproduction is: models, queries, policies to train, runs to measure, tables to draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from collect.queries import Query
+
+MEAN = "mean"  # in the place of a task: the plain mean over tasks
+
+Arms: TypeAlias = Mapping[str, Mapping[str, Any]]  # name -> the body of its recipe
+Summaries: TypeAlias = Mapping[str, dict[str, Any]]  # a run's name -> its benchmark's summary
+Draw: TypeAlias = Callable[[int], list[Query]]  # a limit a task -> queries
+
+
+@dataclass(frozen=True)
+class Models:
+    """target: as for an engine; a folder below `family` where that is set.
+    family: the folder that the weights lie in, and how to make them where it is not there.
+    """
+
+    target: str
+    dtype: str
+    max_new_tokens: int
+    family: Path | None = None
+    make: str = ""
+
+
+@dataclass(frozen=True)
+class PolicyPlan:
+    """A policy to train, once for every seed.
+
+    name: its group in the tables.
+    arms: those that it chooses from.
+    reward, alpha: what it maximises.
+    train_size: so many of the training queries, None for all.
+    task: those of this task alone.
+    epochs: passes over the queries; None for the paper's three.
+    """
+
+    name: str
+    arms: tuple[str, ...]
+    alpha: float = 1.0
+    reward: str = "paper"
+    train_size: int | None = None
+    task: str | None = None
+    epochs: int | None = None
+
+
+@dataclass(frozen=True)
+class Run:
+    """One interleaved benchmark: arms, and every seed of the policies.
+
+    arms: their recipes in this run, which may draft otherwise than while rewards were collected.
+    dynamic: whether the policies also draw.
+    tasks: of the test queries, none for all.
+    """
+
+    name: str
+    temperature: float
+    arms: Arms
+    policies: tuple[str, ...] = ()
+    dynamic: bool = True
+    tasks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column:
+    """What a column of a table holds: a run, a task of it or MEAN, and the paper's name for it."""
+
+    title: str
+    run: str
+    task: str
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a table: what the paper calls it, and our method."""
+
+    label: str
+    method: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One measure of several methods, ours beside the paper's.
+
+    measure: the field of a benchmark's cell.
+    paper: label -> the paper's value in each column, None where it has none.
+    """
+
+    title: str
+    measure: str
+    columns: tuple[Column, ...]
+    lines: tuple[Line, ...]
+    paper: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A figure: what a policy earns against what was varied, judged on held-out queries.
+
+    points: the policies' names by the value on the horizontal axis.
+    judge: the reward that it is judged by, at `temperature`.
+    paper: what the paper's figure shows, in a sentence.
+    """
+
+    title: str
+    axis: str
+    points: Mapping[str, str]
+    judge: str = "modelled"
+    temperature: float = 1.0
+    paper: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper, and whether what was measured agrees.
+
+    holds: of the measured summaries and judged curves; raises KeyError where they are incomplete.
+    """
+
+    says: str
+    holds: Callable[[Measured], bool]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """summaries: by run. curves: by title, value -> {"dynamic": mean, ...} (see `judged`)."""
+
+    summaries: Summaries
+    curves: Mapping[str, dict[str, dict[str, float]]]
+
+    def cell(self, run: str, method: str, task: str) -> dict[str, Any]:
+        """The figures of an arm or a group of policies on a task; MEAN gives those overall."""
+        from collect.queries import OVERALL
+
+        summary = self.summaries[run]
+        found = {**summary["arms"], **summary.get("seeds", {}), "oracle": summary["oracle"]}
+        cell: dict[str, Any] | None = found[method][OVERALL if task == MEAN else task]
+        if cell is None:
+            raise KeyError(f"{method} answered nothing of {task} in {run}")
+        return cell
+
+    def value(self, run: str, method: str, task: str, name: str = "speedup_vs_ar") -> float:
+        """A field of a cell."""
+        if task == MEAN and name == "speedup_vs_ar":
+            name = "speedup_mean_over_tasks"
+        found: float = self.cell(run, method, task)[name]
+        return found
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """One result of the paper.
+
+    minutes: about, on two cores.
+    arms: those whose rewards are collected.
+    train, test: queries a task at most, for each of `draw_train` and `draw_test`.
+    differs: how this differs from the paper's setting, in sentences.
+    """
+
+    name: str
+    title: str
+    minutes: float
+    models: Models
+    arms: Arms
+    draw_train: Draw
+    draw_test: Draw
+    train: int
+    test: int
+    policies: tuple[PolicyPlan, ...]
+    runs: tuple[Run, ...] = ()
+    tables: tuple[Table, ...] = ()
+    curves: tuple[Curve, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    differs: tuple[str, ...] = ()

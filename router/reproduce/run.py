@@ -1,0 +1,267 @@
+"""A reproduction from end to end: collect, train every seed, measure; each part resumes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from collect.batch import SweepOptions
+from collect.queries import Query
+from decoders.arms import AUTOREGRESSIVE
+from decoders.arms.file import arms_of
+from decoders.errors import DraftpickError
+from decoders.options import EngineOptions
+from decoders.provenance import measured_on
+from decoders.records import Request, Sampling
+
+from .records import Arms, Curve, Measured, PolicyPlan, Reproduction, Run
+
+if TYPE_CHECKING:
+    from policies import RewardTable
+
+WEIGHTS = "model.safetensors"
+BATCH = 16  # queries; as many are done again after a kill
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large: seeds of every policy, queries a task (None for the reproduction's own)."""
+
+    seeds: int = 5
+    train: int | None = None
+    test: int | None = None
+    max_new_tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "train", "test", "max_new_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise DraftpickError(f"--{name.replace('_', '-')} must be 1 or more, not {value}")
+
+
+def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, Any]:
+    """Do all that `out` lacks of it, and write NAME.md and NAME.json there; returns what the latter
+    holds (`page.as_json`). Call it again after a kill, with the same scale.
+
+    Raises DraftpickError where weights are missing, and where `out` holds one of another scale.
+    """
+    from decoders.files import write_atomically
+    from decoders.provenance import versions
+
+    from .page import as_json, render
+
+    require_weights(what)
+    keep_scale(what, out, scale)
+    started = time.perf_counter()
+    found = reproduce(what, out, scale)
+    asked = [summary["questions"] for summary in found.summaries.values()]
+    asked += [int(point["queries"]) for curve in found.curves.values() for point in curve.values()]
+    about = {
+        "scale": {**asdict(scale), "questions": max(asked)},
+        "seconds": time.perf_counter() - started,
+        "hardware": next((s["hardware"] for s in found.summaries.values()), None),
+        "versions": versions(),
+    }
+    told = as_json(what, found, about)
+    write_atomically(out / f"{what.name}.json", json.dumps(told, indent=2) + "\n")
+    write_atomically(out / f"{what.name}.md", render(what, told))
+    return told
+
+
+def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured:
+    """The part of `write` that computes."""
+    tokens = scale.max_new_tokens or what.models.max_new_tokens
+    train = what.draw_train(scale.train or what.train)
+    test = what.draw_test(scale.test or what.test)
+    rewards = out / "rewards"
+    _say(f"collecting {len(train)} training queries through {len(what.arms)} arms")
+    collect(what, train, rewards, tokens)
+    _say(f"training {len(what.policies)} policies, {scale.seeds} seeds each")
+    trained = train_all(what, rewards, out / "policies", scale.seeds)
+    curves = {}
+    if what.curves:
+        held = out / "held-out"
+        temperatures = sorted({0.0, *(curve.temperature for curve in what.curves)})
+        _say(f"collecting {len(test)} held-out queries, to judge policies by")
+        collect(what, test, held, tokens, temperatures)
+        curves = {curve.title: judged(curve, trained, held, what) for curve in what.curves}
+    summaries = {}
+    for run in what.runs:
+        _say(f"measuring {run.name}, {len(run.arms)} arms, {len(run.policies)} policies")
+        summaries[run.name] = measure(what, run, test, trained, out, tokens)
+    return Measured(summaries, curves)
+
+
+def require_weights(what: Reproduction) -> None:
+    """Raise DraftpickError where the models are a family of ours that is not there."""
+    models = what.models
+    if models.family is not None and not (Path(models.target) / WEIGHTS).is_file():
+        raise DraftpickError(
+            f"{what.name} needs the weights in {models.family}, which are part of the repository "
+            f"and not of the installed package; run in a clone of it, or {models.make}"
+        )
+
+
+def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
+    """Note in `out` what is done there; raise DraftpickError where it was something else."""
+    from decoders.files import write_atomically
+
+    asked = {"name": what.name, **asdict(scale)}
+    note = out / "scale.json"
+    if not note.exists():
+        out.mkdir(parents=True, exist_ok=True)
+        write_atomically(note, json.dumps(asked) + "\n")
+        return
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+        other = [f"{k}: {known.get(k)} there, {v} now" for k, v in asked.items() if known[k] != v]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise DraftpickError(f"{note} is damaged; delete {out} and run again") from None
+    if other:
+        raise DraftpickError(
+            f"{out} holds a reproduction of another kind ({'; '.join(other)}); give another --out, "
+            "or delete that folder to start anew"
+        )
+
+
+def collect(
+    what: Reproduction,
+    queries: Sequence[Query],
+    folder: Path,
+    max_new_tokens: int,
+    temperatures: Sequence[float] = (0.0,),
+) -> None:
+    """Every arm on every query, as `draftpick collect` does."""
+    from rich.console import Console
+
+    from collect.progress import progress_bar
+    from collect.run import sweep
+    from decoders import Engine
+    from decoders.offline.batch import Batch
+
+    engine = Engine.from_options(engine_options(what, what.arms))
+    options = SweepOptions(
+        max_new_tokens=max_new_tokens, batch_size=BATCH, temperatures=tuple(temperatures)
+    )
+    with progress_bar(Console(stderr=True)) as show:
+        sweep(engine, Batch(engine), queries, folder, options, show)
+
+
+def train_all(what: Reproduction, rewards: Path, out: Path, seeds: int) -> dict[str, list[Path]]:
+    """Every policy's folders, one a seed. Those that were trained on this very table stay."""
+    return {
+        plan.name: [train_one(plan, rewards, out / f"{plan.name}.{seed}", seed)
+                    for seed in range(seeds)]
+        for plan in what.policies
+    }  # fmt: skip
+
+
+def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
+    """The paper's REINFORCE, saved whatever it is worth."""
+    from policies import fit, load
+    from policies.errors import PolicyError
+    from policies.reinforce import PAPER
+
+    table = table_of(plan, rewards, seed)
+    options = PAPER | ({} if plan.epochs is None else {"epochs": plan.epochs})
+    try:
+        origin = load(folder).origin
+        same = all(origin.options.get(name) == value for name, value in options.items())
+        if origin.table_digest == table.digest and origin.seed == seed and same:
+            return folder
+    except PolicyError:
+        pass  # there is none yet
+    fit("reinforce", table, None, seed, **options).policy.save(folder)
+    return folder
+
+
+def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
+    """What a plan's policy learns from: the paper reads the embedding alone."""
+    from collect.table import reward_table
+    from policies.sizes import at_most
+
+    table = reward_table(rewards, plan.reward, plan.alpha, plan.arms, features=[])
+    if plan.task is not None:
+        table = table.rows([i for i, task in enumerate(table.tasks) if task == plan.task])
+    return table if plan.train_size is None else at_most(table, plan.train_size, seed)
+
+
+def judged(
+    curve: Curve, trained: Mapping[str, Sequence[Path]], held: Path, what: Reproduction
+) -> dict[str, dict[str, float]]:
+    """value -> what the policies of that point earn on held-out queries: `dynamic` and `greedy`,
+    the seeds' mean, with their deviation; beside them each fixed arm, under its name."""
+    from collect.table import reward_table
+    from policies import load, value
+
+    plans = {plan.name: plan for plan in what.policies}
+    found: dict[str, dict[str, float]] = {}
+    for at, name in curve.points.items():
+        table = reward_table(
+            held, curve.judge, arms=plans[name].arms, features=[],
+            temperatures=[curve.temperature],
+        )  # fmt: skip
+        policies = [load(folder) for folder in trained[name]]
+        told: dict[str, float] = {"queries": len(table)}
+        for way in ("dynamic", "greedy"):
+            values = [value(one, table, greedy=way == "greedy").mean for one in policies]
+            told[way] = float(np.mean(values))
+            told[f"{way}_deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+        shares = np.mean([one.distribution(table.inputs).mean(axis=0) for one in policies], axis=0)
+        for i, arm in enumerate(table.arms):
+            told[f"always {arm}"] = float(np.nanmean(table.rewards[:, i]))
+            told[f"share of {arm}"] = float(shares[i])
+        told["uniform"] = float(np.nanmean(table.rewards))
+        told["oracle"] = float(np.nanmax(table.rewards, axis=1).mean())
+        found[at] = told
+    return found
+
+
+def measure(
+    what: Reproduction,
+    run: Run,
+    questions: Sequence[Query],
+    trained: Mapping[str, Sequence[Path]],
+    out: Path,
+    max_new_tokens: int,
+) -> dict[str, Any]:
+    """One interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does."""
+    from decoders import Engine
+
+    from ..route import Router
+    from ..specbench.bench import specbench
+    from ..specbench.candidates import candidates_of
+
+    asked = [query for query in questions if not run.tasks or query.task in run.tasks]
+    options = engine_options(what, run.arms)
+    engine = Engine.from_options(options)
+    router = Router(engine, None)
+    named = [(name, str(folder)) for name in run.policies for folder in trained[name]]
+    request = Request(max_new_tokens, Sampling(temperature=run.temperature), seed=0)
+    precision = engine.target_fingerprint.rpartition("/")[2]
+    return specbench(
+        router,
+        asked,
+        request,
+        out / "measured" / run.name.replace(" ", "-"),
+        hardware=measured_on(precision, options.device),
+        candidates=candidates_of(router, named, run.dynamic),
+    )
+
+
+def engine_options(what: Reproduction, arms: Arms) -> EngineOptions:
+    """The engine of these arms; the autoregressive one is always among them."""
+    body = {AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE}, **arms}
+    recipes = arms_of({"arms": {name: dict(arm) for name, arm in body.items()}}, Path(what.name))
+    return EngineOptions(what.models.target, recipes, dtype=what.models.dtype, device="cpu")
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stderr, flush=True)

@@ -1,0 +1,63 @@
+"""A smaller table: so many queries, in proportion, the smaller choice inside the larger."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policies import PolicyError, RewardTable
+from policies.sizes import at_most
+
+
+def table(tasks: list[str], rows: int = 1) -> RewardTable:
+    """`rows` rows a query."""
+    n = len(tasks)
+    return RewardTable(
+        query_ids=[f"{i}@{row}" for i in range(n) for row in range(rows)],
+        tasks=[task for task in tasks for _ in range(rows)],
+        embeddings=np.zeros((n * rows, 2)),
+        arms=["a", "b"],
+        rewards=np.arange(2.0 * n * rows).reshape(-1, 2),
+        reward_name="r",
+        embedder="e",
+        arms_fingerprint="",
+        groups=[str(i) for i in range(n) for _ in range(rows)],
+    )
+
+
+@given(
+    st.lists(st.sampled_from("xyz"), min_size=1, max_size=40),
+    st.integers(1, 3),
+    st.integers(0, 9),
+    st.data(),
+)
+def test_so_many_whole_queries_and_nested(
+    tasks: list[str], rows: int, seed: int, data: st.DataObject
+) -> None:
+    whole = table(tasks, rows)
+    more = data.draw(st.integers(1, len(tasks)))
+    fewer = data.draw(st.integers(1, more))
+    large, small = at_most(whole, more, seed), at_most(whole, fewer, seed)
+    assert len(set(large.groups)) == more and len(large) == more * rows
+    assert len(set(small.groups)) == fewer and set(small.query_ids) <= set(large.query_ids)
+    for task in set(tasks):  # a task's share is kept but for one query
+        had, kept = tasks.count(task), small.tasks.count(task) / rows
+        assert abs(kept - fewer * had / len(tasks)) <= len(set(tasks))
+
+
+def test_every_task_in_its_proportion() -> None:
+    small = at_most(table(["x"] * 60 + ["y"] * 30), 30, 0)
+    assert abs(small.tasks.count("x") - 20) <= 2
+
+
+def test_another_seed_takes_others() -> None:
+    whole = table(["x"] * 50)
+    assert at_most(whole, 10, 0).groups != at_most(whole, 10, 1).groups
+
+
+@pytest.mark.parametrize("queries", [0, -1, 4])
+def test_a_number_that_cannot_be(queries: int) -> None:
+    with pytest.raises(PolicyError, match="1 to 3, or collect more"):
+        at_most(table(["x"] * 3), queries, 0)

@@ -1,0 +1,140 @@
+"""Several policies in one benchmark: each a row, its seeds aggregated, its draws its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from router_fakes import FakeEngine, FakePolicy
+
+from decoders.errors import DraftpickError
+from decoders.records import Request
+from policies import PolicyError
+from router.cli import main
+from router.route import Router
+from router.specbench.bench import specbench
+from router.specbench.candidates import candidates_of, named_folders
+from router.specbench.journal import read_rows
+from router.specbench.markdown import seeds_table
+from router.specbench.protocol import load_questions
+
+REQUEST = Request(16, seed=0)
+
+
+class Always(FakePolicy):
+    """Takes one arm; `name` tells two of them apart."""
+
+    def __init__(self, arm: str) -> None:
+        super().__init__()
+        self.arm, self.name = arm, f"always {arm}"
+
+    def distribution(self, x: Any) -> Any:
+        return np.array([[float(arm == self.arm) for arm in self.arms]])
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        made = super().choose(x, rng)
+        made.arm, made.propensity = self.arm, 1.0
+        return made
+
+
+def bench(engine: FakeEngine, questions: Path, out: Path, *named: Any, **how: Any) -> Any:
+    router = Router(engine, None)  # type: ignore[arg-type]
+    beside = candidates_of(router, named, how.pop("dynamic", False))
+    asked = load_questions([questions])
+    return specbench(router, asked, REQUEST, out, candidates=beside, quiet=True, **how)
+
+
+def test_a_row_each_and_their_seeds_together(
+    engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    found = bench(
+        engine, question_file, tmp_path / "b",
+        ("p", Always("small")), ("p", Always("wide")), ("one", FakePolicy()),
+    )  # fmt: skip
+    assert list(found["arms"]) == ["autoregressive", "small", "wide"], "policies are no arms"
+    assert list(found["candidates"]) == ["p.1", "p.2", "one"]
+    for task in ("overall", "math"):
+        speeds = [found["candidates"][row][task]["speedup_vs_ar"] for row in ("p.1", "p.2")]
+        told = found["seeds"]["p"][task]
+        assert told["seeds"] == 2 and told["speedup_vs_ar"] == pytest.approx(np.mean(speeds))
+        assert told["speedup_vs_ar_deviation"] == pytest.approx(np.std(speeds, ddof=1))
+        assert told["ci95"][0] <= told["ci95"][1]
+    assert found["seeds"]["one"]["math"]["speedup_vs_ar_deviation"] is None
+    assert found["candidate_choices"]["p.1"]["math"] == {"small": 2}
+    assert found["best_fixed"]["arm"] in found["arms"]
+    headings, rows = seeds_table(found)
+    assert headings[:2] == ["policy", "seeds"] and [row[:2] for row in rows] == [
+        ["p", "2"], ["one", "1"],
+    ]  # fmt: skip
+    assert "±" in rows[0][2] and "±" not in rows[1][2]
+    assert "## Policies, over their seeds" in (tmp_path / "b" / "summary.md").read_text()
+
+
+def test_a_failed_seed_is_left_out_of_the_mean(question_file: Path, tmp_path: Path) -> None:
+    found = bench(FakeEngine(fails="12"), question_file, tmp_path, ("p", Always("wide")))
+    assert found["seeds"]["p"]["math"] is None
+    assert found["seeds"]["p"]["translation"]["seeds"] == 1
+    assert {error["method"] for error in found["errors"]} >= {"p"}
+
+
+def test_every_dynamic_policy_draws_for_itself(
+    engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    """Seeds of one policy that drew the same number would have no deviation."""
+    same = FakePolicy()
+    found = bench(
+        engine, question_file, tmp_path, *[("p", same)] * 4, dynamic=True
+    )  # fmt: skip
+    rows = read_rows(tmp_path)
+    drawn = {
+        method: [turn.result.arm for row in rows for turn in row.answers[method].turns]
+        for method in found["candidates"]
+    }
+    greedy = [arms for method, arms in drawn.items() if "dynamic" not in method]
+    dynamic = [tuple(arms) for method, arms in drawn.items() if "dynamic" in method]
+    assert all(arms == greedy[0] for arms in greedy)
+    assert len(set(dynamic)) > 1
+    again = bench(FakeEngine(), question_file, tmp_path / "again", *[("p", same)] * 4, dynamic=True)
+    assert again["candidate_choices"] == found["candidate_choices"], "a run can be repeated"
+
+
+def test_a_run_goes_on_with_the_same_policies_only(
+    engine: FakeEngine, question_file: Path, tmp_path: Path
+) -> None:
+    bench(engine, question_file, tmp_path, ("p", Always("small")))
+    asked = len(engine.calls)
+    bench(engine, question_file, tmp_path, ("p", Always("small")))
+    assert len(engine.calls) == asked
+    with pytest.raises(DraftpickError, match="candidates"):
+        bench(engine, question_file, tmp_path, ("p", Always("wide")))
+
+
+@pytest.mark.parametrize("name", ["small", "routed", "oracle"])
+def test_a_name_that_is_another_row_s(engine: FakeEngine, name: str) -> None:
+    with pytest.raises(DraftpickError, match=f"'{name}' is named like another row"):
+        candidates_of(Router(engine, None), [(name, FakePolicy())])  # type: ignore[arg-type, list-item]
+
+
+def test_names_that_meet(engine: FakeEngine) -> None:
+    named = [("p", FakePolicy()), ("p", FakePolicy()), ("p.1", FakePolicy())]
+    with pytest.raises(DraftpickError, match=r"'p\.1'"):
+        candidates_of(Router(engine, None), named)  # type: ignore[arg-type]
+
+
+def test_a_policy_that_does_not_fit(engine: FakeEngine) -> None:
+    other = FakePolicy(("autoregressive", "small", "unheard-of"))
+    with pytest.raises(PolicyError, match="unheard-of"):
+        candidates_of(Router(engine, None), [("p", other)])  # type: ignore[arg-type, list-item]
+
+
+@pytest.mark.parametrize("pair", ["knn", "=policies/knn", "knn=", "a b=x"])
+def test_a_pair_that_is_none(pair: str) -> None:
+    with pytest.raises(DraftpickError, match="NAME=POLICY"):
+        named_folders([pair])
+
+
+def test_dynamic_needs_a_candidate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert main(["specbench", "--dynamic", "--out", str(tmp_path / "b")]) == 2
+    assert "--candidate" in capsys.readouterr().err
