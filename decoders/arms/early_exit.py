@@ -122,7 +122,7 @@ class EarlyExitRecipe(DraftingRecipe):
         return folder_of(self.name, self.drafter, ADAPTER)
 
     def _trained(self, target: ExitBackend) -> ExitHead:
-        from ..backends.early_exit import Adapter, AdapterHead
+        from ..backends.early_exit import AdapterHead
         from ..backends.hf_seq2seq import HFSeq2SeqBackend
         from ..backends.llama import LlamaBackend
         from ..backends.seq2seq_exit import LensHead, load_lens
@@ -133,7 +133,7 @@ class EarlyExitRecipe(DraftingRecipe):
         vocab = None if vocab is None else vocab.to(target.device)
         with self._named():
             if isinstance(target, LlamaBackend):
-                return AdapterHead(target, Adapter.load(folder, target), vocab)
+                return AdapterHead.load(folder, target, vocab)
             if isinstance(target, HFSeq2SeqBackend):
                 return LensHead(target, load_lens(folder, target), vocab)
             raise DraftpickError(

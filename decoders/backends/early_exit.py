@@ -8,14 +8,16 @@ fine-tuning, so that the target stays as it was.
 
 from __future__ import annotations
 
+from copy import copy
 from pathlib import Path
 from typing import cast
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
 from ..draft_vocab import DraftVocab
-from .exit_head import AdapterConfig, Lens, load_parts
+from .exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama import LlamaBackend
 from .llama_model import (
     LayerWeights,
@@ -88,6 +90,9 @@ class Adapter(Lens):
         return self.read(states)
 
 
+_LOADED: WeakValueDictionary[tuple[object, ...], AdapterHead] = WeakValueDictionary()
+
+
 class AdapterHead:
     """An adapter at work on one sequence. It owns the adapter's cache."""
 
@@ -101,6 +106,20 @@ class AdapterHead:
         self.parameters = self.adapter_parameters + self.head.numel()
         self.blocks = [packed_layer(w) for w in adapter.weights()]
         self.cache = target.new_cache(len(self.blocks))
+
+    @classmethod
+    def load(cls, folder: Path, target: LlamaBackend, vocab: DraftVocab | None) -> AdapterHead:
+        """A folder's adapter. One at work for another sequence of the same model lends its weights;
+        the cache is never shared. Raises ValueError where it was trained for states of another
+        size."""
+        key = (folder.resolve(), (folder / ADAPTER).stat().st_mtime_ns, id(target.weights))
+        held = _LOADED.get(key)
+        if held is None:
+            _LOADED[key] = held = cls(target, Adapter.load(folder, target), vocab)
+            return held
+        other = copy(held)
+        other.target, other.cache = target, target.new_cache(len(held.blocks))
+        return other
 
     def read(self, states: Tensor, start: int) -> Tensor:
         t = len(states)
