@@ -305,8 +305,8 @@ class Engine:
             isinstance(strategy, SpeculativeDecoding) and self.arm(arm).lossless
         ):
             raise DraftpickError(
-                f"arm {arm!r} gives no logprobs, as not all of its tokens are the target's own; "
-                "leave them out or name a lossless arm that drafts, or autoregressive"
+                f"arm {arm!r} gives no logprobs, as only lossless arms of the speculative loop do; "
+                "leave them out, or name one of those, for instance autoregressive"
             )
         if self._needs(prompt_ids, request) > strategy.context:
             raise DraftpickError(

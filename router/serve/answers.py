@@ -59,7 +59,7 @@ class Answer:
 
     @property
     def arm(self) -> str:
-        """ "" until one was chosen."""
+        """Its name; empty until one was chosen."""
         return "" if self.choice is None else self.choice.arm
 
     # In the desk's thread.
@@ -126,13 +126,11 @@ class Answers:
             self.cancel()
             raise
 
-    async def begun(self) -> Chosen:
-        """How the first answer's arm was chosen, once its first tokens are there. Raises as
+    async def begun(self) -> Answer:
+        """The answer whose tokens are the first to come, its arm being known. Raises as
         `events`."""
         self._peeked = await self._next()
-        choice = self._peeked[0].choice
-        assert choice is not None
-        return choice
+        return self._peeked[0]
 
     async def events(self) -> AsyncIterator[tuple[Answer, Round | RoutedResult]]:
         """Rounds and results as they come, until all answers are whole.

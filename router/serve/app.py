@@ -17,11 +17,11 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from . import errors
-from .answers import Answers, Round
+from .answers import Answer, Answers, Round
 from .desk import DEFAULT, Desk
 from .errors import ApiError
 from .guards import Guards, bearer
-from .intake import AUTO, Intake, Limits
+from .intake import AUTO, Intake, Limits, Way
 from .ledger import Ledger
 from .replies import ChatReply, Reply, TextReply
 from .wire import ChatBody, CompletionBody
@@ -134,8 +134,7 @@ class Service:
         handed_on = False
         try:
             async with _watched(request) as here:
-                await here(answers.begun())
-                headers = _headers(reply)
+                headers = _headers(way, await here(answers.begun()))
                 if body.stream:  # from here on the response watches
                     streamed = Streamed(answers, _events(reply, answers), headers)
                     handed_on = True
@@ -183,9 +182,9 @@ def _event(told: dict[str, Any]) -> str:
     return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def _headers(reply: Reply) -> dict[str, str]:
-    """Who answers and why: of the first answer, where there are several."""
-    choice, way = reply.answers[0].choice, reply.way
+def _headers(way: Way, answer: Answer) -> dict[str, str]:
+    """Who answers and why: of the answer that begins first, where there are several."""
+    choice = answer.choice
     assert choice is not None
     return {
         "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
@@ -226,11 +225,13 @@ async def _watched(
 
     async def here(work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)
-        await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
-        if not task.done():
+        try:
+            await asyncio.wait({task, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise Gone
+            return task.result()
+        finally:
             task.cancel()
-            raise Gone
-        return task.result()
 
     try:
         yield here

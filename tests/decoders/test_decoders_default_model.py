@@ -76,6 +76,32 @@ def test_ids_equal_transformers(
     assert accepted > 0 or arm == "autoregressive"
 
 
+@pytest.mark.parametrize("arm", load_arms())
+def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(engine: Engine, arm: str) -> None:
+    class Leaves:
+        rounds = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            pass
+
+        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+            self.rounds += 1
+            if self.rounds == 3:
+                raise InterruptedError
+
+        def end(self) -> None:
+            raise AssertionError("the answer is not whole")
+
+    story, count = (
+        engine.encode_chat([{"role": "user", "content": words}])
+        for words in ("Tell me a story.", "Count to ten.")
+    )
+    wanted = engine.decode("autoregressive", count, Request(12)).ids
+    with pytest.raises(InterruptedError):
+        engine.decode(arm, story, Request(40), streamer=Leaves())
+    assert engine.decode(arm, count, Request(12)).ids == wanted
+
+
 def test_batched_answers_equal_transformers(engine: Engine, transformers_ids: Any) -> None:
     prompts = [
         engine.encode_chat([{"role": "user", "content": query.turns[0]}])

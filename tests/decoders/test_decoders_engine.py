@@ -247,6 +247,33 @@ def test_a_round_streamer_is_told_what_was_drafted(engine: Engine, arm: str) -> 
     assert rounds.made[-1] == ([], 0)
 
 
+@pytest.mark.parametrize("reuse", [False, True])
+@pytest.mark.parametrize("left", ["autoregressive", "small", "copy", "exit"])
+def test_an_answer_that_a_streamer_ends_leaves_nothing_behind(
+    engine: Engine, left: str, reuse: bool
+) -> None:
+    class Leaves:
+        rounds = 0
+
+        def put(self, value: torch.Tensor) -> None:
+            pass
+
+        def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
+            self.rounds += 1
+            if self.rounds == 3:
+                raise InterruptedError
+
+        def end(self) -> None:
+            raise AssertionError("the answer is not whole")
+
+    wanted = engine.decode("autoregressive", PROMPT, Request(20)).ids
+    for arm in ("autoregressive", "small", "copy", "exit"):
+        with pytest.raises(InterruptedError):
+            engine.decode(left, [*PROMPT, 3], Request(20), streamer=Leaves())
+        prefilled = engine.prefill(PROMPT, reuse=reuse)
+        assert engine.decode(arm, PROMPT, Request(20), prefilled).ids == wanted
+
+
 def test_what_does_not_fit_is_refused_before_anything_runs(engine: Engine) -> None:
     with pytest.raises(DraftpickError, match="empty"):
         engine.decode("copy", [], Request(3))

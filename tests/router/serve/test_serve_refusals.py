@@ -134,7 +134,7 @@ FIELDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([CHAT, TEXT]), st.dictionaries(FIELDS, VALUES, max_size=4))
 def test_nothing_a_client_sends_is_a_server_error(path: str, body: dict[str, Any]) -> None:
     body = {"max_tokens": 2, "messages": [USER]} | body if path == CHAT else (
@@ -155,6 +155,12 @@ def shared(strict: Served) -> Any:
     with strict.http() as http:
         SHARED.http = http
         yield
+
+
+def test_the_api_describes_itself(strict: Served) -> None:
+    with strict.http() as http:
+        paths = http.get("/openapi.json").json()["paths"]
+    assert {CHAT, TEXT, "/v1/models", "/health", "/ready", "/metrics", "/stats"} <= set(paths)
 
 
 def test_a_key_is_asked_for() -> None:
