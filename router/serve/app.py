@@ -16,7 +16,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from . import errors
+from . import errors, page
 from .answers import Answer, Answers, Round
 from .desk import DEFAULT, Desk
 from .errors import ApiError
@@ -49,6 +49,8 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     errors.mount(app)
     service = Service(desk, settings)
     started = service.started
+
+    page.mount(app)
 
     @app.post("/v1/chat/completions")
     async def chat(body: ChatBody, request: Request) -> Response:
