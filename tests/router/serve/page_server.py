@@ -47,6 +47,7 @@ class PageServer:
     key: str | None = None
     busy: int | None = None
     others: int = 0  # requests that run beside
+    spelled: dict[str, str] = field(default_factory=dict)  # a token's text, where it is another
     broken_after: int | None = None  # rounds, then the connection ends
     pause_s: float = 0.0
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -126,6 +127,9 @@ class PageServer:
 
         return app
 
+    def _told(self, text: str, by: str) -> dict[str, Any]:
+        return {"id": 7, "text": self.spelled.get(text, text), "by": by}
+
     async def _stream(self, body: dict[str, Any]) -> AsyncIterator[str]:
         whole = False
         try:
@@ -154,7 +158,7 @@ class PageServer:
                 return
             await asyncio.sleep(pause_s)
             written = {
-                "tokens": [{"id": 7, "text": text, "by": by} for text, by in tokens],
+                "tokens": [self._told(text, by) for text, by in tokens],
                 "drafted": drafted,
                 "elapsed_s": time.perf_counter() - started,
             }
