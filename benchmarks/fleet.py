@@ -253,15 +253,23 @@ def draw(curves: dict[str, list[dict[str, float]]], loads: list[float], path: Pa
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(7, 4), layout="constrained")
-    for name, points in curves.items():
-        axes.plot(loads, [point["goodput"] for point in points], marker=".", label=name)
-    axes.set_xlabel("requests a second of each replica")
-    axes.set_ylabel("goodput, tokens a second of each replica")
-    axes.set_xscale("log")
-    axes.legend(fontsize=7)
+    figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+    measures = {
+        "median_ms": "median milliseconds a token",
+        "goodput": "tokens a second in time, of each replica",
+    }
+    for axes, (measure, words) in zip(panels, measures.items(), strict=True):
+        for name, points in curves.items():
+            axes.plot(loads, [point[measure] for point in points], marker=".", label=name)
+        axes.set_xlabel("requests a second of each replica")
+        axes.set_ylabel(words)
+        axes.set_xscale("log")
+        axes.set_xticks(loads[::2], [f"{load:.0f}" for load in loads[::2]])
+        axes.minorticks_off()
+        axes.set_ylim(bottom=0)
+    panels[0].legend(fontsize=7)
     with replacing(path) as stream:
-        figure.savefig(stream, format="png", dpi=110)
+        figure.savefig(stream, format="png", dpi=90)
     pyplot.close(figure)
 
 
@@ -306,7 +314,8 @@ def main() -> None:
         print(f"| {name} | {rate:.2f} | {plain:.3f} | {best:.3f} | {needed} |")
     if not any(rates.values()):
         raise SystemExit(f"no choice keeps {given.share:.0%} of requests in time; raise --bound")
-    shown = ["plain", fixed, "by load", "routed", "routed with load", "hindsight with load"]
+    drafting = max(traffic.arms[1:], key=rates.__getitem__, default=fixed)
+    shown = ["plain", drafting, "by load", "routed", "routed with load", "hindsight with load"]
     loads = np.geomspace(0.1, 1.6, given.points) * max(rates.values())
     curves = {
         name: [
