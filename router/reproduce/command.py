@@ -57,6 +57,9 @@ def reproduce(
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Longest answer, in tokens. Default: its own.")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or auto. The figures in the docs are of a CPU.")
+    ] = "cpu",
     as_json: AsJson = False,
 ) -> None:
     from decoders.terminal import show
@@ -70,7 +73,7 @@ def reproduce(
         return
     what = reproduction(name)
     folder = out or Path("runs") / "reproduce" / name
-    told = write(what, folder, Scale(seeds, train, test, max_new_tokens))
+    told = write(what, folder, Scale(seeds, train, test, max_new_tokens, device))
     typer.echo(json.dumps(told) if as_json else (folder / f"{name}.md").read_text(encoding="utf-8"))
     print(f"written to {folder}", file=sys.stderr)
 
