@@ -125,9 +125,11 @@ def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
         return
     try:
         known = json.loads(note.read_text(encoding="utf-8"))
-        other = [f"{k}: {known.get(k)} there, {v} now" for k, v in asked.items() if known[k] != v]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        was = {name: known.get(name) for name in asked}
+    except (ValueError, AttributeError):
         raise DraftpickError(f"{note} is damaged; delete {out} and run again") from None
+    other = [f"{name}: {was[name]} there, {now} now" for name, now in asked.items()
+             if was[name] != now]  # fmt: skip
     if other:
         raise DraftpickError(
             f"{out} holds a reproduction of another kind ({'; '.join(other)}); give another --out, "
