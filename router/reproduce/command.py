@@ -24,6 +24,7 @@ query. Each of its tables and figures has a name here; without one, they are lis
 that each takes on two cores. A reproduction collects rewards, trains the paper's REINFORCE with
 five seeds, and measures every drafter and every policy, greedy and dynamic, in one interleaved run.
 It ends with a page that has our figures beside the paper's, and says which of its claims hold here.
+speccascade and bild are tables of Narasimhan et al. and Kim et al., without a policy.
 
 Everything is written under --out. Stopped at any moment (Ctrl-C, a power cut), the same command
 goes on where it was.

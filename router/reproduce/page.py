@@ -87,12 +87,16 @@ def table_of(table: Table, told: dict[str, dict[str, dict[str, Any]]]) -> Iterat
     shares = table.measure in SHARES
     headings, rows = ["", "ours"], []
     for column in table.columns:
-        headings += [heading(column), f"paper, {column.paper}"]
+        headings += (
+            [heading(column), f"paper, {column.paper}"] if table.paper else [heading(column)]
+        )
     for line in table.lines:
         row = [line.label, f"`{line.method}`"]
         for column in table.columns:
             figure = told[line.label][heading(column)]
-            row += [_ours(figure, shares), _value(figure["paper"], shares)]
+            row.append(_ours(figure, shares))
+            if table.paper:
+                row.append(_value(figure["paper"], shares))
         rows.append(row)
     return table_lines(headings, rows)
 
