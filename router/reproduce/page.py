@@ -36,7 +36,7 @@ def as_json(what: Reproduction, found: Measured, about: dict[str, Any]) -> dict[
 
 
 def verdict(claim: Claim, found: Measured) -> bool | None:
-    """None where figures that it needs are missing."""
+    """None where figures that it needs are missing, or nothing meets its condition."""
     try:
         return claim.holds(found)
     except (KeyError, TypeError):
@@ -153,4 +153,4 @@ def _value(value: float | None, shares: bool) -> str:
 
 
 def _word(holds: bool | None) -> str:
-    return {True: "holds", False: "does not hold", None: "not measured"}[holds]
+    return {True: "holds", False: "does not hold", None: "cannot be said"}[holds]
