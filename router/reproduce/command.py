@@ -24,6 +24,7 @@ query. Each of its tables and figures has a name here; without one, they are lis
 that each takes on two cores. A reproduction collects rewards, trains the paper's REINFORCE with
 five seeds, and measures every drafter and every policy, greedy and dynamic, in one interleaved run.
 It ends with a page that has our figures beside the paper's, and says which of its claims hold here.
+speccascade and bild are tables of Narasimhan et al. and Kim et al., without a policy.
 
 Everything is written under --out. Stopped at any moment (Ctrl-C, a power cut), the same command
 goes on where it was.
@@ -57,6 +58,9 @@ def reproduce(
     max_new_tokens: Annotated[
         int | None, typer.Option(help="Longest answer, in tokens. Default: its own.")
     ] = None,
+    device: Annotated[
+        str, typer.Option(help="cpu, cuda or auto. The figures in the docs are of a CPU.")
+    ] = "cpu",
     as_json: AsJson = False,
 ) -> None:
     from decoders.terminal import show
@@ -70,7 +74,7 @@ def reproduce(
         return
     what = reproduction(name)
     folder = out or Path("runs") / "reproduce" / name
-    told = write(what, folder, Scale(seeds, train, test, max_new_tokens))
+    told = write(what, folder, Scale(seeds, train, test, max_new_tokens, device))
     typer.echo(json.dumps(told) if as_json else (folder / f"{name}.md").read_text(encoding="utf-8"))
     print(f"written to {folder}", file=sys.stderr)
 

@@ -36,7 +36,7 @@ def as_json(what: Reproduction, found: Measured, about: dict[str, Any]) -> dict[
 
 
 def verdict(claim: Claim, found: Measured) -> bool | None:
-    """None where figures that it needs are missing."""
+    """None where figures that it needs are missing, or nothing meets its condition."""
     try:
         return claim.holds(found)
     except (KeyError, TypeError):
@@ -87,12 +87,16 @@ def table_of(table: Table, told: dict[str, dict[str, dict[str, Any]]]) -> Iterat
     shares = table.measure in SHARES
     headings, rows = ["", "ours"], []
     for column in table.columns:
-        headings += [heading(column), f"paper, {column.paper}"]
+        headings += (
+            [heading(column), f"paper, {column.paper}"] if table.paper else [heading(column)]
+        )
     for line in table.lines:
         row = [line.label, f"`{line.method}`"]
         for column in table.columns:
             figure = told[line.label][heading(column)]
-            row += [_ours(figure, shares), _value(figure["paper"], shares)]
+            row.append(_ours(figure, shares))
+            if table.paper:
+                row.append(_value(figure["paper"], shares))
         rows.append(row)
     return table_lines(headings, rows)
 
@@ -149,4 +153,4 @@ def _value(value: float | None, shares: bool) -> str:
 
 
 def _word(holds: bool | None) -> str:
-    return {True: "holds", False: "does not hold", None: "not measured"}[holds]
+    return {True: "holds", False: "does not hold", None: "cannot be said"}[holds]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from decoders.errors import NoSuchName
 
-from . import ablations, llama, sizes, specialists
+from . import ablations, llama, rules, sizes, specialists
 from .records import Reproduction
 
 REPRODUCTIONS: dict[str, Callable[[], Reproduction]] = {
@@ -20,6 +20,8 @@ REPRODUCTIONS: dict[str, Callable[[], Reproduction]] = {
     "figure-3": ablations.figure_3,
     "tables-11-12": ablations.tables_11_12,
     "tables-13-14": ablations.tables_13_14,
+    "speccascade": rules.speccascade,
+    "bild": rules.bild,
 }
 
 

@@ -32,12 +32,14 @@ BATCH = 16  # queries; as many are done again after a kill
 
 @dataclass(frozen=True)
 class Scale:
-    """How large: seeds of every policy, queries a task (None for the reproduction's own)."""
+    """How large, and where: seeds of every policy, queries a task and tokens (None for the
+    reproduction's own), and the device."""
 
     seeds: int = 5
     train: int | None = None
     test: int | None = None
     max_new_tokens: int | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         for name in ("seeds", "train", "test", "max_new_tokens"):
@@ -81,21 +83,23 @@ def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured
     train = what.draw_train(scale.train or what.train)
     test = what.draw_test(scale.test or what.test)
     rewards = out / "rewards"
-    _say(f"collecting {len(train)} training queries through {len(what.arms)} arms")
-    collect(what, train, rewards, tokens)
-    _say(f"training {len(what.policies)} policies, {scale.seeds} seeds each")
-    trained = train_all(what, rewards, out / "policies", scale.seeds)
+    trained: dict[str, list[Path]] = {}
+    if what.policies:
+        _say(f"collecting {len(train)} training queries through {len(what.arms)} arms")
+        collect(what, train, rewards, tokens, scale.device)
+        _say(f"training {len(what.policies)} policies, {scale.seeds} seeds each")
+        trained = train_all(what, rewards, out / "policies", scale.seeds)
     curves = {}
     if what.curves:
         held = out / "held-out"
         temperatures = sorted({0.0, *(curve.temperature for curve in what.curves)})
         _say(f"collecting {len(test)} held-out queries, to judge policies by")
-        collect(what, test, held, tokens, temperatures)
+        collect(what, test, held, tokens, scale.device, temperatures)
         curves = {curve.title: judged(curve, trained, held, what) for curve in what.curves}
     summaries = {}
     for run in what.runs:
         _say(f"measuring {run.name}, {len(run.arms)} arms, {len(run.policies)} policies")
-        summaries[run.name] = measure(what, run, test, trained, out, tokens)
+        summaries[run.name] = measure(what, run, test, trained, out, tokens, scale.device)
     return Measured(summaries, curves)
 
 
@@ -121,9 +125,11 @@ def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
         return
     try:
         known = json.loads(note.read_text(encoding="utf-8"))
-        other = [f"{k}: {known.get(k)} there, {v} now" for k, v in asked.items() if known[k] != v]
-    except (ValueError, KeyError, TypeError, AttributeError):
+        was = {name: known.get(name) for name in asked}
+    except (ValueError, AttributeError):
         raise DraftpickError(f"{note} is damaged; delete {out} and run again") from None
+    other = [f"{name}: {was[name]} there, {now} now" for name, now in asked.items()
+             if was[name] != now]  # fmt: skip
     if other:
         raise DraftpickError(
             f"{out} holds a reproduction of another kind ({'; '.join(other)}); give another --out, "
@@ -136,6 +142,7 @@ def collect(
     queries: Sequence[Query],
     folder: Path,
     max_new_tokens: int,
+    device: str,
     temperatures: Sequence[float] = (0.0,),
 ) -> None:
     """Every arm on every query, as `draftpick collect` does."""
@@ -146,7 +153,7 @@ def collect(
     from decoders import Engine
     from decoders.offline.batch import Batch
 
-    engine = Engine.from_options(engine_options(what, what.arms))
+    engine = Engine.from_options(engine_options(what, what.arms, device))
     options = SweepOptions(
         max_new_tokens=max_new_tokens, batch_size=BATCH, temperatures=tuple(temperatures)
     )
@@ -231,6 +238,7 @@ def measure(
     trained: Mapping[str, Sequence[Path]],
     out: Path,
     max_new_tokens: int,
+    device: str,
 ) -> dict[str, Any]:
     """One interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does."""
     from decoders import Engine
@@ -240,7 +248,7 @@ def measure(
     from ..specbench.candidates import candidates_of
 
     asked = [query for query in questions if not run.tasks or query.task in run.tasks]
-    options = engine_options(what, run.arms)
+    options = engine_options(what, run.arms, device)
     engine = Engine.from_options(options)
     router = Router(engine, None)
     named = [(name, str(folder)) for name in run.policies for folder in trained[name]]
@@ -256,11 +264,11 @@ def measure(
     )
 
 
-def engine_options(what: Reproduction, arms: Arms) -> EngineOptions:
+def engine_options(what: Reproduction, arms: Arms, device: str = "cpu") -> EngineOptions:
     """The engine of these arms; the autoregressive one is always among them."""
     body = {AUTOREGRESSIVE: {"kind": AUTOREGRESSIVE}, **arms}
     recipes = arms_of({"arms": {name: dict(arm) for name, arm in body.items()}}, Path(what.name))
-    return EngineOptions(what.models.target, recipes, dtype=what.models.dtype, device="cpu")
+    return EngineOptions(what.models.target, recipes, dtype=what.models.dtype, device=device)
 
 
 def _say(words: str) -> None:

@@ -65,7 +65,7 @@ def table_2() -> Reproduction:
         arms=arms(),
         draw_train=lambda limit: queries.articles("train", limit),
         draw_test=lambda limit: queries.articles("test", limit),
-        train=8,
+        train=1,
         test=30,
         policies=(),
         runs=(Run(SAMPLED, 1.0, arms()),),

@@ -18,6 +18,7 @@ from router.reproduce.captions import captions
 from router.reproduce.page import as_json, render, verdict
 from router.reproduce.records import MEAN, Claim, Curve, Measured, Reproduction
 from router.reproduce.registry import REPRODUCTIONS, reproduction
+from router.reproduce.rules import at_quality, in_time
 from router.reproduce.run import Scale, engine_options, keep_scale, require_weights, write
 from router.reproduce.t5 import FAMILY
 from router.specbench.protocol import check_measures
@@ -66,9 +67,11 @@ def test_its_arms_can_be_declared(what: Reproduction) -> None:
 def test_the_papers_results_are_all_there() -> None:
     assert set(REPRODUCTIONS) == {
         *(f"table-{number}" for number in range(1, 7)),
-        "figure-2", "figure-3", "tables-11-12", "tables-13-14",
+        "figure-2", "figure-3", "tables-11-12", "tables-13-14", "speccascade", "bild",
     }  # fmt: skip
-    with pytest.raises(DraftpickError, match="unknown reproduction 'table-7'; known: figure-2"):
+    with pytest.raises(
+        DraftpickError, match="unknown reproduction 'table-7'; known: bild, figure-2"
+    ):
         reproduction("table-7")
 
 
@@ -186,6 +189,23 @@ def test_a_claim_on_what_was_not_measured_has_no_verdict() -> None:
     assert verdict(claim, measured(dict.fromkeys(
         ("autoregressive", "draft-en-de", "draft-sum", "policy"), 1.0
     ))) is None  # fmt: skip
+
+
+def test_rules_are_compared_at_the_target_s_own_quality() -> None:
+    def cells(speed: float, quality: float) -> dict[str, Any]:
+        return {"translation": {"speedup_vs_ar": speed, "quality": quality}}
+
+    arms = {
+        "autoregressive": cells(1.0, 0.30), "opt@0.1": cells(1.2, 0.31), "opt@0.3": cells(1.6, 0.2),
+        "diff@0.1": cells(1.1, 0.30), "diff@0.3": cells(0.9, 0.4), "chow@0.1": cells(2.0, 0.29),
+    }  # fmt: skip
+    found = Measured({"sampling": {"arms": arms, "oracle": {}}}, {})
+    assert at_quality(found, "sampling", "opt@") == 1.2
+    assert at_quality(found, "sampling", "diff@") == 1.1
+    assert in_time(found, "sampling", "diff@") == 0.30
+    verdicts = {one.says: verdict(one, found) for one in reproduction("speccascade").claims}
+    assert [holds for says, holds in verdicts.items() if "diff" in says] == [True, True]
+    assert verdicts["OPT is faster than chow where each has at least the target's own BLEU"] is None
 
 
 # -- end to end -----------------------------------------------------------------------------------
