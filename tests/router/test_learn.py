@@ -182,6 +182,22 @@ def test_policies_that_do_not_learn_are_refused() -> None:
         Router(FakeEngine(), learner()).learning().exploring(0.1)
 
 
+def test_generate_learns_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from router import route
+
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    saved, prompts, out = learner().save(tmp_path / "p"), tmp_path / "asked.jsonl", tmp_path / "new"
+    prompts.write_text('{"prompt": "hello there"}\n' * 3)
+    words = ["generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1]
+    assert cli.main([str(word) for word in words]) == 0
+    again = policies.load(out)
+    assert isinstance(again, OnlinePolicy) and again.status.requests == 3
+    assert cli.main(["generate", "hello", "--learn", str(out), "--arm", "wide"]) == 2
+    assert "--learn draws arms by itself" in capsys.readouterr().err
+
+
 # -- the command ----------------------------------------------------------------------------------
 
 
