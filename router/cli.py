@@ -102,6 +102,15 @@ def generate(
             metavar="SHARE", help="Take any arm, all alike, in this share of the answers: 0.1."
         ),
     ] = 0.0,
+    learn_into: Annotated[
+        Path | None,
+        typer.Option(
+            "--learn",
+            metavar="FOLDER",
+            help="Learn from every answer, and save the policy here; for one that learns, such as "
+            "`draftpick train --policy thompson` makes.",
+        ),
+    ] = None,
     request: Request,
     seed: Annotated[
         int | None,
@@ -137,6 +146,8 @@ def generate(
         raise DraftpickError(f"--explore is a share from 0 to 1, not {explore:g}")
     if explore and arm is not None:
         raise DraftpickError("--explore draws arms, --arm forces one; give either")
+    if learn_into is not None and (explore or arm is not None):
+        raise DraftpickError("--learn draws arms by itself; leave --arm and --explore out")
     # Mistakes that need no model are reported before one is loaded.
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
@@ -149,7 +160,13 @@ def generate(
     router = _router(options, policy, arm is None, named, request, embedder, log)
     if explore:
         router, dynamic = router.exploring(explore, greedy=not dynamic), True
-    if generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json):
+    if learn_into is not None:
+        router = router.learning(learn_into)
+    try:
+        failed = generate_all(router, asked, request, arm=arm, dynamic=dynamic, as_json=as_json)
+    finally:
+        router.save_learned()
+    if failed:
         raise typer.Exit(1)
 
 

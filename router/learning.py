@@ -126,8 +126,9 @@ class Learning:
             self._unsaved += 1
 
     def save(self) -> None:
-        """Save what was learned, where there is a folder."""
+        """Save all that was learned, where there is a folder."""
         with self._lock:
+            self.settle()
             if self.folder is not None:
                 self._save()
 

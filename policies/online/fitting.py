@@ -32,6 +32,7 @@ def fit_thompson(
     kept: float = 5.0,
     memory: float = 2000.0,
     control: float = 0.03,
+    explore: float = 0.01,
     budget: float = 0.05,
     components: int = 8,
     level: float = 0.05,
@@ -45,6 +46,7 @@ def fit_thompson(
     kept: so many of them are never forgotten.
     memory: requests after which a row counts 1/e of what it did.
     control: the share of requests that the best fixed arm always answers.
+    explore: the share of requests that any arm may answer, all alike.
     budget: the share of that arm's reward that trying others may lose.
     components: leading principal components of the embedding that beliefs read.
     level: the chance that a policy which is not worse is ever switched back to the best fixed arm.
@@ -58,6 +60,7 @@ def fit_thompson(
         "kept": kept,
         "memory": memory,
         "control": control,
+        "explore": explore,
         "budget": budget,
         "components": components,
         "level": level,
@@ -76,6 +79,7 @@ def fit_linucb(
     kept: float = 5.0,
     memory: float = 2000.0,
     control: float = 0.03,
+    explore: float = 0.01,
     budget: float = 0.05,
     components: int = 8,
     level: float = 0.05,
@@ -91,6 +95,7 @@ def fit_linucb(
         "kept": kept,
         "memory": memory,
         "control": control,
+        "explore": explore,
         "budget": budget,
         "components": components,
         "level": level,
@@ -135,6 +140,7 @@ def _fit(name: str, table: RewardTable, seed: int, options: dict[str, Any]) -> F
         z.mean(axis=0),
         algorithm=name,
         width=options["width"],
+        explore=options["explore"],
         sure=options["sure"],
         keep=float(np.exp(-1 / options["memory"])),
         lowest=float(table.rewards.min()),
@@ -149,8 +155,9 @@ def _check(options: dict[str, Any]) -> None:
     for name in ("control", "level"):
         if not 0 < options[name] < 1:
             raise PolicyError(f"{name} must be above 0 and below 1, not {options[name]:g}")
-    if not 0 <= options["budget"] <= 1:
-        raise PolicyError(f"budget must be in [0, 1], not {options['budget']:g}")
+    for name in ("budget", "explore"):
+        if not 0 <= options[name] <= 1:
+            raise PolicyError(f"{name} must be in [0, 1], not {options[name]:g}")
     for name in ("components", "sure", "width"):
         if options.get(name, 0) < 0:
             raise PolicyError(f"{name} must be 0 or more, not {options[name]:g}")

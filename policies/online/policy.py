@@ -69,6 +69,8 @@ class OnlinePolicy(BasePolicy):
     algorithm: "thompson" or "linucb".
     width: of what is explored, in standard deviations of the beliefs: LinUCB's bound, and by how
         much Thompson sampling narrows or widens them.
+    explore: the share of requests, of those that the budget leaves free, that any arm answers, all
+        alike: arms that beliefs have given up are seen now and then.
     sure: of the budget's bounds, in standard deviations of one arm's expected reward on one
         request.
     keep: what a row counts after one more request; below 1 it is forgotten.
@@ -92,6 +94,7 @@ class OnlinePolicy(BasePolicy):
         *,
         algorithm: str,
         width: float,
+        explore: float,
         sure: float,
         keep: float,
         lowest: float,
@@ -106,7 +109,7 @@ class OnlinePolicy(BasePolicy):
         self._context, self._beliefs, self._state = context, beliefs, state
         self._traffic = np.array(traffic, dtype=np.float64)
         self._algorithm, self._width, self._sure = algorithm, float(width), float(sure)
-        self._keep, self._lowest = float(keep), float(lowest)
+        self._explore, self._keep, self._lowest = float(explore), float(keep), float(lowest)
         self._lock = threading.RLock()
 
     def scores(self, x: Any) -> Float64:
@@ -137,6 +140,7 @@ class OnlinePolicy(BasePolicy):
             wanted = thompson(mean, self._width * spread)
         else:
             wanted = linucb(mean, spread, self._width)
+        wanted = (1 - self._explore) * wanted + self._explore / wanted.shape[1]
         sure = self._sure * spread
         wanted = wanted * budget.allowed(mean - sure, mean + sure, best)
         wanted[:, best] += 1 - wanted.sum(axis=1)
@@ -243,6 +247,7 @@ class OnlinePolicy(BasePolicy):
             return {
                 "algorithm": self._algorithm,
                 "width": self._width,
+                "explore": self._explore,
                 "sure": self._sure,
                 "keep": self._keep,
                 "lowest": self._lowest,

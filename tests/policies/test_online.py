@@ -1,4 +1,4 @@
-"""Policies that learn while they serve: what they believe, how they choose, what holds them."""
+"""Policies that learn while they serve: beliefs, choices, and what holds them back."""
 
 from __future__ import annotations
 
@@ -126,13 +126,21 @@ def test_linucb_takes_the_highest_bound() -> None:
     np.testing.assert_array_equal(linucb(mean, spread, 9.0), [[0, 0, 1]])
 
 
+def test_every_arm_keeps_a_chance_while_the_budget_lasts() -> None:
+    policy, x = learner(explore=0.3, control=0.1), separable(64, seed=3).inputs
+    least = policy.distribution(x).min(axis=1)
+    policy._state.budget = Budget(0.05, earned=100.0)
+    assert least.min() == 0  # nothing earned yet, so not every arm may be tried
+    assert (policy.distribution(x).min(axis=1) > 0.9 * 0.3 / 3 - 1e-9).all()
+
+
 @pytest.mark.parametrize("name", ["thompson", "linucb"])
 def test_the_best_fixed_arm_keeps_its_share(name: str) -> None:
     policy = learner(name, control=0.1)
     best = policy.arms.index(policy.status.best_fixed)
     probs = policy.distribution(separable(64, seed=3).inputs)
     assert (probs[:, best] >= 0.1).all()
-    assert probs[:, best].min() == pytest.approx(0.1, abs=1e-3)
+    assert probs[:, best].min() == pytest.approx(0.1 + 0.9 * 0.01 / 3, abs=1e-3)
 
 
 def test_a_draw_tells_what_it_was_drawn_from() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +25,18 @@ from router.route import Router
 ARMS = list(WORDS)
 
 
-def offline(reward: str = "saved-passes", best: str = "small") -> RewardTable:
-    """60 queries as the engine embeds them, on which one arm is the best."""
+def offline(reward: str = "saved-passes", noise: float = 0.2) -> RewardTable:
+    """60 queries as the engine embeds them, on which `small` seems to be the best arm."""
     rng = np.random.default_rng(0)
     embeddings = np.zeros((60, 4), dtype=np.float32)
     embeddings[:, 0], embeddings[:, 1] = np.arange(60) % 2, 1
-    means = [0.5 if arm == best else 0.3 for arm in ARMS]
+    means = [0.5 if arm == "small" else 0.3 for arm in ARMS]
     return RewardTable(
         query_ids=[str(i) for i in range(60)],
         tasks=["toy"] * 60,
         embeddings=embeddings,
         arms=ARMS,
-        rewards=rng.normal(means, 0.05, size=(60, 3)),
+        rewards=rng.normal(means, noise, size=(60, 3)),
         reward_name=f"{reward}@1",
         embedder=FakeEngine.embedder,
         arms_fingerprint="",
@@ -45,6 +44,7 @@ def offline(reward: str = "saved-passes", best: str = "small") -> RewardTable:
 
 
 def learner(reward: str = "saved-passes", **options: Any) -> OnlinePolicy:
+    """One that is not sure of what the table says."""
     policy = policies.fit("thompson", offline(reward), prior=20.0, kept=1.0, **options).policy
     assert isinstance(policy, OnlinePolicy)
     return policy
@@ -59,7 +59,7 @@ def ask(router: Router, many: int, start: int = 0) -> list[str]:
 
 
 def test_a_router_learns_which_arm_is_fast() -> None:
-    policy = learner()
+    policy = learner(memory=50.0)
     router = Router(FakeEngine(), policy).learning()
     first, _, last = ask(router, 50), ask(router, 200, 50), ask(router, 50, 250)
     assert policy.status.requests == 300
@@ -93,9 +93,7 @@ def test_the_log_of_a_learning_router_teaches_the_same(tmp_path: Path) -> None:
 
 def test_what_others_drew_teaches_about_arms_alone(tmp_path: Path) -> None:
     log = DecisionLog(tmp_path / "log", embeddings=True)
-    other = policies.uniform_policy(ARMS)
     shipped = Router(FakeEngine(), learner(), log=log).exploring(1.0)
-    assert isinstance(other, policies.BasePolicy)
     for i in range(30):
         shipped.generate("x" * 20, max_new_tokens=16, seed=i, dynamic=True)
     policy = learner()
@@ -184,6 +182,22 @@ def test_policies_that_do_not_learn_are_refused() -> None:
         Router(FakeEngine(), learner()).learning().exploring(0.1)
 
 
+def test_generate_learns_and_saves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from router import route
+
+    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    saved, prompts, out = learner().save(tmp_path / "p"), tmp_path / "asked.jsonl", tmp_path / "new"
+    prompts.write_text('{"prompt": "hello there"}\n' * 3)
+    words = ["generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1]
+    assert cli.main([str(word) for word in words]) == 0
+    again = policies.load(out)
+    assert isinstance(again, OnlinePolicy) and again.status.requests == 3
+    assert cli.main(["generate", "hello", "--learn", str(out), "--arm", "wide"]) == 2
+    assert "--learn draws arms by itself" in capsys.readouterr().err
+
+
 # -- the command ----------------------------------------------------------------------------------
 
 
@@ -236,20 +250,15 @@ def test_lines_of_an_arm_that_the_policy_does_not_have_are_counted(tmp_path: Pat
     log = DecisionLog(tmp_path / "log")
     for arm in ("beam", "wide", "small"):
         one = decision(embedding=Vector.of(np.ones(4)), embedder=FakeEngine.embedder)
-        log.add(replace_line(one, arm=arm, probabilities=chances))
+        log.add(one.model_copy(update={"arm": arm, "probabilities": chances}))
     found = replay(read_log(tmp_path / "log"), learner())
     assert found.used == 2
     assert found.excluded == {"of an arm that the policy does not have": 1}
 
 
-def replace_line(one: Any, **named: Any) -> Any:
-    return one.model_copy(update=named)
-
-
 def test_a_policy_that_cannot_learn_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    table = replace(offline(), reward_name="saved-passes@1")
-    fixed = policies.fit("regression", table).policy.save(tmp_path / "fixed")
+    fixed = policies.fit("regression", offline()).policy.save(tmp_path / "fixed")
     assert run("--logs", tmp_path, "--policy", fixed, "--out", tmp_path / "new") == 2
     assert "does not learn while it serves" in capsys.readouterr().err
