@@ -290,7 +290,7 @@ def test_a_store_that_breaks_keeps_the_policy(
     def broken(*_: object) -> None:
         raise MlflowException("gone")
 
-    monkeypatch.setattr(tracking, "_log", broken)
+    monkeypatch.setattr(tracking, "log_run", broken)
     with pytest.raises(PolicyError, match=r"stopped working.*gone; the trained policy is in"):
         train_run(tiny(), policy="uniform", out=tmp_path / "kept")
     assert policies.load(tmp_path / "kept").name == "uniform"
