@@ -67,14 +67,12 @@ def versions_of(client: MlflowClient, name: str) -> list[ModelVersion]:
     return sorted(found, key=lambda one: int(one.version), reverse=True)
 
 
-def holder(client: MlflowClient, name: str, alias: str) -> ModelVersion | None:
-    """The version that has the alias, None where none has."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        return client.get_model_version_by_alias(name, alias)
-    except MlflowException:
+def holder(client: MlflowClient, name: str, alias: str) -> str | None:
+    """The number of the version that has the alias, None where none has."""
+    if not versions_of(client, name):  # an error of the store is not "none"
         return None
+    found = client.get_registered_model(name).aliases.get(alias)
+    return None if found is None else str(found)
 
 
 def check_inputs(client: MlflowClient, name: str, inputs: Schema) -> None:

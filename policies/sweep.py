@@ -15,12 +15,11 @@ from decoders.provenance import tags
 from .errors import PolicyError
 from .figures import sweep_dots
 from .mlflow_store import one_line, shown
+from .run_log import log_input, metric_name
 from .tracking import (
     Task,
     TrainedRun,
     check_registered,
-    log_input,
-    metric_name,
     opened,
     run_task,
 )

@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from decoders.provenance import tags
 
-from .calibration import Calibration, calibration, scores_of
+from .calibration import calibration, scores_of
 from .card import FILE as CARD
 from .card import card, write_card
-from .decisions import Closed, Decisions, decisions, gap_closed
+from .decisions import decisions, gap_closed
 from .errors import PolicyError
 from .evaluate import Evaluation, aligned, report
-from .figures import all_figures
 from .fitting import fit
 from .guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .mlflow_store import one_line, shown, sqlite_path, using
-from .model_form import EmbeddingForm, ModelForm, copy_code, pinned
-from .records import EpochStats, Fitted, RewardTable
-from .registry import CHAMPION, check_inputs, check_name, enrol, holder
+from .model_form import EmbeddingForm, ModelForm
+from .records import Fitted, RewardTable
+from .registry import CHAMPION, check_inputs, check_name, holder
 from .regret import Regret, regret
+from .run_log import Judged, final_metrics, log_policy, log_run
 from .trained_on import FILE as TRAINED_ON
 from .trained_on import write_trained_on
 
@@ -223,12 +221,15 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
             folder,
             card(origin, table, found.evaluation, found.regret, found.closed, judged, found.on),
         )
-        metrics = _metrics(found, judged)
+        metrics = final_metrics(found, judged)
         try:
-            _log(store.client, run_id, fitted, found, table, validation, task, metrics)
+            about = {"asked": task.policy, **task.params}
+            log_run(store.client, run_id, fitted, found, table, validation, about, metrics)
             if judged is not None:
                 mlflow.set_tag("draftpick.verdict", judged.verdict)
-            registered = _log_model(store.client, fitted, folder, table, found, task)
+            registered = log_policy(
+                store.client, fitted, folder, table, found, task.form, task.register
+            )
         except MlflowException as error:
             raise PolicyError(
                 f"the tracking store {shown(store.uri)} stopped working while the run was "
@@ -236,8 +237,7 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
             ) from error
     champion = False
     if registered is not None and task.register is not None:
-        held = holder(store.client, task.register, CHAMPION)
-        champion = held is not None and registered.endswith(f"/{held.version}")
+        champion = registered.endswith(f"/{holder(store.client, task.register, CHAMPION)}")
     return TrainedRun(
         run_id=run_id,
         experiment=store.experiment,
@@ -255,25 +255,13 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Judged:
-    """What a policy is worth on the queries that judge it. on: as `TrainedRun.evaluated_on`."""
-
-    on: str
-    evaluation: Evaluation
-    regret: Regret
-    decisions: Decisions
-    closed: list[Closed]
-    calibration: Calibration | None
-
-
 def _judged(
     fitted: Fitted,
     table: RewardTable,
     validation: RewardTable | None,
     judged: Guarded | None,
     task: Task,
-) -> _Judged:
+) -> Judged:
     policy, on = fitted.policy, validation or table
     by_folds = judged is not None and validation is None
     if judged is not None and by_folds:
@@ -282,7 +270,7 @@ def _judged(
         probs = aligned(policy, on)
         scores = None if policy.name in CONSTANT else scores_of(policy, on)
     made = decisions(policy, on, table, probs)
-    return _Judged(
+    return Judged(
         on="validation" if validation else "folds" if by_folds else "train",
         evaluation=report(policy, on, table, probs=probs, seed=task.seed),
         regret=regret(policy, on, table, task.plain, probs),
@@ -308,146 +296,3 @@ def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
             "name with --experiment"
         )
     return str(found.experiment_id)
-
-
-def _metrics(found: _Judged, judged: Guarded | None) -> dict[str, float]:
-    """Values with intervals, regret, the candidates' gains, calibration."""
-    metrics: dict[str, float] = {}
-    gain = dataclasses.replace(found.evaluation.gain, name="gain")
-    for row in [*found.evaluation.rows, gain]:
-        key = f"value/{metric_name(row.name)}"
-        metrics |= {key: row.mean, f"{key}_low": row.low, f"{key}_high": row.high}
-    left = dataclasses.asdict(found.regret)
-    metrics |= {f"regret/{k}": float(v) for k, v in left.items() if v is not None}
-    for one in judged.tried if judged is not None else ():
-        key = f"guard/{metric_name(one.name)}"
-        metrics |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
-    if found.calibration is not None:
-        metrics[f"calibration/{found.calibration.of}_error"] = found.calibration.error
-    return metrics
-
-
-def _log(
-    client: MlflowClient,
-    run_id: str,
-    fitted: Fitted,
-    found: _Judged,
-    table: RewardTable,
-    validation: RewardTable | None,
-    task: Task,
-    metrics: Mapping[str, float],
-) -> None:
-    import mlflow
-
-    origin, evaluation = fitted.policy.origin, found.evaluation
-    about = {
-        "policy": origin.name,
-        "seed": origin.seed,
-        "arms": ", ".join(origin.arms),
-        "reward": table.reward_name,
-        "embedder": table.embedder,
-        "dimension": table.dimension,
-        "queries": len(table),
-        "validation_queries": len(validation) if validation is not None else 0,
-        "table_digest": table.digest,
-        "arms_fingerprint": table.arms_fingerprint,
-    }
-    mlflow.log_params({"asked": task.policy, **task.params, **origin.options, **about})
-    log_input(table, "training")
-    if validation is not None:
-        log_input(validation, "validation")
-    _log_history(client, run_id, fitted.history)
-    mlflow.log_metrics(dict(metrics))
-    records = [dataclasses.asdict(row) for row in [*evaluation.rows, evaluation.gain]]
-    mlflow.log_table({k: [r[k] for r in records] for k in records[0]}, "values.json")
-    cells = [(t, n, m) for t, row in evaluation.by_task.items() for n, m in row.items()]
-    columns = dict(zip(("task", "row", "mean"), map(list, zip(*cells, strict=True)), strict=True))
-    mlflow.log_table(columns, "values_by_task.json")
-    mlflow.log_table(found.decisions.columns(), "decisions.json")
-    figures = all_figures(
-        fitted.history, evaluation, table.arms, table.reward_name, found.closed, found.calibration
-    )
-    for name, figure in figures.items():
-        mlflow.log_figure(figure, f"figures/{name}")
-
-
-def log_input(table: RewardTable, context: str) -> None:
-    """The table as an input of the active run, known by its digest."""
-    import mlflow
-    from mlflow.data.numpy_dataset import from_numpy
-
-    data = from_numpy(
-        features=table.inputs,
-        targets=table.rewards,
-        name=f"rewards-{metric_name(table.reward_name)}",
-        digest=table.digest[:32],  # MLflow keeps 36 characters; the whole is among the params
-    )
-    mlflow.log_input(data, context=context)
-
-
-def _log_history(client: MlflowClient, run_id: str, history: list[EpochStats]) -> None:
-    from mlflow.entities import Metric
-
-    now = int(time.time() * 1000)
-    metrics: list[Metric] = []
-    for row in history:
-        values = {
-            "train/loss": row.loss,
-            "train/entropy": row.entropy,
-            "train/reward": row.train_reward,
-            "train/reward_greedy": row.train_greedy,
-            "train/seconds": row.seconds,
-            "validation/reward": row.validation_reward,
-            "validation/reward_greedy": row.validation_greedy,
-            "choosing/reward_greedy": row.choosing_greedy,
-        } | {f"arm_share/{metric_name(arm)}": share for arm, share in row.arm_shares.items()}
-        metrics += [Metric(k, v, now, row.epoch) for k, v in values.items() if v is not None]
-    for start in range(0, len(metrics), 1000):  # the most that one request may carry
-        client.log_batch(run_id, metrics=metrics[start : start + 1000])
-
-
-def _log_model(
-    client: MlflowClient,
-    fitted: Fitted,
-    folder: Path,
-    table: RewardTable,
-    found: _Judged,
-    task: Task,
-) -> str | None:
-    """The folder as ``policy/``, its card, and the pyfunc model; registered last, when all else is
-    there. Returns the registered version's URI."""
-    import mlflow
-
-    mlflow.log_artifact(str(folder / CARD))
-    mlflow.set_tag("mlflow.note.content", (folder / CARD).read_text(encoding="utf-8"))
-    logged = task.form.logged(fitted.policy, table)
-    with TemporaryDirectory(prefix="draftpick-model-") as scratch:
-        files = fitted.policy.save(Path(scratch) / "policy")  # of a folder that holds other things
-        for name in (CARD, TRAINED_ON):
-            (files / name).write_bytes((folder / name).read_bytes())
-        mlflow.log_artifacts(str(files), "policy")
-        info = mlflow.pyfunc.log_model(
-            name="model",
-            python_model=str(logged.entry),
-            artifacts={"policy": str(files)},
-            code_paths=copy_code(logged.packages, Path(scratch) / "code"),
-            signature=logged.signature,
-            input_example=logged.example,
-            model_config=logged.config,
-            pip_requirements=pinned(logged.requirements),
-        )
-    if task.register is None:
-        return None
-    check_inputs(client, task.register, logged.signature.inputs)
-    gain = found.evaluation.gain
-    words = (
-        f"{fitted.policy.name}: gains {gain.mean:.4f} over the best fixed arm "
-        f"({found.evaluation.best_fixed}), 95% interval {gain.low:.4f} to {gain.high:.4f}, on "
-        f"{gain.queries} rows ({found.on}). The run's card.md says more."
-    )
-    return enrol(client, task.register, info, words)
-
-
-def metric_name(name: str) -> str:
-    """A name that MLflow takes for a metric or a data set."""
-    return re.sub(r"[^\w./ -]+", "_", name)

@@ -99,7 +99,7 @@ def promote(
         wanted = version_of(client, model, version)
         held = holder(client, model, alias)
         candidate = fetched(model, wanted, uri)
-        incumbent = None if held is None else fetched(model, str(held.version), uri)
+        incumbent = None if held is None else fetched(model, held, uri)
         compared, passed = None, True
         if incumbent is not None and incumbent.version == candidate.version:
             words = f"{candidate.words} of {model} is @{alias} already"
@@ -122,8 +122,8 @@ def promote(
             if passed and not dry_run:
                 try:
                     note = f"{words} ({rewards}, {tables[0].reward_name}, {tables[0].digest[:16]})"
-                    client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
                     client.set_registered_model_alias(model, alias, wanted)
+                    client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
                 except MlflowException as error:
                     raise PolicyError(
                         f"the tracking store {shown(uri)} did not move @{alias}: {one_line(error)}"

@@ -9,7 +9,8 @@ from typing import Any
 from collect.queries import OVERALL
 from decoders.provenance import tags
 from policies.mlflow_store import using
-from policies.tracking import experiment_of, metric_name
+from policies.run_log import metric_name
+from policies.tracking import experiment_of
 
 EXPERIMENT = "draftpick-tradeoff"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import time
 from collections.abc import Iterator
@@ -290,7 +291,7 @@ def test_a_store_that_breaks_keeps_the_policy(
     def broken(*_: object) -> None:
         raise MlflowException("gone")
 
-    monkeypatch.setattr(tracking, "_log", broken)
+    monkeypatch.setattr(tracking, "log_run", broken)
     with pytest.raises(PolicyError, match=r"stopped working.*gone; the trained policy is in"):
         train_run(tiny(), policy="uniform", out=tmp_path / "kept")
     assert policies.load(tmp_path / "kept").name == "uniform"
@@ -300,3 +301,33 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
     assert default_uri() == "http://somewhere"
     assert shown("http://a:b@c/d") == "http://a:***@c/d"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
+@pytest.mark.parametrize("stage", ["write_trained_on", "log_policy", "enrol"])
+def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: str) -> None:
+    """Before the card, before the model, before its version: what is there can be loaded."""
+    from policies import run_log
+    from policies.registry import versions_of
+
+    store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
+    asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out}
+
+    def killed(*_: object) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        setattr(run_log if stage == "enrol" else tracking, stage, killed)
+        train_run(tiny(), **asked)  # type: ignore[arg-type]
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+    assert policies.load(out).name == "uniform"
+    assert not [path for path in out.iterdir() if path.name.endswith(".tmp")]
+    import mlflow
+
+    with mlflow_store.using(store):
+        assert versions_of(mlflow.MlflowClient(), "killed") == []
+    again = train_run(tiny(), **asked)  # type: ignore[arg-type]
+    assert again.registered == "models:/killed/1" and again.champion
