@@ -4,7 +4,42 @@ from __future__ import annotations
 
 import os
 import platform
+import time
+from dataclasses import dataclass
 from pathlib import Path
+
+STAT = Path("/proc/stat")
+
+
+@dataclass(frozen=True)
+class Look:
+    """Seconds so far: of the clock, of this process, and of everything on this process's cores."""
+
+    wall: float
+    own: float
+    busy: float
+
+
+def look() -> Look | None:
+    """None where the system does not tell."""
+    try:
+        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
+        lines = STAT.read_text().splitlines()
+    except (AttributeError, OSError):
+        return None  # not Linux
+    ticks = 0
+    for line in lines:
+        name, *counts = line.split()
+        if name in mine:
+            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, counts[:8])
+            ticks += user + nice + system + irq + softirq + steal
+    return Look(time.perf_counter(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK"))
+
+
+def others(last: Look, now: Look) -> float:
+    """Cores that other processes kept busy between two looks."""
+    passed = now.wall - last.wall
+    return max(0.0, (now.busy - last.busy - (now.own - last.own)) / passed) if passed > 0 else 0.0
 
 
 def cpu_name() -> str:

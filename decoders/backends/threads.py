@@ -10,23 +10,13 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
 import torch
 
+from ..machine import Look, look, others
+
 WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
-STAT = Path("/proc/stat")
-
-
-@dataclass(frozen=True)
-class Look:
-    """Seconds so far: of the clock, of this process, and of everything on this process's cores."""
-
-    wall: float
-    own: float
-    busy: float
 
 
 class Threads:
@@ -52,8 +42,7 @@ class Threads:
 
     def wanted(self, last: Look, now: Look, cores: int) -> int:
         """As many as there are cores that others leave, half a core counting as one."""
-        others = (now.busy - last.busy - (now.own - last.own)) / (now.wall - last.wall)
-        return max(1, min(self.full, int(cores - max(0.0, others) + 0.5)))
+        return max(1, min(self.full, int(cores - others(last, now) + 0.5)))
 
 
 @cache
@@ -65,19 +54,3 @@ def threads() -> Threads:
 def cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0))
-
-
-def look() -> Look | None:
-    """None where the system does not tell."""
-    try:
-        mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
-        lines = STAT.read_text().splitlines()
-    except (AttributeError, OSError):
-        return None  # not Linux
-    ticks = 0
-    for line in lines:
-        name, *counts = line.split()
-        if name in mine:
-            user, nice, system, _idle, _wait, irq, softirq, steal = map(int, counts[:8])
-            ticks += user + nice + system + irq + softirq + steal
-    return Look(time.perf_counter(), time.process_time(), ticks / os.sysconf("SC_CLK_TCK"))

@@ -44,7 +44,12 @@ class Settings:
 def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     """The application over a desk, whose routers share one engine."""
     settings = Settings() if settings is None else settings
-    app = FastAPI(title="draftpick", description="OpenAI's API; an arm for every query.")
+    app = FastAPI(
+        title="draftpick",
+        description="OpenAI's API; an arm for every query.",
+        docs_url=None,  # its pages load scripts from elsewhere
+        redoc_url=None,
+    )
     app.add_middleware(Guards, key=settings.api_key, most_bytes=settings.max_body)
     errors.mount(app)
     service = Service(desk, settings)

@@ -158,6 +158,12 @@ def headline(summary: dict[str, Any]) -> list[str]:
     oracle = summary["oracle"][OVERALL]
     if oracle is not None:
         said.append(f"Oracle: {times(oracle['speedup_vs_ar'])} ({summary['oracle']['note']}).")
+    if summary.get("disturbed"):
+        said.append(
+            f"Other programs kept cores busy whenever {summary['disturbed']} of "
+            f"{summary['questions']} questions were timed, and such figures say little. Medians "
+            "over questions (`speedup_median` in summary.json) mind it least; best measure again."
+        )
     return said + failures(summary)
 
 

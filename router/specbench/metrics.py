@@ -36,6 +36,7 @@ class Cell:
     speedup_mean_over_tasks: the plain mean of the tasks' own, as averages in papers' tables usually
         are.
     speedup_mean_over_questions: the plain mean of the questions' own.
+    speedup_median: the median of the questions' own, which a stall of the machine does not move.
     decode_*: the same without the prefill (and without the token that it gives).
     speedup_official: Spec-Bench's own formula, which counts the baseline's tokens after
         re-tokenising stripped text.
@@ -59,6 +60,7 @@ class Cell:
     ci95: tuple[float, float] | None
     speedup_mean_over_tasks: float | None
     speedup_mean_over_questions: float | None
+    speedup_median: float | None
     decode_tokens_per_s: float
     decode_speedup_vs_ar: float | None
     decode_ci95: tuple[float, float] | None
@@ -111,6 +113,7 @@ def cell(
         ci95=bootstrap(total, seed, samples),
         speedup_mean_over_tasks=mean_over_tasks(total, [p.task for p in pairs]),
         speedup_mean_over_questions=mean_over_questions(total),
+        speedup_median=median_over_questions(total),
         decode_tokens_per_s=_rate(sum(a.decoded for a in ours), sum(a.decode_s for a in ours)),
         decode_speedup_vs_ar=speedup(decode),
         decode_ci95=bootstrap(decode, seed, samples),
@@ -150,6 +153,13 @@ def mean_over_questions(table: np.ndarray) -> float | None:
     ratios = _ratios(table)
     ratios = ratios[np.isfinite(ratios)]
     return float(ratios.mean()) if len(ratios) else None
+
+
+def median_over_questions(table: np.ndarray) -> float | None:
+    """As `mean_over_questions`."""
+    ratios = _ratios(table)
+    ratios = ratios[np.isfinite(ratios)]
+    return float(np.median(ratios)) if len(ratios) else None
 
 
 def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float] | None:

@@ -10,6 +10,7 @@ from decoders.records import DecodeResult
 
 ROUTED = "routed"
 BASELINE = "autoregressive"
+QUIET = 0.25  # cores that others may keep busy while an answer is timed
 
 
 @dataclass(frozen=True)
@@ -48,10 +49,19 @@ class Turn:
 
 @dataclass(frozen=True)
 class Answer:
-    """A method's answer to all turns of a question, or the error that stopped it."""
+    """A method's answer to all turns of a question, or the error that stopped it.
+
+    others: cores that other processes kept busy meanwhile; None where that is not known.
+    """
 
     turns: tuple[Turn, ...] = ()
     error: str | None = None
+    others: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether other processes took so much that its seconds say little."""
+        return self.others is not None and self.others > QUIET
 
     @property
     def tokens(self) -> int:
@@ -88,13 +98,20 @@ class Row:
     tstamp: float
     answers: dict[str, Answer] = field(default_factory=dict)
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether any of its answers was."""
+        return any(answer.disturbed for answer in self.answers.values())
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Row:
         answers = {
-            method: Answer(tuple(map(Turn.from_json, answer["turns"])), answer["error"])
+            method: Answer(
+                tuple(map(Turn.from_json, answer["turns"])), answer["error"], answer.get("others")
+            )
             for method, answer in data["answers"].items()
         }
         return cls(**{**data, "answers": answers})

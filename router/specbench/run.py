@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.machine import look, others
 from decoders.records import Request
 from decoders.seeds import derived_seed
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 WARMUP_TOKENS = 16
 WARMUP_ROUNDS = 2
+TRIES = 3  # for a question that other processes disturb
+SEEN_S = 0.1  # the system counts in hundredths of a second
 WARMUP_PROMPT = "Count from one to twenty, then name the days of the week."
 
 Advance = Callable[[Row], None]
@@ -137,17 +140,38 @@ def ask(
     seed: int,
     candidates: Sequence[Candidate] = (),
 ) -> Row:
-    """One question through every method."""
+    """One question through every method; once more, up to TRIES times in all, where other processes
+    kept cores busy meanwhile. The least disturbed try is kept, whole, as its answers are compared
+    with each other."""
+    tries: list[Row] = []
+    while not tries or (tries[-1].disturbed and len(tries) < TRIES):
+        tries.append(_ask(router, question, methods, request, seed, candidates))
+    return min(tries, key=lambda row: max(answer.others or 0.0 for answer in row.answers.values()))
+
+
+def _ask(
+    router: Router,
+    question: Query,
+    methods: Sequence[str],
+    request: Request,
+    seed: int,
+    candidates: Sequence[Candidate],
+) -> Row:
     rng = np.random.default_rng(_entropy(seed, question.id))
     order = [methods[i] for i in rng.permutation(len(methods))]
     # One seed a question: at temperature above 0 every method draws from the same stream.
     request = replace(request, seed=int(rng.integers(2**31)))
     answers = {}
     for method in order:
+        before = look()
         try:
-            answers[method] = answer_all(router, question, method, request, candidates)
+            answer = answer_all(router, question, method, request, candidates)
         except Exception as error:
-            answers[method] = Answer(error=f"{type(error).__name__}: {error}")
+            answer = Answer(error=f"{type(error).__name__}: {error}")
+        after = look()
+        if before is not None and after is not None and after.wall - before.wall > SEEN_S:
+            answer = replace(answer, others=round(others(before, after), 3))
+        answers[method] = answer
     return Row(
         question_id=question.id,
         task=question.task,

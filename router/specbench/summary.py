@@ -100,6 +100,7 @@ def summarise(
         **(about or {}),
         "rouge_words": WORDS,
         "questions": len(rows),
+        "disturbed": sum(row.disturbed for row in rows),
         "tasks": {task: sum(row.task == task for row in rows) for task in tasks},
         "arms": by_arm,
         **more,

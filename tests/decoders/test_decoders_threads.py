@@ -12,10 +12,12 @@ import pytest
 import torch
 from decoder_toys import native
 
+from decoders import machine
 from decoders.backends import threads
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
-from decoders.backends.threads import Look, Threads
+from decoders.backends.threads import Threads
+from decoders.machine import Look
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,9 +75,9 @@ def test_one_thread_never_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.skipif(not Path("/proc/stat").exists(), reason="the system does not tell")
 def test_what_the_system_tells_grows() -> None:
-    first = threads.look()
+    first = machine.look()
     sum(range(3_000_000))
-    second = threads.look()
+    second = machine.look()
     assert first is not None and second is not None
     assert second.wall > first.wall and second.own > first.own and second.busy >= first.busy
 

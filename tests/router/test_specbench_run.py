@@ -2,17 +2,22 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, replace
+from itertools import chain, count, repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from router_fakes import FakeEngine, FakePolicy
 
 from decoders.errors import DraftpickError, NoSuchName
+from decoders.machine import Look
 from decoders.records import Request, Sampling
 from router.route import Router
 from router.specbench import markdown
+from router.specbench import run as run_module
 from router.specbench.bench import specbench
 from router.specbench.candidates import policy_label
 from router.specbench.journal import read_rows
@@ -278,6 +283,52 @@ def test_spec_bench_can_read_the_answers(
         assert len(choice["accept_lengths"]) == sum(choice["decoding_steps"])
         # every token but each turn's first, which the prefill gives, comes out of a round
         assert sum(choice["accept_lengths"]) == sum(choice["new_tokens"]) - turns
+
+
+def disturbed_by(monkeypatch: pytest.MonkeyPatch, *cores: float) -> Iterator[float]:
+    """Let every answer take a second, while others keep so many cores busy, then none."""
+    clock, busy = count(), chain(cores, repeat(0.0))
+    monkeypatch.setattr(run_module, "look", lambda: Look(float(next(clock)), 0.0, 0.0))
+    monkeypatch.setattr(run_module, "others", lambda before, after: next(busy))
+    return busy
+
+
+def test_a_disturbed_question_is_asked_again(
+    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    busy = disturbed_by(monkeypatch, 0.1, 0.9, 0.8, 0.8, 0.2, 0.1)
+    summary = bench(
+        Router(FakeEngine(), None), question_file, tmp_path, arms=["autoregressive", "small"]
+    )
+    first = read_rows(tmp_path)[0]
+    assert [first.answers[method].others for method in first.order] == [0.2, 0.1]
+    assert not first.disturbed and summary["disturbed"] == 0
+    assert next(busy) == 0.0
+    assert not any("Other programs" in said for said in markdown.headline(summary))
+
+
+def test_what_stays_disturbed_is_told(
+    question_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disturbed_by(monkeypatch, 0.9, 0.0, 0.7, 0.0, 0.8, 0.0)
+    summary = bench(
+        Router(FakeEngine(), None), question_file, tmp_path, arms=["autoregressive", "small"]
+    )
+    rows = read_rows(tmp_path)
+    assert [rows[0].answers[method].others for method in rows[0].order] == [
+        0.7,
+        0.0,
+    ]  # the best try
+    assert summary["disturbed"] == 1
+    said = next(said for said in markdown.headline(summary) if "Other programs" in said)
+    assert f"1 of {len(rows)} questions" in said
+    medians = [
+        row.answers["small"].tokens / row.answers["small"].wall_s
+        / (row.answers["autoregressive"].tokens / row.answers["autoregressive"].wall_s)
+        for row in rows
+    ]  # fmt: skip
+    found = summary["arms"]["small"]["overall"]["speedup_median"]
+    assert found == pytest.approx(float(np.median(medians)))
 
 
 def test_sampling_leaves_out_the_comparison_of_ids(

@@ -1,6 +1,7 @@
 /* The conversation: ask, stream, stop, try again, compare. */
 
 import { Answer, choiceView } from "./answer.js";
+import { Refused } from "./api.js";
 import { PLAIN, compare } from "./compare.js";
 import { byId, make, perSecond, say } from "./dom.js";
 
@@ -13,7 +14,6 @@ const EXAMPLES = [
 
 const turns = []; // {question, text}: what the model is told of the conversation
 let running = null; // the AbortController of the answer that streams
-let hasPlain = false;
 
 export function startChat() {
   byId("ask").addEventListener("submit", (event) => {
@@ -37,7 +37,6 @@ export function startChat() {
 
 /** The arms that may be asked for; `auto` is always there. */
 export function offer(models) {
-  hasPlain = models.includes(PLAIN);
   const chosen = byId("model").value;
   const arms = models.filter((name) => name !== "auto");
   const auto = make("option", { value: "auto" }, "auto: the policy picks");
@@ -105,12 +104,11 @@ async function reply(article, question, body) {
     again: () => reply(article, question, body),
   });
   article.classList.remove("waiting");
-  if (ended === "anew") return;
-  if (ended === "refused") return;
+  if (ended === "anew" || ended === "refused") return;
   if (answer.tokens.text) turns.push({ question, text: answer.tokens.text });
   if (ended === "stopped") return;
   say(`${answer.choice?.arm ?? ""} answered, ${perSecond(answer.perSecond)}.`);
-  if (hasPlain && answer.choice && answer.choice.arm !== PLAIN) {
+  if (answer.choice && answer.choice.arm !== PLAIN) {
     below.append(compareButton(article, below, answer, body));
     follow();
   }
@@ -141,16 +139,20 @@ async function guarded(article, below, { work, again }) {
     await work(mine.signal);
   } catch (error) {
     ended = error.name === "AbortError" ? "stopped" : "refused";
-    if (!article.isConnected) ended = "anew";
-    else if (ended === "stopped") below.append(make("p", { class: "soft" }, "Stopped."));
-    else below.append(refusal(error, again));
+    if (ended === "stopped") {
+      below.append(make("p", { class: "soft" }, "Stopped."));
+      say("Stopped.");
+    } else {
+      below.append(refusal(error, again));
+      if (!(error instanceof Refused)) reportError(error);
+    }
   } finally {
     clearInterval(following);
     if (running === mine) running = null;
     busy(running !== null);
     follow();
   }
-  return ended;
+  return article.isConnected ? ended : "anew";
 }
 
 function refusal(error, again) {
@@ -174,7 +176,6 @@ function busy(now) {
   if (!now && document.activeElement === byId("stop")) byId("question").focus();
   byId("send").hidden = now;
   byId("stop").hidden = !now;
-  document.body.classList.toggle("busy", now);
 }
 
 /** Keep the end of the answer in sight, unless the reader has scrolled away from it. */

@@ -312,6 +312,7 @@ def test_settings_and_the_conversation_are_sent(user: User, server: PageServer) 
     assert user.all(".choice")[-1].text == "Arm: max-gram, asked for by name"
     user.one("#anew").click()
     assert not user.all("article")
+    assert user.one("#welcome").is_displayed()
     user.fills("#temperature", "9")  # more than the server takes
     user.one("#question").send_keys("Three?\n")
     assert len(server.asked) == 2
@@ -328,6 +329,17 @@ def test_stopping_ends_the_answer_at_the_server_too(user: User, server: PageServ
     server.rounds, server.pause_s = ROUNDS, 0
     user.asks("And now?")
     assert [each["content"] for each in server.asked[-1]["messages"]] == ["Why?", part, "And now?"]
+
+
+@in_a_browser
+def test_a_new_conversation_forgets_the_answer_that_streams(user: User, server: PageServer) -> None:
+    server.rounds, server.pause_s = ROUNDS * 100, 0.05
+    user.asks(until=".token.bonus")
+    user.one("#anew").click()
+    assert server.left.wait(5)
+    server.rounds, server.pause_s = ROUNDS, 0
+    user.asks("And now?")
+    assert [each["content"] for each in server.asked[-1]["messages"]] == ["And now?"]
 
 
 @in_a_browser
