@@ -212,6 +212,7 @@ def test_a_loop_is_found_in_what_endpoints_write(
     [
         (("--temperatures", "0,1"), "endpoints are collected at temperature 0 alone"),
         (("--target", "models/mine"), "leave --target out"),
+        (("--engine", "ray"), "one after the other from this process"),
     ],
 )
 def test_what_endpoints_cannot_do_is_refused_at_once(
