@@ -224,6 +224,13 @@ def test_what_endpoints_cannot_do_is_refused_at_once(
     assert not (place / "rewards").exists()
 
 
+def test_the_benchmark_needs_a_target(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["specbench", "--config", "arms.yaml", "--no-routed", "--limit", "1", "--out", "bench"]
+    assert main(words) == 2
+    assert "plain decoding by a target, which endpoints lack" in capsys.readouterr().err
+    assert not (place / "bench").exists()
+
+
 class Clock:
     now = 0.0
 
