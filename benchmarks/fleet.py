@@ -31,7 +31,7 @@ from decoders.files import replacing, write_atomically
 
 Floats = NDArray[np.float64]
 FOLDS = 5
-STEPS = 7  # of the search for the most traffic
+STEPS = 12  # of the search for the most traffic
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,8 @@ Choice = Callable[[int, Load], int]
 def choices(traffic: Traffic, machine: Machine) -> dict[str, Choice]:
     """By name, what gives the arm of a row where the load is such."""
     weights = traffic.tokens[:, None] / traffic.tokens.sum()
-    rounds, drafted = (
-        (traffic.rounds * weights).sum(axis=0),
-        (traffic.drafted * weights).sum(axis=0),
-    )
+    rounds = (traffic.rounds * weights).sum(axis=0)
+    drafted = (traffic.drafted * weights).sum(axis=0)
     routed = machine.alone_s(traffic.guessed_rounds, traffic.guessed_drafted).argmin(axis=1)
 
     def fixed(arm: int) -> Choice:
@@ -225,7 +223,7 @@ def most_traffic(
 
     if not holds(low):
         return 0.0
-    for _ in range(STEPS + 5):
+    for _ in range(STEPS):
         middle = float(np.sqrt(low * high))
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low

@@ -194,6 +194,10 @@ def collect(
     remote = isinstance(batch, Endpoints)
     if remote:
         how = for_endpoints(how)
+        if engine != "local":
+            raise DraftpickError(
+                "endpoints are timed one after the other from this process; leave --engine out"
+            )
     if engine == "local":
         report = _sweep(loaded, batch, asked, out, how, reader)
     else:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol, runtime_checkable
 
 from decoders.costs.measured import Costs
+from decoders.records import Request
 
 from .batch import Collected, Prompt, SweepOptions
 from .engine import BatchDecoder, SweepEngine
@@ -32,10 +34,11 @@ class Executor(Protocol):
 
 
 class Here:
-    """In this process, one group after the other."""
+    """In this process, one group after the other; where arms are timed, they are warmed up once."""
 
     def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
         self._engine, self._batch = engine, batch
+        self._warm = False
 
     def costs(self) -> Costs:
         return self._batch.cost_table
@@ -47,4 +50,13 @@ class Here:
         options: SweepOptions,
     ) -> Iterator[Collected]:
         for group in groups:
+            if options.measure and not self._warm:
+                self._warm_up(group[0], arms)
             yield collect_temperatures(self._engine, self._batch, group, arms, options)
+
+    def _warm_up(self, prompt: Prompt, arms: Sequence[ArmInfo]) -> None:
+        """One decode an arm, so that no query pays for compilation and first allocations."""
+        for arm in arms:
+            with suppress(Exception):  # what fails here fails on its query too, where a row says so
+                self._engine.decode(arm.name, prompt.ids, Request(max_new_tokens=8))
+        self._warm = True

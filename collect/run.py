@@ -114,8 +114,6 @@ def sweep(
                 nothing = Prompt(query, [])
                 failed = failed_query(nothing, manifest.arms, engine.embedder, error, options)
                 commit(failed.queries, failed.outcomes)
-        if options.measure and prompts:
-            _warm_up(engine, prompts[0], names)
         groups = batches(prompts, options.batch_size, options.seed)
         for done in executor.collect(groups, manifest.arms, options):
             commit(done.queries, done.outcomes)
@@ -209,12 +207,3 @@ def _encode(engine: SweepEngine, query: Query, options: SweepOptions) -> Prompt:
     ids = list(engine.encode_chat([{"role": "user", "content": query.turns[0]}]))
     engine.check(ids, Request(max_new_tokens=options.max_new_tokens))
     return Prompt(query, ids)
-
-
-def _warm_up(engine: SweepEngine, prompt: Prompt, names: Sequence[str]) -> None:
-    """One decode an arm, so that no query pays for compilation and first allocations."""
-    for name in names:
-        try:
-            engine.decode(name, prompt.ids, Request(max_new_tokens=8))
-        except Exception:  # what fails here fails on its query too, where a row records it
-            continue

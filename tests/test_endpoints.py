@@ -212,6 +212,7 @@ def test_a_loop_is_found_in_what_endpoints_write(
     [
         (("--temperatures", "0,1"), "endpoints are collected at temperature 0 alone"),
         (("--target", "models/mine"), "leave --target out"),
+        (("--engine", "ray"), "one after the other from this process"),
     ],
 )
 def test_what_endpoints_cannot_do_is_refused_at_once(
@@ -221,6 +222,13 @@ def test_what_endpoints_cannot_do_is_refused_at_once(
     assert main(["collect", "--queries", "queries.jsonl", *arms, *more]) == 2
     assert words in capsys.readouterr().err
     assert not (place / "rewards").exists()
+
+
+def test_the_benchmark_needs_a_target(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["specbench", "--config", "arms.yaml", "--no-routed", "--limit", "1", "--out", "bench"]
+    assert main(words) == 2
+    assert "plain decoding by a target, which endpoints lack" in capsys.readouterr().err
+    assert not (place / "bench").exists()
 
 
 class Clock:
