@@ -22,6 +22,7 @@ def drift(monkeypatch: pytest.MonkeyPatch) -> Any:
     return import_module("drift")
 
 
+@pytest.mark.slow  # half a minute, no model
 @pytest.mark.parametrize("kind", ["tasks", "temperature", "drafter"])
 def test_drift_is_recovered_from_and_the_budget_is_kept(drift: Any, kind: str) -> None:
     """300 requests after the drift, learning online has recovered at least nine tenths of what
