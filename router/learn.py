@@ -107,6 +107,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     that says something else than what the policy was trained on.
     """
     from policies import PolicyError
+    from policies.online.drift import LEAST
 
     from .learning import Learning
     from .logs.rewards import LOG_REWARDS
@@ -130,9 +131,14 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     for arm in policy.arms:
         try:
             drift[arm] = policy.drift_evidence(arm)
-        except PolicyError as error:
+        except PolicyError:
             drift[arm] = None
-            remarks.append(f"{arm}: {error}")
+    few = [arm for arm in policy.arms if drift[arm] is None]
+    if few:
+        remarks.append(
+            f"a drift detector needs {LEAST} rewards of an arm to say anything; too few of "
+            f"{', '.join(few)}"
+        )
     if rows.broken:
         remarks.append(f"{rows.broken} lines cut short, by a kill or a full disk, left out")
     return Lesson(

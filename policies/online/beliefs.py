@@ -19,7 +19,7 @@ from ..records import Float64
 SHRINK = 15.0  # rows by which every weight but the mean is drawn to the table's, for ever
 RIDGE = 0.05  # of a query, in every direction: a weight that the table says nothing of is about 0
 LEAST_NOISE = 1e-12
-LEFT = 1.0  # kept queries of the table once it was found to be wrong
+LEFT = 1.0  # queries of the table that are kept once the world was found to have changed
 
 
 class Beliefs:
@@ -126,7 +126,8 @@ class Beliefs:
         self._solve()
 
     def doubt(self, arm: int, rows: float) -> None:
-        """Of an arm that has changed, let all that is known count as so many rows at most."""
+        """Of an arm that may have changed, let all that is known count as so many rows at most, and
+        keep LEFT queries of the table."""
         table = max(float(np.trace(self.table_precision[arm])), 1e-12)
         held = float(np.trace(self.precision[arm])) / table
         if held > rows:

@@ -32,9 +32,9 @@ def fit_thompson(
     kept: float = 5.0,
     memory: float = 2000.0,
     control: float = 0.03,
-    explore: float = 0.01,
+    explore: float = 0.005,
     budget: float = 0.05,
-    components: int = 8,
+    components: int = 12,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:
@@ -79,9 +79,9 @@ def fit_linucb(
     kept: float = 5.0,
     memory: float = 2000.0,
     control: float = 0.03,
-    explore: float = 0.01,
+    explore: float = 0.005,
     budget: float = 0.05,
-    components: int = 8,
+    components: int = 12,
     level: float = 0.05,
     sure: float = 2.0,
 ) -> Fitted:

@@ -169,8 +169,9 @@ class OnlinePolicy(BasePolicy):
         if math.isinf(reward):
             raise PolicyError("a reward is infinite; use nan for an arm that failed")
         z = self._context.of(rows)
+        earned = self._lowest if math.isnan(reward) else float(reward)
         with self._lock:
-            self._learn(z, at, self._lowest if math.isnan(reward) else reward, propensity, own)
+            self._learn(z, at, earned, float(propensity), own)
 
     def _learn(self, z: Float64, arm: int, reward: float, propensity: float, own: bool) -> None:
         state, best = self._state, self._state.best

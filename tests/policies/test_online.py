@@ -140,7 +140,7 @@ def test_the_best_fixed_arm_keeps_its_share(name: str) -> None:
     best = policy.arms.index(policy.status.best_fixed)
     probs = policy.distribution(separable(64, seed=3).inputs)
     assert (probs[:, best] >= 0.1).all()
-    assert probs[:, best].min() == pytest.approx(0.1 + 0.9 * 0.01 / 3, abs=1e-3)
+    assert probs[:, best].min() == pytest.approx(0.1 + 0.9 * 0.005 / 3, abs=1e-3)
 
 
 def test_a_draw_tells_what_it_was_drawn_from() -> None:

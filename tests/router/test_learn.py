@@ -104,6 +104,23 @@ def test_what_others_drew_teaches_about_arms_alone(tmp_path: Path) -> None:
     assert policy.status.requests == 30
 
 
+def test_the_log_has_the_chances_of_the_draw_not_of_later(tmp_path: Path) -> None:
+    """Another request is answered, and learned from, while this one is being decoded."""
+    policy = learner()
+
+    class Busy(FakeEngine):
+        def decode(self, *given: Any, **named: Any) -> Any:
+            for _ in range(20):
+                policy.update(offline().inputs[0], "wide", 0.9, 0.5)
+            return super().decode(*given, **named)
+
+    log = DecisionLog(tmp_path / "log")
+    answer = Router(Busy(), policy, log=log).learning().generate("hello there", seed=1)
+    line = read_log(tmp_path / "log").decisions[0]
+    assert log.lost == 0
+    assert line.probabilities[line.arm] == answer.propensity
+
+
 def test_learning_never_reaches_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     policy = learner()
 
