@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -87,6 +86,12 @@ def copy_code(packages: Sequence[Path], folder: Path) -> list[str]:
 
 
 def pinned(requirements: Sequence[str]) -> list[str]:
-    """`NAME==VERSION` of what is installed; a build's own mark (`+cpu`) is no part of it."""
-    versions = {name: metadata.version(name) for name in requirements}
-    return [f"{name}=={re.sub(r'[+].*', '', version)}" for name, version in versions.items()]
+    """`NAME==VERSION` of what is installed, else the name; a build's own mark (`+cpu`) is no part
+    of it."""
+    found = []
+    for name in requirements:
+        try:
+            found.append(f"{name}=={metadata.version(name).partition('+')[0]}")
+        except metadata.PackageNotFoundError:
+            found.append(name)
+    return found

@@ -358,7 +358,7 @@ def _role(run: TrainedRun, name: str | None) -> str:
     """What the new version is, and how it comes to serve."""
     if run.champion:
         return ", the champion, as there was none"
-    return f", the challenger; draftpick promote {name} --rewards HELD_OUT makes it the champion"
+    return f", the challenger; draftpick promote {name} --rewards HELD_OUT compares it"
 
 
 def _given(context: typer.Context, option: str) -> bool:
