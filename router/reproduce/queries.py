@@ -10,9 +10,11 @@ from typing import Literal
 
 from collect.queries import Query, shipped
 
+from .abstracts import abstracts
 from .captions import captions
 
 SUMMARIZE = "summarize: "
+ABSTRACTS = 120  # as many as the test has
 QUESTION = "Q: "  # Huang et al., table 10
 _SENTENCE = re.compile(r"(?<=[.!?\"”]) +(?=[A-Z\"“])")
 
@@ -25,15 +27,15 @@ def translations(split: Split, limit: int) -> list[Query]:
 
 
 def articles(split: Split, limit: int) -> list[Query]:
-    """Texts to summarise, in a fixed random order: the articles that ship, those of the training
-    also in two halves, and the passages of the questions on documents. The articles come first, as
-    they alone have a reference."""
+    """Texts to summarise: the articles that ship, abstracts, and, without a reference, the passages
+    of the questions on documents and, of the training, the halves of the articles."""
     whole = [replace(query, turns=(_body(query),)) for query in _shipped(split, "summarization")]
     more = list(_passages(_shipped(split, "rag"), split))
     if split == "train":
         more += [half for query in whole for half in _halves(query)]
     random.Random(0).shuffle(more)
-    return [replace(q, turns=(SUMMARIZE + q.turns[0],)) for q in [*whole, *more][:limit]]
+    found = [*whole, *abstracts(split, ABSTRACTS), *more][:limit]
+    return [replace(query, turns=(SUMMARIZE + query.turns[0],)) for query in found]
 
 
 def word_problems(split: Split, limit: int) -> list[Query]:
