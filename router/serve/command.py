@@ -6,6 +6,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -77,6 +78,14 @@ def serve(
             "--warm-up/--no-warm-up", help="Load every arm's drafter before the first request."
         ),
     ] = True,
+    learn: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="Learn from every answer of the default policy, and save it here; for a policy "
+            "that learns, such as thompson.",
+        ),
+    ] = None,
     log: LogOptions,
     options: EngineOptions,
 ) -> None:
@@ -118,13 +127,18 @@ def serve(
     limits = Limits(most_tokens=max_tokens, most_orders=queue, usual=usual.sampling)
     settings = Settings(limits, api_key, max_body, timeout)
     routers = load_routers(options, named, embedder, log)
+    if learn is not None:
+        routers[DEFAULT] = routers[DEFAULT].learning(learn)
     if warm_up:
         warm(routers)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
     room = room_of(routers[DEFAULT].engine, seats, steady, cache_dir() / "costs")
     desk = Desk(routers, FairQueue(queue), room, reuse=not steady)
-    run(make_app(desk, settings), desk, held, drain)
+    try:
+        run(make_app(desk, settings), desk, held, drain)
+    finally:
+        routers[DEFAULT].save_learned()
 
 
 def policies_of(given: Sequence[str]) -> dict[str, str]:

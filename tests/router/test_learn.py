@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -279,3 +280,34 @@ def test_a_policy_that_cannot_learn_is_told(
     fixed = policies.fit("regression", offline()).policy.save(tmp_path / "fixed")
     assert run("--logs", tmp_path, "--policy", fixed, "--out", tmp_path / "new") == 2
     assert "does not learn while it serves" in capsys.readouterr().err
+
+
+def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
+    from decoders.records import Request
+    from router.serve.desk import DEFAULT, Desk, Order
+    from router.serve.queue import FairQueue
+
+    class Ended(threading.Event):
+        def began(self, choice: Any) -> None: ...
+
+        def wrote(self, ids: list[int], accepted: int, drafted: int) -> None: ...
+
+        def done(self, result: Any) -> None:
+            self.set()
+
+        def failed(self, error: Exception) -> None:
+            raise error
+
+    policy = learner()
+    router = Router(FakeEngine(), policy).learning(tmp_path / "learned", every=4)
+    desk = Desk({DEFAULT: router}, FairQueue(16))
+    ended = [Ended() for _ in range(6)]
+    for number, heard in enumerate(ended):
+        request = Request(8, seed=number)
+        desk.submit(Order([1, 2, 3 + number], request, None, None, False, str(number), "a"), heard)
+    assert all(heard.wait(10) for heard in ended)
+    desk.close()
+    assert policy.status.requests == 6
+    assert policies.load(tmp_path / "learned").status.requests == 4  # type: ignore[attr-defined]
+    router.save_learned()
+    assert policies.load(tmp_path / "learned").status.requests == 6  # type: ignore[attr-defined]
