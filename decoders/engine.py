@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ import torch
 from .arms import AUTOREGRESSIVE, ArmRecipe
 from .chance import Generator
 from .costs import passes as pass_costs
-from .errors import ContextTooLong, DraftpickError, NoSuchName
+from .drafter_memory import DrafterMemory
+from .errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
 from .models import memory, plain_text, targets
 from .models.drafts import Reading
@@ -42,7 +44,11 @@ from .zoo.catalogue import cache_dir
 
 
 class Engine:
-    """One target, one sequence at a time, any number of arms; drafters load when first used."""
+    """One target, one sequence at a time, any number of arms; drafters load when first used.
+
+    drafters: what they may take, and which are loaded; None for memory of this engine's own,
+        without a limit.
+    """
 
     def __init__(
         self,
@@ -53,6 +59,7 @@ class Engine:
         fingerprint: str = "unnamed",
         tokenizer: Any = None,
         eos_ids: tuple[int, ...] = (),
+        drafters: DrafterMemory | None = None,
     ) -> None:
         self.target, self.arms, self.tokenizer = target, arms, tokenizer
         self.target_name, self.eos_ids = name, eos_ids
@@ -60,6 +67,8 @@ class Engine:
         self._strategies: dict[str, Strategy] = {}
         self._held: tuple[int, list[int]] = (0, [])
         self._warned = False  # that messages are joined
+        self.drafters = DrafterMemory() if drafters is None else drafters
+        self.drafters.join(self)
         for recipe in arms.values():
             recipe.prepare(target)  # before any prompt is read
 
@@ -76,9 +85,12 @@ class Engine:
         context: int | None = EngineOptions.context,
         request: Request | None = None,
         chat_template: str | None = EngineOptions.chat_template,
+        drafter_memory: int | None = EngineOptions.drafter_memory,
     ) -> Engine:
         """`from_options`, the options as keywords; see `EngineOptions` for what each means."""
-        options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
+        options = EngineOptions(
+            target, arms, dtype, device, backend, context, chat_template, drafter_memory
+        )
         return cls.from_options(options, only=only, request=request)
 
     @classmethod
@@ -101,6 +113,7 @@ class Engine:
         OutOfMemory where the target does not fit the memory.
         """
         recipes = options.recipes(only)
+        drafters = DrafterMemory(options.drafter_memory)
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
         targets.check_dtype(options.dtype)
@@ -125,6 +138,7 @@ class Engine:
             fingerprint=own,
             tokenizer=tokenizer,
             eos_ids=targets.eos_ids(folder),
+            drafters=drafters,
         )
         if any(recipe.by_passes for recipe in recipes.values()):
             pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
@@ -152,6 +166,7 @@ class Engine:
             fingerprint=self._fingerprint,
             tokenizer=self.tokenizer,
             eos_ids=self.eos_ids,
+            drafters=self.drafters,
         )
         made._warned = self._warned
         return made
@@ -202,11 +217,27 @@ class Engine:
         return strategy.parameters or self.target.parameters
 
     def strategy(self, name: str) -> Strategy:
-        """The arm's moving parts, made when first asked for."""
+        """The arm's moving parts, made when first asked for. Raises LoadFailed."""
         recipe = self.arm(name)
         if name not in self._strategies:
-            self._strategies[name] = recipe.build(self.target, self.tokenizer)
+            self._strategies[name] = self.drafters.load(
+                self, name, lambda: recipe.build(self.target, self.tokenizer)
+            )
+        self.drafters.touch(name)
         return self._strategies[name]
+
+    def made(self, arm: str) -> Strategy | None:
+        """The arm's moving parts, None where they are not loaded."""
+        return self._strategies.get(arm)
+
+    def forget(self, arm: str) -> None:
+        """Let the arm's moving parts go; they are made anew when asked for."""
+        self._strategies.pop(arm, None)
+
+    @property
+    def asleep(self) -> Mapping[str, ArmDown]:
+        """By arm, why its models could not be loaded and when they will be tried again."""
+        return self.drafters.asleep
 
     # -- decoding -----------------------------------------------------------------------------
 
@@ -258,14 +289,18 @@ class Engine:
             a conversation (a ReusingBackend). A reused position was computed in another pass, so
             that logits may differ from a fresh reading's in the last bits.
         """
-        target = self.target
+        target, loaded_s = self.target, self.drafters.load_s
         with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
             if reuse and isinstance(target, ReusingBackend):
                 prefilled = target.prefill(prompt_ids, self.held(prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
         self._hold(prompt_ids)
-        return prefilled
+        waited_s = self.drafters.load_s - loaded_s  # where another answer's arm was loaded meanwhile
+        if not waited_s:
+            return prefilled
+        read_s = max(0.0, prefilled.prefill_s - waited_s)
+        return replace(prefilled, prefill_s=read_s, load_s=waited_s)
 
     def _hold(self, ids: Sequence[int]) -> None:
         """Remember what the target has read: `ids`, since it last read a prompt."""
@@ -300,7 +335,20 @@ class Engine:
         """
         self.check(prompt_ids, request)
         self.arm(arm).check(request)
+        with self.drafters.at_work(arm):
+            return self._decode(arm, prompt_ids, request, prefilled, streamer)
+
+    def _decode(
+        self,
+        arm: str,
+        prompt_ids: list[int],
+        request: Request,
+        prefilled: Prefilled | None,
+        streamer: Any,
+    ) -> DecodeResult:
+        loaded_s = self.drafters.load_s
         strategy = self.strategy(arm)
+        own_s = self.drafters.load_s - loaded_s
         if request.logprobs is not None and not (
             isinstance(strategy, SpeculativeDecoding) and self.arm(arm).lossless
         ):
@@ -319,6 +367,7 @@ class Engine:
         else:
             self.target.truncate(len(opening(self.target, prompt_ids)))
         self._hold([])  # until the answer is whole
+        before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
         if streamer is not None:
@@ -335,10 +384,30 @@ class Engine:
             self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
         ):
             result = strategy.decode(job)
+        others_s = self.drafters.load_s - before_s
         if streamer is not None:
             streamer.end()
         if isinstance(
             strategy, SpeculativeDecoding
         ):  # others may leave what is not the target's own
             self._hold([*prompt_ids, *result.ids[:-1]])
+        return without(result, prefilled.load_s + own_s, others_s)
+
+
+def without(result: DecodeResult, own_s: float, others_s: float) -> DecodeResult:
+    """The result, told how long models were loaded.
+
+    own_s: before the answer began.
+    others_s: while it was written, for other answers that the same thread writes; this is taken out
+        of its passes, which had to wait.
+    """
+    if not own_s + others_s:
         return result
+    verify_s = max(0.0, result.verify_s - others_s)
+    left_s = others_s - (result.verify_s - verify_s)
+    draft_s = max(0.0, result.draft_s - left_s)
+    left_s -= result.draft_s - draft_s
+    other_s = max(0.0, result.other_s - left_s)
+    return replace(
+        result, verify_s=verify_s, draft_s=draft_s, other_s=other_s, load_s=own_s + others_s
+    )

@@ -32,6 +32,8 @@ class EngineOptions:
     chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
         other prompts, so that it is part of what the target is known by (`target_fingerprint`,
         `embedder`).
+    drafter_memory: bytes that the arms may hold beside the target, None for any: the least recently
+        used are let go where a new one does not fit (`DrafterMemory`).
     """
 
     target: str = TARGET
@@ -41,6 +43,7 @@ class EngineOptions:
     backend: str = "auto"
     context: int | None = None
     chat_template: str | None = None
+    drafter_memory: int | None = None
 
     def recipes(self, only: Sequence[str] | None = None) -> dict[str, ArmRecipe]:
         """The arms by name, or those of `only` in their order; plugins are imported first. Raises

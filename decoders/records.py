@@ -79,11 +79,13 @@ class Prefilled:
     embedding: [d] float32, the last prompt token's final hidden state after the final norm, or the
         mean of an encoder's states (Huang et al., section 3.1).
     prefill_s: seconds, synchronised.
+    load_s: as in DecodeResult, meanwhile.
     """
 
     logits: Tensor
     embedding: Tensor
     prefill_s: float = 0.0
+    load_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -191,6 +193,8 @@ class DecodeResult:
     logprobs: of each of ids, where the request asks for them.
     prompt_tokens: of the prompt as an endpoint counts them, whose tokenizer is not known here.
     cost: money that an endpoint asks for the answer, by its recipe's prices.
+    load_s: seconds that the answer waited while models were loaded, its own arm's or another
+        answer's; none of the other times holds them. None where nothing was.
     """
 
     arm: str
@@ -213,6 +217,7 @@ class DecodeResult:
     logprobs: list[TokenLogprob] | None = None
     prompt_tokens: int | None = None
     cost: float | None = None
+    load_s: float | None = None
 
     @property
     def decode_s(self) -> float:

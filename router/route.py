@@ -232,10 +232,13 @@ class Router:
         chat_template: str | None = EngineOptions.chat_template,
         embedder: str | Embedder | None = None,
         log: DecisionLog | str | Path | None = None,
+        drafter_memory: int | None = EngineOptions.drafter_memory,
     ) -> Router:
         """`from_options`, the engine's options as keywords; see `decoders.EngineOptions` for what
         each means."""
-        options = EngineOptions(target, arms, dtype, device, backend, context, chat_template)
+        options = EngineOptions(
+            target, arms, dtype, device, backend, context, chat_template, drafter_memory
+        )
         return cls.from_options(options, policy, embedder, log)
 
     @classmethod
@@ -422,7 +425,7 @@ class Router:
             choice = Choice(arm)
         named = dict(zip(self.policy.arms, scores, strict=True)) if self.policy and scores else {}
         asking = Asking(prompt_ids, request, request_id, group, text, self.running)
-        wanted, down = choice.arm, dict[str, ArmDown]()
+        wanted, down, failed_s = choice.arm, dict[str, ArmDown](), 0.0
         routed = self.policy if choice.x is not None else None
         try:
             if routed is not None and isinstance(self.engine, Sleeping):
@@ -442,12 +445,15 @@ class Router:
                     if routed is None:
                         raise
                     down[choice.arm] = error
+                    failed_s += _told(error)
         except BaseException as error:
             if self._recorder is not None:
                 self._recorder.failed(asking, choice, error)
             if self._learning is not None and _of_the_arm(error):
                 self._learn(choice, Result(error=type(error).__name__))
             raise
+        if failed_s:
+            result = replace(result, load_s=failed_s + (result.load_s or 0.0))
         if self._recorder is not None:
             self._recorder.answered(asking, choice, result, embed_s + policy_s)
         if self._learning is not None:
@@ -484,6 +490,21 @@ class Router:
         if self.policy.embedder == ANY:
             return features
         return np.concatenate([embedding, features])
+
+
+def _told(error: ArmDown) -> float:
+    """Seconds that an attempt to load an arm took, which is told on standard error; 0 for a server
+    that does not answer."""
+    from decoders.drafter_memory import LoadFailed
+
+    if not isinstance(error, LoadFailed):
+        return 0.0
+    print(
+        f"the arm {error.arm!r} cannot be loaded, and the next best answers ({error}); it is tried "
+        f"again in {error.pause_s:.0f} s",
+        file=sys.stderr,
+    )
+    return error.load_s
 
 
 def _of_the_arm(error: BaseException) -> bool:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from copy import copy
 from pathlib import Path
 from typing import cast
-from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
 
 from ..draft_vocab import DraftVocab
+from ..shared import Shared
 from .exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama import LlamaBackend
 from .llama_model import (
@@ -90,7 +90,7 @@ class Adapter(Lens):
         return self.read(states)
 
 
-_LOADED: WeakValueDictionary[tuple[object, ...], AdapterHead] = WeakValueDictionary()
+_LOADED: Shared[AdapterHead] = Shared()
 
 
 class AdapterHead:
@@ -115,11 +115,10 @@ class AdapterHead:
         key = (folder.resolve(), (folder / ADAPTER).stat().st_mtime_ns, id(target.weights))
         held = _LOADED.get(key)
         if held is None:
-            _LOADED[key] = held = cls(target, Adapter.load(folder, target), vocab)
-            return held
+            return _LOADED.add(key, cls(target, Adapter.load(folder, target), vocab))
         other = copy(held)
         other.target, other.cache = target, target.new_cache(len(held.blocks))
-        return other
+        return _LOADED.add(key, other)
 
     def read(self, states: Tensor, start: int) -> Tensor:
         t = len(states)

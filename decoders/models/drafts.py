@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from weakref import WeakValueDictionary
 
 from ..backends import fused
 from ..backends.llama import LlamaBackend
@@ -14,6 +13,7 @@ from ..backends.mapped import MappedBackend
 from ..draft_vocab import DraftVocab
 from ..errors import DraftpickError
 from ..protocols import Backend, EncoderDecoder, SharingBackend
+from ..shared import Shared
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
 from .loaders import is_encoder_decoder
@@ -152,7 +152,7 @@ def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
     return Checkpoint(folder, None if vocab is None else vocab.to(target.device), target)
 
 
-_LOADED: WeakValueDictionary[tuple[object, ...], Backend] = WeakValueDictionary()
+_LOADED: Shared[Backend] = Shared()
 
 
 def _load(folder: Path, target: Backend) -> Backend:
@@ -162,9 +162,8 @@ def _load(folder: Path, target: Backend) -> Backend:
     key = (folder, targets.fingerprint(folder), device, dtype)
     held = _LOADED.get(key)
     if isinstance(held, SharingBackend):
-        return held.twin(context)
-    _LOADED[key] = backend = targets.load_backend(folder, device, dtype, context=context)
-    return backend
+        return _LOADED.add(key, held.twin(context))
+    return _LOADED.add(key, targets.load_backend(folder, device, dtype, context=context))
 
 
 def _require_same_tokenizer(arm: str, folder: Path, reading: Reading) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import copy
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -147,6 +147,8 @@ class Service:
                     handed_on = True
                     return streamed
                 await here(answers.whole())
+            if body.explain:
+                headers |= _loaded(answers.all)
             return JSONResponse(reply.whole(), headers=headers)
         except Gone:
             return Response(status_code=GONE)
@@ -199,6 +201,12 @@ def _headers(way: Way, answer: Answer) -> dict[str, str]:
         "x-draftpick-policy": way.policy or "none",
         "x-draftpick-reason": way.reason,
     }
+
+
+def _loaded(answers: Sequence[Answer]) -> dict[str, str]:
+    """How long the slowest of whole answers waited for drafters to be loaded, where any did."""
+    waited = [each.result.result.load_s or 0.0 for each in answers if each.result is not None]
+    return {"x-draftpick-load-s": f"{max(waited):.6g}"} if any(waited) else {}
 
 
 def _model(name: str, created: int) -> dict[str, Any]:

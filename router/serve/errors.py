@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from decoders.errors import ContextTooLong, DraftpickError
+from decoders.errors import ArmDown, ContextTooLong, DraftpickError
 from policies.errors import PolicyError
 
 from .desk import Cancelled, Closing
@@ -68,6 +68,9 @@ def as_api_error(error: Exception) -> ApiError:
             return ApiError(503, "the server shut down before the answer ended; ask again")
         case ContextTooLong():
             return ApiError(400, str(error), code="context_length_exceeded")
+        case ArmDown():
+            logger.error("%s", error)
+            return ApiError(503, str(error), code="arm_down")
         case OutOfMemory():
             logger.error("%s", error)
             return ApiError(503, f"{error}; ask for less, or again when less is running")

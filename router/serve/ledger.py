@@ -111,6 +111,12 @@ class Ledger:
             registry=registry,
             buckets=TOKEN_SECONDS,
         )
+        self._load_s = Histogram(
+            "draftpick_drafter_load_seconds",
+            "That answers waited while drafters were loaded; those that did not are left out.",
+            registry=registry,
+            buckets=SECONDS,
+        )
         for name, words, now in (
             ("vllm:num_requests_running", "Requests being answered.", running),
             ("vllm:num_requests_waiting", "Requests in the queue.", waiting),
@@ -142,6 +148,8 @@ class Ledger:
         counts.tokens += tokens
         counts.seconds += routed.wall_s
         self._prompt.inc(len(routed.result.prompt_ids))
+        if routed.result.load_s is not None:
+            self._load_s.observe(routed.result.load_s)
         if first_s is not None and tokens > 1:
             self._token_s.observe((end_s - first_s) / (tokens - 1))
         if routed.scores and arm == self._plain:

@@ -78,7 +78,7 @@ class Reply:
         result, stream = decode_of(answer), TextStream(self.tokenizer, self._stop)
         text = stream.add(result.ids) + stream.finish()
         ended = {"logprobs": self.logprobs(result), "finish_reason": FINISHED[result.finish_reason]}
-        how = {"draftpick": self._how(answer)} if self.explain else {}
+        how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
         return {"index": answer.index, **self.said(text), **ended, **how}
 
     # -- chunk by chunk
@@ -107,7 +107,7 @@ class Reply:
         if text:
             yield self._chunk(answer, self.piece(text), nothing)
         reason, logprobs = FINISHED[result.finish_reason], self.logprobs(result)
-        end = self._chunk(answer, self.piece(""), nothing, reason, logprobs)
+        end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (self._metrics() if done and self.explain and not self.usage else {})
 
@@ -209,6 +209,11 @@ class TextReply(Reply):
 
     def _spell(self, token: int) -> str:
         return str(self.tokenizer.decode([token]))
+
+
+def _load(result: DecodeResult) -> Json:
+    """How long an answer waited for drafters to be loaded, where it did."""
+    return {} if result.load_s is None else {"load_s": result.load_s}
 
 
 def decode_of(answer: Answer) -> DecodeResult:
