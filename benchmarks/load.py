@@ -35,7 +35,7 @@ from decoders.seeds import derived_seed
 from decoders.together import room_of
 from decoders.zoo.catalogue import cache_dir
 from router import Router
-from router.route import Chosen, RoutedResult
+from router.results import Chosen, RoutedResult
 from router.serve.desk import DEFAULT, Desk, Order
 from router.serve.queue import FairQueue
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .route import RoutedResult, Router
+    from .results import RoutedResult
+    from .route import Router
     from .specbench.quality import MEASURES, SCORES
 
 __all__ = ["MEASURES", "SCORES", "RoutedResult", "Router"]

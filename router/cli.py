@@ -137,8 +137,8 @@ def generate(
     from decoders.errors import DraftpickError
 
     from .generate import generate_all
+    from .messages import as_messages
     from .prompts import Prompt, read_prompts
-    from .route import as_messages
 
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
@@ -223,7 +223,7 @@ def specbench(
     from decoders.errors import DraftpickError
     from decoders.provenance import measured_on
 
-    from .route import DEFAULT_POLICY
+    from .loading import DEFAULT_POLICY
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
     from .specbench.candidates import candidates_of, named_folders, policy_label
@@ -395,7 +395,8 @@ def _router(
 ) -> Router:
     """named: arms that `request` is for. Where there is a policy they are checked once the model is
     loaded, since a policy that does not fit gives the better message."""
-    from .route import Router, load_engine
+    from .loading import load_engine
+    from .route import Router
 
     held = log.open()
     if routed:

@@ -15,8 +15,10 @@ from decoders.errors import DraftpickError
 from decoders.records import Request
 from decoders.seeds import derived_seed
 
+from .messages import Message
 from .prompts import Prompt
-from .route import Message, RoutedResult, Router
+from .results import RoutedResult
+from .route import Router
 
 
 def generate_all(

@@ -9,7 +9,7 @@ from typing import Any
 
 from decoders.errors import DraftpickError
 
-from .route import Message
+from .messages import Message
 
 
 @dataclass(frozen=True)

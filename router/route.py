@@ -4,118 +4,75 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder, query_text, same_space
-from collect.features import FEATURES, RequestContext, feature_vector
+from collect.embedders import query_text, same_space
+from collect.features import RequestContext, feature_vector
 from decoders import plugins
 from decoders.errors import ArmDown, DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
-from decoders.records import DecodeResult, Request, Sampling
+from decoders.records import DecodeResult, Prefilled, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
+from . import loading
 from .falling_back import passed_over, redirected
 from .learning import Learning
+from .loading import (
+    BEST_FIXED,
+    DEFAULT_POLICY,
+    OWN_POLICY,
+    embedder_of,
+    for_any_target,
+    require_features,
+)
 from .logs.record import Result
 from .logs.recorder import Asking, Choice, Recorder, outcome_of
 from .logs.writer import DecisionLog
+from .messages import Message, as_messages
+from .results import Chosen, RoutedResult
 from .seams import RoutingEngine, Sleeping
 
 if TYPE_CHECKING:
     from collect.embedders import Embedder
     from policies import Policy
 
-Message = dict[str, str]
-
-FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
-UNTOLD = ("result", "scores", "draft_calls", "draft_work", "logprobs")
-DEFAULT_POLICY = Path(__file__).parent / "default_policy"
-BEST_FIXED = "hybrid"  # the arm that ships and is best on average
-UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
-OWN_POLICY = (
-    "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
-    "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
-    "for instance --arm autoregressive"
-)
-
 
 @dataclass(frozen=True)
-class Chosen:
-    """The arm of one answer, known once the prompt was read and before the first token.
+class Pick:
+    """What was chosen for one prompt, and the prompt as the target has read it.
 
-    propensity: as in RoutedResult.
-    scores: the policy's number for each of its arms; empty where the arm was forced.
-    running: other requests that the machine decodes now.
+    scores, embed_s, policy_s: as in RoutedResult.
     """
 
-    arm: str
-    propensity: float = 1.0
-    scores: Mapping[str, float] = field(default_factory=dict)
-    running: int = 0
+    choice: Choice
+    prefilled: Prefilled
+    scores: list[float] = field(default_factory=list)
+    embed_s: float = 0.0
+    policy_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class RoutedResult:
-    """An answer, the arm that wrote it and what choosing that arm cost.
+@dataclass
+class Attempt:
+    """An answer under way.
 
-    result: the decode itself.
-    propensity: the chance that the arm had of being chosen, 1.0 where it was forced or the policy
-        takes its best arm.
-    scores: the policy's number for each of its arms, in its order; empty where the arm was forced.
-    embed_s: seconds to bring the prefill's embedding to the host or, where the policy reads another
-        embedder, to embed the query.
-    policy_s: seconds inside the policy.
-    skipped: arms that the policy wanted first, and why each did not answer; None most often.
+    choice: the arm that writes it; the one picked, unless that is down.
+    down: arms that are, and why.
+    failed_s: seconds that loading such arms took.
     """
 
-    result: DecodeResult
-    arm: str
-    propensity: float
-    scores: list[float]
-    embed_s: float
-    policy_s: float
-    skipped: dict[str, str] | None = None
+    pick: Pick
+    choice: Choice = field(init=False)
+    down: dict[str, ArmDown] = field(default_factory=dict)
+    failed_s: float = 0.0
 
-    @property
-    def wall_s(self) -> float:
-        """Seconds for the whole answer, the choice of the arm included."""
-        return self.result.wall_s + self.embed_s + self.policy_s
-
-    @property
-    def tokens_per_s(self) -> float:
-        """New tokens over all seconds: prefill, choice and decoding."""
-        return len(self.result.ids) / self.wall_s if self.wall_s > 0 else 0.0
-
-    def to_json(self) -> dict[str, Any]:
-        """The object that `draftpick generate --json` prints: the fields of both records, times in
-        seconds, without those that have no value."""
-        decode = {each.name: getattr(self.result, each.name) for each in fields(DecodeResult)}
-        choice = {each.name: getattr(self, each.name) for each in fields(self)}
-        told = dict.fromkeys(FIRST) | decode | choice | {"tokens_per_s": self.tokens_per_s}
-        return {n: value for n, value in told.items() if n not in UNTOLD and value is not None}
-
-
-def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
-    """A chat from a bare prompt or from messages; raises DraftpickError for an empty one."""
-    messages = (
-        [{"role": "user", "content": prompt}]
-        if isinstance(prompt, str)
-        else [dict(message) for message in prompt]
-    )
-    if not messages:
-        raise DraftpickError("the list of messages is empty; give at least one user message")
-    for number, message in enumerate(messages, 1):
-        if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
-            raise DraftpickError(f"message {number} needs a role and a content, both strings")
-    if not messages[-1]["content"].strip():
-        raise DraftpickError("the prompt is empty; write what the model should answer")
-    return messages
+    def __post_init__(self) -> None:
+        self.choice = self.pick.choice
 
 
 class Router:
@@ -271,7 +228,7 @@ class Router:
         if policy is None and options.arms is None and options.target != TARGET:
             options, chosen = for_any_target(options, chosen)
         reader = embedder_of(chosen, embedder, options.device)
-        engine = load_engine(options)
+        engine = loading.load_engine(options)
         try:
             router = cls(engine, chosen, reader, log)
         except policies.PolicyError as error:
@@ -393,8 +350,43 @@ class Router:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
 
-        scores, embed_s, policy_s = list[float](), 0.0, 0.0
-        embedding: np.ndarray | None = None  # [d]
+        pick = self._pick(prompt_ids, request, text, arm, dynamic, reuse)
+        asking = Asking(prompt_ids, request, request_id, group, text, self.running)
+        attempt = Attempt(pick)
+        try:
+            result = self._decode(attempt, asking, streamer, chosen)
+        except BaseException as error:
+            if self._recorder is not None:
+                self._recorder.failed(asking, attempt.choice, error)
+            if self._learning is not None and _of_the_arm(error):
+                self._learn(attempt.choice, Result(error=type(error).__name__))
+            raise
+        choosing_s = pick.embed_s + pick.policy_s
+        if self._recorder is not None:
+            self._recorder.answered(asking, attempt.choice, result, choosing_s)
+        if self._learning is not None:
+            self._learn(attempt.choice, outcome_of(result, choosing_s))
+        return RoutedResult(
+            result,
+            attempt.choice.arm,
+            attempt.choice.propensity,
+            pick.scores,
+            pick.embed_s,
+            pick.policy_s,
+            self._passed_over(attempt),
+        )
+
+    def _pick(
+        self,
+        prompt_ids: list[int],
+        request: Request,
+        text: str | None,
+        arm: str | None,
+        dynamic: bool,
+        reuse: bool,
+    ) -> Pick:
+        """Let the target read the prompt, and the policy choose, unless an arm is named."""
+        embedding, embed_s = None, 0.0  # [d]
         if arm is None and self.embedder is not None:
             if text is None:
                 raise DraftpickError(
@@ -405,68 +397,68 @@ class Router:
             embedding = self.embedder.embed([text])[0]
             embed_s = time.perf_counter() - start
         prefilled = self.engine.prefill(prompt_ids, reuse)
-        if arm is None and self.policy is not None:
+        if arm is not None:
+            return Pick(Choice(arm), prefilled)
+        assert self.policy is not None
+        start = time.perf_counter()
+        if embedding is None:
+            embedding = prefilled.embedding.detach().float().cpu().numpy()
+            embed_s = time.perf_counter() - start
             start = time.perf_counter()
-            if embedding is None:
-                embedding = prefilled.embedding.detach().float().cpu().numpy()
-                embed_s = time.perf_counter() - start
-                start = time.perf_counter()
-            dynamic = dynamic or self._learning is not None
-            rng = np.random.default_rng(request.seed) if dynamic else None
-            x = self._input(embedding, prompt_ids, request)
-            decision = self.policy.choose(x, rng)
-            policy_s = time.perf_counter() - start
-            scores = list(decision.scores)
-            drawn_from = getattr(decision, "probabilities", None)
-            chances = dict(zip(self.policy.arms, drawn_from, strict=True)) if drawn_from else None
-            choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic, chances)
-        else:
-            assert arm is not None
-            choice = Choice(arm)
-        named = dict(zip(self.policy.arms, scores, strict=True)) if self.policy and scores else {}
-        asking = Asking(prompt_ids, request, request_id, group, text, self.running)
-        wanted, down, failed_s = choice.arm, dict[str, ArmDown](), 0.0
-        routed = self.policy if choice.x is not None else None
-        try:
-            if routed is not None and isinstance(self.engine, Sleeping):
-                asleep = self.engine.asleep
-                down = {name: asleep[name] for name in routed.arms if name in asleep}
-            while True:
-                if routed is not None and down:
-                    choice = redirected(choice, routed, scores, down)
-                if chosen is not None:
-                    chosen(Chosen(choice.arm, choice.propensity, named, self.running))
-                try:
-                    result = self.engine.decode(
-                        choice.arm, prompt_ids, request, prefilled=prefilled, streamer=streamer
-                    )
-                    break
-                except ArmDown as error:
-                    if routed is None:
-                        raise
-                    down[choice.arm] = error
-                    failed_s += _told(error)
-        except BaseException as error:
-            if self._recorder is not None:
-                self._recorder.failed(asking, choice, error)
-            if self._learning is not None and _of_the_arm(error):
-                self._learn(choice, Result(error=type(error).__name__))
-            raise
-        if failed_s:
-            result = replace(result, load_s=failed_s + (result.load_s or 0.0))
-        if self._recorder is not None:
-            self._recorder.answered(asking, choice, result, embed_s + policy_s)
-        if self._learning is not None:
-            self._learn(choice, outcome_of(result, embed_s + policy_s))
-        return RoutedResult(
-            result,
-            choice.arm,
-            choice.propensity,
-            scores,
-            embed_s,
-            policy_s,
-            passed_over(wanted, choice.arm, routed, scores, down) if routed is not None else None,
-        )
+        dynamic = dynamic or self._learning is not None
+        rng = np.random.default_rng(request.seed) if dynamic else None
+        x = self._input(embedding, prompt_ids, request)
+        decision = self.policy.choose(x, rng)
+        policy_s = time.perf_counter() - start
+        drawn_from = getattr(decision, "probabilities", None)
+        chances = dict(zip(self.policy.arms, drawn_from, strict=True)) if drawn_from else None
+        choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic, chances)
+        return Pick(choice, prefilled, list(decision.scores), embed_s, policy_s)
+
+    def _decode(
+        self,
+        attempt: Attempt,
+        asking: Asking,
+        streamer: Any,
+        chosen: Callable[[Chosen], None] | None,
+    ) -> DecodeResult:
+        """Answer through the arm picked, or the next best one that is not down."""
+        pick = attempt.pick
+        routed = self.policy if pick.choice.x is not None else None
+        named = dict(zip(routed.arms, pick.scores, strict=True)) if routed and pick.scores else {}
+        if routed is not None and isinstance(self.engine, Sleeping):
+            asleep = self.engine.asleep
+            attempt.down |= {name: asleep[name] for name in routed.arms if name in asleep}
+        while True:
+            if routed is not None and attempt.down:
+                attempt.choice = redirected(attempt.choice, routed, pick.scores, attempt.down)
+            arm, propensity = attempt.choice.arm, attempt.choice.propensity
+            if chosen is not None:
+                chosen(Chosen(arm, propensity, named, self.running))
+            try:
+                result = self.engine.decode(
+                    arm,
+                    list(asking.prompt_ids),
+                    asking.request,
+                    prefilled=pick.prefilled,
+                    streamer=streamer,
+                )
+            except ArmDown as error:
+                if routed is None:
+                    raise
+                attempt.down[arm] = error
+                attempt.failed_s += _told(error)
+            else:
+                if not attempt.failed_s:
+                    return result
+                return replace(result, load_s=attempt.failed_s + (result.load_s or 0.0))
+
+    def _passed_over(self, attempt: Attempt) -> dict[str, str] | None:
+        pick = attempt.pick
+        if self.policy is None or pick.choice.x is None:
+            return None
+        taken = attempt.choice.arm
+        return passed_over(pick.choice.arm, taken, self.policy, pick.scores, attempt.down)
 
     def _learn(self, choice: Choice, outcome: Result) -> None:
         if self._learning is not None and choice.x is not None:
@@ -511,81 +503,3 @@ def _of_the_arm(error: BaseException) -> bool:
     """Whether a failure says something of the arm: not that somebody went away, or asked for what
     cannot be."""
     return isinstance(error, Exception) and not isinstance(error, OSError | DraftpickError)
-
-
-def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:
-    """Options and policy for a target that nothing was trained for: prompt lookup, and one line on
-    standard error. As they are where the drafters that ship fit the target."""
-    import policies
-    from decoders import Engine
-    from decoders.arms import UNTRAINED_ARMS
-
-    if all(Engine.misfit(options, arm) is None for arm in shipped.arms):
-        return options, shipped
-    untrained = replace(options, arms=UNTRAINED_ARMS)
-    print(
-        f"no drafter or policy for {options.target} ships: answering by prompt lookup (arm "
-        f"{UNTRAINED}), which needs no training. To do better: train a drafter with `draftpick "
-        f"align --target {options.target}` and declare it in an arms file, then {OWN_POLICY}",
-        file=sys.stderr,
-    )
-    return untrained, policies.fixed_policy(list(untrained.recipes()), UNTRAINED)
-
-
-def require_features(policy: Policy) -> None:
-    """Raise PolicyError where the policy reads a feature that is not known here."""
-    from policies import PolicyError
-
-    unknown = [name for name in policy.origin.features if name not in FEATURES]
-    if unknown:
-        raise PolicyError(
-            f"the policy {policy.name!r} reads the feature {', '.join(unknown)}, not known here "
-            f"(known: {', '.join(FEATURES)}); import the package that adds it, or train a policy "
-            "with other --features"
-        )
-
-
-def embedder_of(
-    policy: Policy, given: str | Embedder | None = None, device: str = "auto"
-) -> Embedder | None:
-    """The embedder that a policy reads, loaded; None for the target's own and for a policy that
-    does not look at the query.
-
-    given: one to take in its stead, as in `load_embedder`. Raises PolicyError where its kind is
-    not known here, DraftpickError where it cannot be loaded.
-    """
-    from policies import PolicyError
-    from policies.records import ANY
-
-    if policy.embedder == ANY:
-        return None
-    if given is not None:
-        return load_embedder(given, device) if isinstance(given, str) else given
-    if is_own(policy.embedder):
-        return None
-    if kind_of(policy.embedder) not in EMBEDDERS:
-        raise PolicyError(
-            f"the policy {policy.name!r} reads embeddings of {policy.embedder}, a kind that is not "
-            f"known here (known: {', '.join(EMBEDDERS)}); import the package that adds it, or "
-            "train a policy with another embedder"
-        )
-    return load_embedder(policy.embedder, device)
-
-
-def load_engine(
-    options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
-) -> RoutingEngine:
-    """`decoders.Engine.from_options`, or an engine of endpoints where all arms are such.
-
-    only: these arms, and of a target autoregressive too; without any, all.
-    """
-    from decoders.arms import AUTOREGRESSIVE
-    from decoders.endpoints.engine import EndpointEngine, remote
-
-    if remote(options.recipes()):
-        return EndpointEngine.from_options(options, only)
-    from decoders import Engine
-
-    named = [AUTOREGRESSIVE, *only] if only else None
-    engine: RoutingEngine = Engine.from_options(options, only=named, request=request)
-    return engine

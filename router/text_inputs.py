@@ -16,7 +16,8 @@ from decoders.errors import DraftpickError
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 
-from .route import as_messages, embedder_of, load_engine, require_features
+from .loading import embedder_of, load_engine, require_features
+from .messages import as_messages
 
 if TYPE_CHECKING:
     from policies import Policy

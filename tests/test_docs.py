@@ -218,7 +218,8 @@ def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
 def test_the_router_has_what_the_readme_calls() -> None:
     import inspect
 
-    from router.route import RoutedResult, Router
+    from router.results import RoutedResult
+    from router.route import Router
 
     calls = 0
     for snippet in snippets("python"):
@@ -428,7 +429,7 @@ def test_the_readme_lists_the_arms_that_ship() -> None:
 
 
 def test_the_fields_of_json_are_listed() -> None:
-    from router.route import RoutedResult
+    from router.results import RoutedResult
 
     class Anything:
         def __getattr__(self, name: str) -> Any:

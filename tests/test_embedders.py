@@ -33,7 +33,8 @@ from collect.table import reward_table
 from decoders.errors import DraftpickError, NoSuchName
 from policies.records import check_compatible
 from router import cli
-from router.route import Router, embedder_of
+from router.loading import embedder_of
+from router.route import Router
 
 
 @pytest.fixture(scope="module")

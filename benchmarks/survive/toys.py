@@ -168,7 +168,9 @@ def running(*options: object) -> Iterator[Running]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a pass takes")
     parser.add_argument("--seats", type=int, default=1, help="answers at once, with --tiny")
     parser.add_argument("--places", type=int, default=256, help="requests that may wait")

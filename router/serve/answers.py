@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from ..route import Chosen, RoutedResult
+from ..results import Chosen, RoutedResult
 from .desk import Cancelled, Desk, Order, Ticket
 from .errors import ApiError, as_api_error
 from .ledger import Ledger

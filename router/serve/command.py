@@ -163,7 +163,8 @@ def load_routers(
     """A router for every policy, over one engine. embedder: of the default policy."""
     import policies
 
-    from ..route import Router, embedder_of
+    from ..loading import embedder_of
+    from ..route import Router
     from .desk import DEFAULT
 
     others = {name: policies.load(place) for name, place in named.items() if name != DEFAULT}

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from decoders.errors import NoSuchName
 from decoders.together import OneAtATime
 
-from ..route import Chosen, RoutedResult, Router
+from ..results import Chosen, RoutedResult
+from ..route import Router
 from .queue import FairQueue
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from decoders.errors import ContextTooLong, DraftpickError
 from decoders.records import Request, Sampling
 from decoders.seeds import derived_seed
 
-from ..route import as_messages
+from ..messages import as_messages
 from .desk import DEFAULT, Order
 from .errors import ApiError
 from .wire import ChatBody, CompletionBody, Wishes

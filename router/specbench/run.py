@@ -17,7 +17,8 @@ from decoders.machine import look, others
 from decoders.records import Request
 from decoders.seeds import derived_seed
 
-from ..route import Message, Router
+from ..messages import Message
+from ..route import Router
 from .candidates import Candidate
 from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn

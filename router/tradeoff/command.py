@@ -71,7 +71,7 @@ def tradeoff(
     from collect.queries import shipped_folder
     from decoders.provenance import measured_on
 
-    from ..route import load_engine
+    from ..loading import load_engine
     from ..specbench.protocol import load_questions
     from . import track
     from .run import tradeoff as run

@@ -17,7 +17,7 @@ from collect.queries import shipped_folder
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
-from router import cli, demo, route
+from router import cli, demo, loading
 from router.options import answer_request
 
 
@@ -26,7 +26,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch, engine: FakeEngine) -> None:
     """Every command gets the fake engine and the fake policy."""
     import policies
 
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: engine)
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: engine)
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy())
 
 
@@ -61,7 +61,7 @@ def test_the_model_is_loaded_as_asked(more: list[str], monkeypatch: pytest.Monke
         asked.append(given)
         return FakeEngine()
 
-    monkeypatch.setattr(route, "load_engine", load)
+    monkeypatch.setattr(loading, "load_engine", load)
     monkeypatch.setattr(Engine, "misfit", staticmethod(lambda options, arm: None))
     how = ["--target", "t", "--dtype", "int8", "--device", "cpu", "--backend", "hf"]
     how += ["--context", "99", "--chat-template", "{{ 1 }}"]

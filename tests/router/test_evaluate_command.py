@@ -315,9 +315,10 @@ def test_rewards_of_a_logged_answer(reward: str, value: float) -> None:
 
 @pytest.fixture
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    from router import route
 
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    from router import loading
+
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: constant(0.2, 0.3, 0.5))
 
 

@@ -203,9 +203,10 @@ def test_policies_that_do_not_learn_are_refused() -> None:
 def test_generate_learns_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from router import route
 
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    from router import loading
+
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     saved, prompts, out = learner().save(tmp_path / "p"), tmp_path / "asked.jsonl", tmp_path / "new"
     prompts.write_text('{"prompt": "hello there"}\n' * 3)
     words = ["generate", "--prompts", prompts, "--policy", saved, "--learn", out, "--seed", 1]

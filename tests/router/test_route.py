@@ -149,9 +149,9 @@ def test_arms_of_one_s_own_need_a_policy_and_the_commands_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import policies
-    from router import route
+    from router import loading
 
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(["wide", "huge"]))
     arms = tmp_path / "arms.yaml"
     arms.write_text("arms: {}")
@@ -166,10 +166,10 @@ def test_where_the_shipped_policy_does_not_fit_its_best_arm_answers(
 ) -> None:
     """With another chat template, for instance, whose embeddings it does not know."""
     import policies
-    from router import route
+    from router import loading, route
 
     arms = FakeEngine().arm_names
-    monkeypatch.setattr(route, "load_engine", lambda *_, **__: FakeEngine())
+    monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(route, "BEST_FIXED", arms[1])
     shipped = FakePolicy(arms, embedder="target:other")
     monkeypatch.setattr(policies, "load", lambda *_: shipped)

@@ -14,7 +14,7 @@ from decoders.errors import DraftpickError
 from decoders.models import targets
 from decoders.records import Request, Sampling
 from policies.errors import PolicyError
-from router import cli, route
+from router import cli, loading
 from router.specbench.protocol import load_questions
 from router.tradeoff import markdown, track
 from router.tradeoff.run import tradeoff
@@ -139,7 +139,7 @@ def test_a_sweep_that_cannot_be_is_told_before_a_model_is_loaded(
 
 @pytest.fixture
 def toy_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "load_engine", lambda options, *_: ToyEngine(options.arms))
+    monkeypatch.setattr(loading, "load_engine", lambda options, *_: ToyEngine(options.arms))
 
 
 def test_the_command_logs_to_mlflow(
@@ -188,7 +188,7 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(route, "load_engine", load)
+    monkeypatch.setattr(loading, "load_engine", load)
     out = tmp_path / "out"
     arguments = ["tradeoff", str(sweep_file), "--out", str(out), "--questions", str(question_file)]
     assert cli.main([*arguments, *options]) == 2

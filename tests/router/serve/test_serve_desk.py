@@ -11,7 +11,8 @@ from serve_toys import ToyPolicy, toy_engine, until
 
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.records import Request
-from router.route import Chosen, RoutedResult, Router
+from router.results import Chosen, RoutedResult
+from router.route import Router
 from router.serve.desk import DEFAULT, Cancelled, Closing, Desk, Order
 from router.serve.queue import FairQueue, QueueFull
 
