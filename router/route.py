@@ -468,6 +468,20 @@ class Router:
             passed_over(wanted, choice.arm, routed, scores, down) if routed is not None else None,
         )
 
+    def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
+        """The arm that the policy holds for the best for a query; nothing is decoded. Raises
+        DraftpickError where there is no policy."""
+        if self.policy is None:
+            raise DraftpickError("there is no policy to pick an arm; load one")
+        messages, request = as_messages(prompt_or_messages), Request()
+        prompt_ids = self.engine.encode_chat(messages)
+        if self.embedder is not None:
+            embedding = self.embedder.embed([query_text(messages)])[0]
+        else:
+            embedding = self.engine.prefill(prompt_ids).embedding.detach().float().cpu().numpy()
+        arm: str = self.policy.choose(self._input(embedding, prompt_ids, request)).arm
+        return arm
+
     def _learn(self, choice: Choice, outcome: Result) -> None:
         if self._learning is not None and choice.x is not None:
             self._learning.learn(choice.x, choice.arm, outcome, choice.propensity)
