@@ -38,7 +38,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def engine_of(folders: dict[str, Path], limit: int | None = None) -> Engine:
-    """The arms that the toy policy knows, `copy` with a draft model, and one that it never picks."""
+    """The arms that the toy policy knows, `copy` with a draft model, and one it never picks."""
     kinds: dict[str, Any] = {
         name: {"kind": "neural", "drafter": str(folders[name]), "length": {"k": 3}}
         for name in ("other", "copy")
