@@ -38,6 +38,10 @@ class LoadFailed(ArmDown):
         self.load_s = load_s
 
 
+class NoRoom(LoadFailed):
+    """One that fits, but not beside the arms at work."""
+
+
 class Holder(Protocol):
     """An engine: it keeps the moving parts of its arms."""
 
@@ -118,16 +122,17 @@ class DrafterMemory:
         try:
             made = self._built(arm, holder.target, build)
             own = storages(made, beside=[holder.target])
-            reason = self._make_room(arm, own)
-            if reason is not None:
+            refused = self._make_room(arm, own)
+            if refused is not None:
                 del made, own
                 _give_back()
-                raise DraftpickError(reason)
+                raise refused
         except _FAILS as error:
             took = time.perf_counter() - started
             self.load_s += took
             breaker.failed(str(error))
-            raise LoadFailed(arm, str(error), breaker.pause_s, took) from error
+            kind = NoRoom if isinstance(error, _Full) else LoadFailed
+            raise kind(arm, str(error), breaker.pause_s, took) from error
         self.load_s += time.perf_counter() - started
         breaker.succeeded()
         return made
@@ -150,7 +155,7 @@ class DrafterMemory:
         _give_back()
         return attempt()
 
-    def _make_room(self, arm: str, own: Storages) -> str | None:
+    def _make_room(self, arm: str, own: Storages) -> DraftpickError | None:
         """Count an arm that was loaded, and let others go; why it cannot stay, None where it can.
 
         own: what it holds for the engine that it was loaded for.
@@ -161,10 +166,10 @@ class DrafterMemory:
         if self.limit is not None and not elsewhere and _bytes([held]):
             if _bytes([held]) > self.limit:
                 self._forget(arm)
-                return f"arm {arm!r}: {self._over(held)}; allow more with --drafter-memory"
+                return DraftpickError(f"{self._over(arm, held)}; allow more with --drafter-memory")
             if _bytes([held, *busy.values()]) > self.limit:
                 self._forget(arm)
-                return f"arm {arm!r}: {self._over(held)} beside those at work, {', '.join(busy)}"
+                return _Full(f"{self._over(arm, held)}, with those at work: {', '.join(busy)}")
         self._held[arm] = held
         needed = set(held).union(*busy.values())
         gone = False
@@ -178,11 +183,11 @@ class DrafterMemory:
             _give_back()
         return None
 
-    def _over(self, held: Storages) -> str:
+    def _over(self, arm: str, held: Storages) -> str:
         assert self.limit is not None
         return (
-            f"its models take {_bytes([held]) / 1e6:.1f} MB, and drafters may take "
-            f"{self.limit / 1e6:.1f} MB"
+            f"arm {arm!r}: its models take {_bytes([held]) / 1e6:.1f} MB, and all drafters may "
+            f"take {self.limit / 1e6:.1f} MB"
         )
 
     def _let_go(self, arm: str) -> None:
@@ -192,6 +197,10 @@ class DrafterMemory:
     def _forget(self, arm: str) -> None:
         for holder in self._holders:
             holder.forget(arm)
+
+
+class _Full(DraftpickError):
+    """As NoRoom, before it is known how long it took."""
 
 
 def _bytes(held: Iterable[Storages]) -> int:

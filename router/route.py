@@ -460,6 +460,20 @@ class Router:
         taken = attempt.choice.arm
         return passed_over(pick.choice.arm, taken, self.policy, pick.scores, attempt.down)
 
+    def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
+        """The arm that the policy holds for the best for a query; nothing is decoded. Raises
+        DraftpickError where there is no policy."""
+        if self.policy is None:
+            raise DraftpickError("there is no policy to pick an arm; load one")
+        messages, request = as_messages(prompt_or_messages), Request()
+        prompt_ids = self.engine.encode_chat(messages)
+        if self.embedder is not None:
+            embedding = self.embedder.embed([query_text(messages)])[0]
+        else:
+            embedding = self.engine.prefill(prompt_ids).embedding.detach().float().cpu().numpy()
+        arm: str = self.policy.choose(self._input(embedding, prompt_ids, request)).arm
+        return arm
+
     def _learn(self, choice: Choice, outcome: Result) -> None:
         if self._learning is not None and choice.x is not None:
             self._learning.learn(choice.x, choice.arm, outcome, choice.propensity)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,6 @@ import typer
 from collect.options import engine_options, takes
 from decoders.errors import DraftpickError
 from decoders.options import EngineOptions
-from decoders.records import Request
 
 from ..options import Embedder, LogOptions, answer_request, log_options
 
@@ -86,6 +86,14 @@ def serve(
             "that learns, such as thompson.",
         ),
     ] = None,
+    drafter_memory: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Most memory for all drafters, such as 2GB or 512MiB: the least recently used one "
+            "is unloaded where another does not fit. Default: no limit.",
+        ),
+    ] = None,
     log: LogOptions,
     options: EngineOptions,
 ) -> None:
@@ -118,8 +126,10 @@ def serve(
     from .queue import FairQueue
     from .server import bound
     from .server import serve as run
+    from .warming import warm
 
     usual = answer_request(max_tokens, temperature)
+    options = replace(options, drafter_memory=bytes_of(drafter_memory))
     if api_key == "":
         raise DraftpickError("the key is empty; leave --api-key out, or give it characters")
     named = policies_of(policy or [])
@@ -129,11 +139,11 @@ def serve(
     routers = load_routers(options, named, embedder, log)
     if learn is not None:
         routers[DEFAULT] = routers[DEFAULT].learning(learn)
-    if warm_up:
-        warm(routers)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
     room = room_of(routers[DEFAULT].engine, seats, steady, cache_dir() / "costs")
+    if warm_up:
+        warm(routers, room)
     desk = Desk(routers, FairQueue(queue), room, reuse=not steady)
     try:
         run(make_app(desk, settings), desk, held, drain)
@@ -177,11 +187,15 @@ def load_routers(
     return routers
 
 
-def warm(routers: Mapping[str, Router]) -> None:
-    """Answer a few tokens through every arm; one that cannot be used is told and stays."""
-    router = next(iter(routers.values())).unlogged()
-    for arm in router.engine.arm_names:
-        try:
-            router.respond("Hello", Request(max_new_tokens=4), arm=arm)
-        except DraftpickError as error:
-            print(f"arm {arm} cannot answer: {error}", file=sys.stderr)
+def bytes_of(size: str | None) -> int | None:
+    """A size such as 2GB or 512MiB; raises DraftpickError for what is none."""
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    if size is None:
+        return None
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(size))
+    except ValidationError:
+        raise DraftpickError(
+            f"--drafter-memory is a size, for instance 2GB or 512MiB, not {size!r}"
+        ) from None

@@ -13,6 +13,7 @@ from fastapi import FastAPI
 from decoders.errors import DraftpickError
 
 from .desk import Desk
+from .readiness import READY, STOPPING, notify
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
 
@@ -59,6 +60,7 @@ class _Server(uvicorn.Server):
         host, port = self.servers[0].sockets[0].getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         print(f"serving on http://{shown}:{port}", file=sys.stderr, flush=True)
+        notify(READY)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         end = self._go if self._draining else self._drain
@@ -68,6 +70,7 @@ class _Server(uvicorn.Server):
 
     def _drain(self) -> None:
         print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
+        notify(STOPPING)
         if not self._desk.drain(self._drain_s):
             print("some answers had not ended in time", file=sys.stderr, flush=True)
             self._desk.close()

@@ -1,0 +1,206 @@
+"""The container file and the systemd unit say what the server understands."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from configparser import RawConfigParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from serve_toys import Served
+from test_serve_command import process
+
+from router.cli import app
+from router.serve.readiness import READY, STOPPING, notify
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "docs" / "deploy"
+USUAL_STOP_S = 10  # after which a container is killed
+
+
+def instructions() -> list[tuple[str, str]]:
+    """(keyword, rest) of every line of the container file."""
+    lines = (DEPLOY / "Containerfile").read_text().replace("\\\n", " ").splitlines()
+    plain = [line for line in lines if line.strip() and not line.startswith("#")]
+    return [(line.split(maxsplit=1)[0], line.split(maxsplit=1)[1]) for line in plain]
+
+
+def all_of(keyword: str) -> list[str]:
+    return [rest for each, rest in instructions() if each == keyword]
+
+
+class Unit(RawConfigParser):
+    """A unit file, whose options may come several times."""
+
+    def optionxform(self, optionstr: str) -> str:
+        return optionstr
+
+
+def unit() -> dict[str, dict[str, str]]:
+    parser = Unit(strict=False, interpolation=None, delimiters=("=",))
+    parser.read(DEPLOY / "draftpick.service")
+    return {name: dict(parser[name]) for name in parser.sections()}
+
+
+def environment() -> dict[str, str]:
+    lines = (DEPLOY / "draftpick.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+def parsed(words: list[str]) -> dict[str, Any]:
+    """What `draftpick WORDS` would be called with; fails where it does not understand them."""
+    assert words[0] == "/opt/draftpick/bin/draftpick"
+    group = typer.main.get_command(app)
+    with group.make_context("draftpick", words[1:], resilient_parsing=False) as context:
+        _, command, rest = group.resolve_command(context, words[1:])  # type: ignore[attr-defined]
+        return dict(command.make_context(words[1], rest).params)
+
+
+# -- container ------------------------------------------------------------------------------------
+
+
+def test_the_containers_server_is_one() -> None:
+    (entry,), (more,) = all_of("ENTRYPOINT"), all_of("CMD")
+    served = parsed(json.loads(entry) + json.loads(more))
+    assert served["host"] == "0.0.0.0" and all_of("EXPOSE") == [str(served["port"])]
+    assert served["drain"] < USUAL_STOP_S
+    assert all_of("STOPSIGNAL") == ["SIGTERM"]
+
+
+def test_the_container_runs_as_nobody_of_note_and_writes_in_one_folder() -> None:
+    keywords = [keyword for keyword, _ in instructions()]
+    (user,) = all_of("USER")
+    assert int(user) > 0 and f"--uid {user} " in all_of("RUN")[0]
+    assert keywords.index("USER") < keywords.index("ENTRYPOINT")
+    (writable,) = all_of("VOLUME")
+    named = dict(line.split("=", 1) for line in all_of("ENV"))
+    assert named["DRAFTPICK_CACHE"] == writable
+    assert all(place.startswith(writable) for place in named.values())
+
+
+def test_what_the_container_copies_is_there_and_enough() -> None:
+    copied = [word for line in all_of("COPY") for word in line.split()[:-1]]
+    assert all((ROOT / name).exists() for name in copied)
+    ignore = (DEPLOY / "Containerfile.dockerignore").read_text().splitlines()
+    assert {line[1:] for line in ignore if line.startswith("!")} == set(copied)
+    packages = re.search(r"include = \[(.*)\]", (ROOT / "pyproject.toml").read_text())
+    assert packages is not None
+    wanted = {name.strip(' "*') for name in packages[1].split(",")}
+    assert wanted <= set(copied)
+    (install,) = [line for line in all_of("RUN") if "pip install" in line]
+    assert shlex.split(install)[-1] == ".[serve]"
+
+
+def test_every_draftpick_command_of_the_container_is_one() -> None:
+    lines = [shlex.split(line) for line in all_of("RUN")]
+    asked = [words for words in lines if words[0].endswith("/draftpick")]
+    assert asked and all(parsed(words) for words in asked)
+    assert all(words[0].split("/")[-1] in ("useradd", "python", "draftpick") for words in lines)
+
+
+def test_the_health_check_asks_this_server(toy: Served) -> None:
+    (check,) = all_of("HEALTHCHECK")
+    words = json.loads(check.partition("CMD ")[2])
+    (entry,) = all_of("ENTRYPOINT")
+    port = parsed(json.loads(entry))["port"]
+    assert f":{port}/" in words[-1]
+    code = words[-1].replace(f"http://127.0.0.1:{port}", toy.url)
+    assert subprocess.run([sys.executable, words[1], code]).returncode == 0
+    wrong = code.replace("/health", "/nothing")
+    assert subprocess.run([sys.executable, words[1], wrong], capture_output=True).returncode == 1
+
+
+# -- systemd --------------------------------------------------------------------------------------
+
+
+def test_the_units_command_is_one() -> None:
+    service, given = unit()["Service"], environment()
+    command = re.sub(r"\$\{(\w+)\}", lambda found: given[found[1]], service["ExecStart"])
+    words = [
+        word
+        for each in shlex.split(command)
+        for word in (given[each[1:]].split() if each.startswith("$") else [each])
+    ]
+    served = parsed(words)
+    assert served["host"] == "127.0.0.1" and served["port"] == 8000
+    assert served["drain"] < int(service["TimeoutStopSec"])
+    assert service["Type"] == "notify"
+    state = f"/var/lib/{service['StateDirectory']}"
+    assert str(served["log"]).startswith(state) and service["WorkingDirectory"] == state
+    assert (
+        "DRAFTPICK_CACHE=/var/cache/" + service["CacheDirectory"]
+        in (DEPLOY / "draftpick.service").read_text()
+    )
+    assert service["DynamicUser"] == "yes" and service["ProtectSystem"] == "strict"
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+    """The program itself is not installed here, so that another takes its place."""
+    own = (DEPLOY / "draftpick.service").read_text()
+
+    def verified(text: str) -> str:
+        place = tmp_path / "draftpick.service"
+        place.write_text(text.replace("/opt/draftpick/bin/draftpick", "/bin/true"))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", "--man=no", str(place)], capture_output=True, text=True
+        )
+        told = [line for line in done.stderr.splitlines() if "draftpick.service" in line]
+        return "\n".join(told) if told or not done.returncode else done.stderr
+
+    if "Failed to" in verified("[Service]\nExecStart=/bin/true\n"):
+        pytest.skip("systemd-analyze does not work here")
+    assert verified(own) == ""
+    assert "Unknown key" in verified(own.replace("TimeoutStopSec", "TimeoutStoppSec"))
+
+
+# -- readiness ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_the_manager_is_told(
+    abstract: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"@draftpick-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind("\0" + name[1:] if abstract else name)
+        manager.settimeout(5)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        assert notify(READY)
+        assert manager.recv(100) == b"READY=1"
+
+
+def test_without_a_manager_nobody_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    assert not notify(READY)
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
+    assert not notify(READY)
+    assert "could not be told READY=1" in capsys.readouterr().err
+
+
+def test_the_server_is_ready_once_it_listens_and_says_when_it_goes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(20)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        with process([str(Path(__file__).parent / "serve_main.py"), "5"], 60) as (server, url):
+            assert manager.recv(100).decode() == READY
+            host, port = url.removeprefix("http://").split(":")
+            socket.create_connection((host, int(port)), timeout=5).close()
+            server.send_signal(signal.SIGTERM)
+            assert manager.recv(100).decode() == STOPPING
+            assert server.wait(15) == 0

@@ -1,0 +1,160 @@
+"""Drafters in a server: warmed by what the policy picks, told where somebody waited for one, passed
+over where one cannot be loaded."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from decoder_toys import native, save_tiny
+from serve_toys import EOS, LETTERS, LetterTokenizer, ToyPolicy, served
+
+from decoders import Engine
+from decoders.arms import arms_of
+from decoders.drafter_memory import DrafterMemory
+from decoders.errors import DraftpickError
+from decoders.together import room_of
+from router.route import Router
+from router.serve.command import bytes_of
+from router.serve.warming import likely_first, warm
+
+CHAT = "/v1/chat/completions"
+SIZES = {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 4096}
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    made = {}
+    for seed, name in enumerate(("target", "copy", "other")):
+        made[name] = tmp_path_factory.mktemp(name)
+        layers = 2 if name == "target" else 1
+        save_tiny(made[name], "llama", seed, SIZES | {"num_hidden_layers": layers})
+    return made
+
+
+def engine_of(folders: dict[str, Path], limit: int | None = None) -> Engine:
+    """The arms that the toy policy knows, `copy` with a draft model, and one it never picks."""
+    kinds: dict[str, Any] = {
+        name: {"kind": "neural", "drafter": str(folders[name]), "length": {"k": 3}}
+        for name in ("other", "copy")
+    }
+    arms = arms_of({"arms": kinds}, Path("toys"))
+    own = {"tokenizer": LetterTokenizer(), "eos_ids": (EOS,), "drafters": DrafterMemory(limit)}
+    return Engine(native(folders["target"]), arms, name="tiny", **own)  # type: ignore[arg-type]
+
+
+def asked(prompt: str, **named: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": prompt}], "max_tokens": 12, **named}
+
+
+def test_a_wait_for_a_drafter_is_told_and_counted(folders: dict[str, Path]) -> None:
+    with served(engine=engine_of(folders), seats=2) as server, server.http() as http:
+        told = asked("ab", explain=True)  # of even length: the policy picks `copy`
+        first, second = (http.post(CHAT, json=told) for _ in range(2))
+        assert first.headers["x-draftpick-arm"] == "copy"
+        waited = float(first.headers["x-draftpick-load-s"])
+        assert waited > 0
+        assert first.json()["choices"][0]["draftpick"]["load_s"] == pytest.approx(waited, rel=1e-4)
+        assert "x-draftpick-load-s" not in second.headers
+        assert "load_s" not in second.json()["choices"][0]["draftpick"]
+        metrics = http.get("/metrics").text
+        assert "draftpick_drafter_load_seconds_count 1.0" in metrics
+        arm = http.get("/stats").json()["arms"]["copy"]
+        assert arm["requests"] == 2
+        streamed = http.post(CHAT, json=asked("ab", model="other", explain=True, stream=True))
+        last = [line for line in streamed.text.splitlines() if line.startswith("data: {")][-1]
+        assert json.loads(last[6:])["draftpick"]["load_s"] > 0
+
+
+@pytest.fixture
+def broken(folders: dict[str, Path], tmp_path: Path) -> Iterator[dict[str, Path]]:
+    yield {**folders, "copy": tmp_path}
+
+
+def test_an_arm_that_cannot_be_loaded_is_passed_over(
+    broken: dict[str, Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    engine = engine_of(broken)
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    result = router.generate("ab", max_new_tokens=6)
+    assert result.arm == "autoregressive"
+    assert result.skipped is not None and "holds no config.json" in result.skipped["copy"]
+    assert result.result.load_s is not None and result.result.load_s > 0
+    err = capfd.readouterr().err
+    assert "the arm 'copy' cannot be loaded, and the next best answers" in err
+    again = router.generate("ab", max_new_tokens=6)  # asleep: nobody tries, nobody waits for it
+    assert again.arm == "autoregressive" and again.skipped is not None
+    assert again.result.load_s is None
+    with pytest.raises(DraftpickError, match=r"holds no config\.json"):
+        router.generate("ab", arm="copy")
+    lines = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert [line["arm"] for line in lines] == ["autoregressive", "autoregressive", "copy"]
+    assert lines[0]["outcome"]["wall_s"] == pytest.approx(result.wall_s)  # without the wait
+
+
+def test_a_forced_arm_that_cannot_be_loaded_is_the_servers_fault(
+    broken: dict[str, Path],
+) -> None:
+    with served(engine=engine_of(broken)) as server, server.http() as http:
+        answer = http.post(CHAT, json=asked("ab", model="copy"))
+        assert answer.status_code == 503 and answer.json()["error"]["code"] == "arm_down"
+        assert http.post(CHAT, json=asked("ab")).headers["x-draftpick-arm"] == "autoregressive"
+
+
+def test_the_reward_is_not_charged_for_loading(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(folders)
+    build = type(engine.arms["copy"]).build
+
+    def slow(*given: Any) -> Any:
+        time.sleep(3.0)
+        return build(*given)
+
+    monkeypatch.setattr(type(engine.arms["copy"]), "build", slow)
+    router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
+    started = time.perf_counter()
+    result = router.generate("ab", max_new_tokens=6)
+    took_s = time.perf_counter() - started
+    assert result.arm == "copy"
+    assert result.result.load_s is not None and result.result.load_s >= 3.0
+    (line,) = [json.loads(line) for file in (tmp_path / "log").iterdir() for line in file.open()]
+    assert line["outcome"]["wall_s"] <= took_s - 3.0
+
+
+def test_what_the_policy_picks_most_is_loaded_first(
+    folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = engine_of(folders)
+    for each in (engine, *(seat.engine for seat in room_of(engine, 2).seats)):
+        each.strategy("copy")
+    limit = engine.drafters.bytes * 5 // 4  # room for one, in all seats
+    engine = engine_of(folders, limit)
+    routers = {"default": Router(engine, ToyPolicy())}  # type: ignore[arg-type]
+    assert engine.arm_names.index("other") < engine.arm_names.index("copy")
+    assert likely_first(routers["default"])[-1] == "other"
+    room = room_of(engine, 2)
+    warm(routers, room)
+    assert "other did not fit" in capsys.readouterr().err
+    assert all(seat.engine.made("copy") is not None for seat in room.seats)
+    assert engine.made("other") is None
+    assert routers["default"].generate("ab", max_new_tokens=4).result.load_s is None
+    engine.strategy("other")  # nothing is at work: it takes the room
+    assert engine.made("copy") is None
+
+
+def test_sizes() -> None:
+    assert bytes_of(None) is None
+    assert bytes_of("2GB") == 2_000_000_000 and bytes_of("512MiB") == 2**29
+    for wrong in ("much", "-1GB", ""):
+        with pytest.raises(DraftpickError, match="for instance 2GB"):
+            bytes_of(wrong)
+
+
+def test_the_metric_is_there_before_anything_was_loaded(toy: Any) -> None:
+    assert "draftpick_drafter_load_seconds" in httpx.get(f"{toy.url}/metrics").text
