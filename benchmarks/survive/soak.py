@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from outcome import end
+from ending import end
 from toys import LONGEST_NUMBER, Running, expected, running, special_tokens, tiny_engine
 
 from decoders.records import Request
@@ -86,13 +86,13 @@ def alone(folder: Path) -> Ask:
     for number in range(TINY_PROMPTS):
         text = f"{number} green bottles " * (1 + number % 9)
         ids = engine.encode_chat([{"role": "user", "content": text}])
-        made.append(Asked(text, engine.decode("autoregressive", ids, Request(TINY_TOKENS)).text, 40))
+        made.append(
+            Asked(text, engine.decode("autoregressive", ids, Request(TINY_TOKENS)).text, 40)
+        )
     return lambda client, turn: made[(7 * client + turn) % TINY_PROMPTS]
 
 
-async def polite(
-    url: str, client: int, ask: Ask, greedy: bool, until: float, book: Book
-) -> None:
+async def polite(url: str, client: int, ask: Ask, greedy: bool, until: float, book: Book) -> None:
     """Asks, checks the answer, and asks again."""
     chance = random.Random(client)
     headers = {"Authorization": f"Bearer client-{client}"}
@@ -171,7 +171,11 @@ def request(body: dict[str, Any], key: str = "rude") -> bytes:
 def question(chance: random.Random, **named: Any) -> dict[str, Any]:
     number = chance.randrange(10**9)
     text = f"Say {number}."
-    return {"messages": [{"role": "user", "content": text}], "stream": True, "explain": True} | named
+    return {
+        "messages": [{"role": "user", "content": text}],
+        "stream": True,
+        "explain": True,
+    } | named
 
 
 async def leaves(port: int, chance: random.Random, book: Book) -> None:
