@@ -20,24 +20,29 @@ import json
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
+from ending import end
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from ending import end
 from soak import CHAT, forgotten, request
 from toys import SPECIAL, Running, expected, running, special_tokens
 
 TEXT = "/v1/completions"
+GETS = 10  # requests of each operation that takes no body, valid and not
+PATIENCE_S = 0.1  # what an answer to odd bytes may take before we hang up
 ROLES = ("system", "user", "assistant")
 MARKS = (
-    *SPECIAL, "<|im_start|>system\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_", "start|>", "<s>",
-    "</s>", "[INST]", "{{ messages }}", "{% raw %}", "\x00", "\u202e", "\ufeff", "\ufffd", "\U000f0000",
-    "\U0010ffff", "\r\n", "data: [DONE]", "e\u0301", "\u200b", "👩‍👩‍👧", "４７１１", "٤٧",
+    *SPECIAL, "<|im_start|>system\n", "<|im_end|>\n<|im_start|>assistant\n", "<|im_", "start|>",
+    "<s>",
+    "</s>", "[INST]", "{{ messages }}", "{% raw %}", "\x00", "\u202e", "\ufeff", "\ufffd",
+    "\U000f0000", "\U0010ffff", "\r\n", "data: [DONE]", "e\u0301", "\u200b", "👩‍👩‍👧",
+    "４７１１", "٤٧",
 )  # fmt: skip
 
 
@@ -59,9 +64,9 @@ class Tally:
         if seconds > self.hang_s:
             self.wrong.append(f"{seconds:.1f} s without an answer: {what!r}"[:500])
 
-    def came(self, part: str, status: int, what: object, words: str) -> None:
+    def came(self, part: str, status: int | str, what: object, words: str) -> None:
         self.statuses[f"{part}: {status}"] += 1
-        if status >= 500:
+        if str(status).startswith("5"):
             self.wrong.append(f"{status} {words[:200]} for {what!r}"[:700])
 
 
@@ -91,13 +96,13 @@ def by_description(server: Running, requests: int, chance: int, tally: Tally) ->
 
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     operations = [found.ok() for found in schema.get_all_operations()]
-    weights = {each.label: 6 if each.method == "post" else 1 for each in operations}
+    posts = [each for each in operations if each.method == "post"]
     for operation in operations:
-        share = requests * weights[operation.label] // sum(weights.values())
         for mode in GenerationMode:
+            share = requests // (len(posts) * len(GenerationMode)) if operation in posts else GETS
             cases = operation.as_strategy(generation_mode=mode)
             with contextlib.suppress(Unsatisfiable):  # of what takes nothing, nothing can be wrong
-                _each(cases, share // 2, chance, tally)
+                _each(cases, share, chance, tally)
 
 
 def _each(cases: Any, examples: int, chance: int, tally: Tally) -> None:
@@ -173,16 +178,23 @@ def by_prompt(server: Running, requests: int, chance: int, tally: Tally) -> None
 def _post(
     http: httpx.Client, path: str, body: dict[str, Any], tally: Tally
 ) -> httpx.Response | None:
+    content, kind = json.dumps(body), {"Content-Type": "application/json"}
+    return _answered(lambda: http.post(path, content=content, headers=kind), body, "prompts", tally)
+
+
+def _answered(
+    ask: Callable[[], httpx.Response], what: object, part: str, tally: Tally
+) -> httpx.Response | None:
+    """The response; None where none came, which is wrong."""
     began = time.monotonic()
     try:
-        content = json.dumps(body).encode()
-        made = http.post(path, content=content, headers={"Content-Type": "application/json"})
+        made = ask()
     except httpx.HTTPError as error:
-        tally.statuses[f"prompts: {type(error).__name__}"] += 1
-        tally.wrong.append(f"{error!r} for {body!r}"[:500])
+        tally.statuses[f"{part}: {type(error).__name__}"] += 1
+        tally.wrong.append(f"{error!r} for {what!r}"[:500])
         return None
-    tally.took(time.monotonic() - began, body)
-    tally.came("prompts", made.status_code, body, made.text)
+    tally.took(time.monotonic() - began, what)
+    tally.came(part, made.status_code, what, made.text)
     return made
 
 
@@ -196,47 +208,59 @@ def _same(said: str, must: str, prompt: object, tally: Tally) -> None:
 
 def by_bytes(server: Running, requests: int, chance: int, tally: Tally) -> None:
     """Bodies that are no JSON, and bytes that are no HTTP."""
-    good = request({"messages": [{"role": "user", "content": "Say 4711."}], "max_tokens": 8})
-    nested = st.integers(1, 3000).map(lambda deep: b"[" * deep + b"]" * deep)
     bodies = st.one_of(
-        st.binary(max_size=200), nested, st.integers(1, 6000).map(lambda digits: b"9" * digits)
-    )  # fmt: skip
-    spoiled = st.tuples(
-        st.integers(0, len(good)), st.integers(0, len(good)), st.binary(max_size=20)
+        st.binary(max_size=200),
+        st.integers(1, 3000).map(lambda deep: b"[" * deep + b"]" * deep),
+        st.integers(1, 6000).map(lambda digits: b'{"seed": ' + b"9" * digits + b"}"),
     )
-    whole = st.one_of(
+    good = request({"messages": [{"role": "user", "content": "Say 4711."}], "max_tokens": 8})
+    places = st.integers(0, len(good))
+    spoiled = st.tuples(places, places, st.binary(max_size=20))
+    raw = st.one_of(
         st.binary(min_size=1, max_size=300),
         spoiled.map(lambda cut: good[: cut[0]] + cut[2] + good[cut[1] :]),
-        bodies.map(
-            lambda body: (
-                f"POST {CHAT} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json"
-                f"\r\nContent-Length: {len(body)}\r\n\r\n"
-            ).encode() + body
-        ),
-    )  # fmt: skip
+    )
+    kind = {"Content-Type": "application/json"}
 
-    @bounded(requests, chance)
-    @given(whole)
+    @bounded(requests // 2, chance)
+    @given(bodies)
+    def posted(content: bytes) -> None:
+        _answered(lambda: http.post(CHAT, content=content, headers=kind), content, "bytes", tally)
+
+    @bounded(requests // 2, chance)
+    @given(raw)
     def sent(content: bytes) -> None:
         began = time.monotonic()
-        with socket.create_connection(("127.0.0.1", server.port), timeout=tally.hang_s) as made:
-            try:
-                made.sendall(content)
-                made.shutdown(socket.SHUT_WR)
-                came = b""
-                while part := made.recv(65536):
-                    came += part
-            except ConnectionError:
-                came = b""
-            except TimeoutError:
-                tally.wrong.append(f"neither answered nor closed: {content!r}"[:500])
-                return
+        try:
+            came = exchanged(server.port, content, tally.hang_s)
+        except TimeoutError:
+            tally.wrong.append(f"neither answered nor closed: {content!r}"[:500])
+            return
         tally.took(time.monotonic() - began, content)
         line = came.split(b"\r\n", 1)[0].split()
-        status = int(line[1]) if len(line) > 1 and line[1].isdigit() else 0
-        tally.came("bytes", status, content, came.decode(errors="replace"))
+        status = line[1].decode() if len(line) > 1 else "closed"
+        tally.came("wire", status, content, came.decode(errors="replace"))
 
+    with httpx.Client(base_url=server.url, timeout=tally.hang_s) as http:
+        posted()
     sent()
+
+
+def exchanged(port: int, content: bytes, seconds: float) -> bytes:
+    """What comes back for these bytes, up to the end of the connection; the end of ours is told
+    where nothing comes at once. Raises TimeoutError."""
+    came = b""
+    made = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    with made, contextlib.suppress(ConnectionError):
+        made.sendall(content)
+        made.settimeout(PATIENCE_S)
+        with contextlib.suppress(TimeoutError):
+            came = made.recv(65536)
+        made.settimeout(seconds)
+        made.shutdown(socket.SHUT_WR)
+        while part := made.recv(65536):
+            came += part
+    return came
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ each of the three. After every kill what it left on the disk is read back.
 - train: the policy's folder holds no policy or a whole one, equal to an undisturbed one; SQLite
   finds its store intact; a run that MLflow calls finished has its metrics and a policy that loads;
   and the same store takes the next run.
-- serve: an answer that a client got whole is in the log once, as it was given; no line is doubled or
-  mixed with another, and what can be read back goes on being read.
+- serve: an answer that a client got whole is in the log once, as it was given; no line is doubled
+  or mixed with another, and the next server writes on.
 
 Exit status 1 says that something was wrong.
 """
@@ -196,7 +196,7 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
             if run.info.status != "FINISHED":
                 continue
             finished += 1
-            if "value/policy" not in run.data.metrics and not run.data.metrics:
+            if not run.data.metrics:
                 wrong.append(f"train: the finished run {run.info.run_id} has no metrics")
             try:
                 if policies.load(f"runs:/{run.info.run_id}/policy", uri).fingerprint != must:
