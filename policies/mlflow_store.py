@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from .errors import PolicyError
@@ -56,6 +58,8 @@ def using(uri: str | None, create: bool = True) -> Iterator[str]:
     was_set = mlflow.is_tracking_uri_set()  # type: ignore[no-untyped-call]
     before = mlflow.get_tracking_uri() if was_set else None
     with _quiet():
+        if path is not None and not path.exists():
+            _make(uri, path)
         _ping(uri, LIMIT_S if path is None else None)
         mlflow.set_tracking_uri(uri)
         try:
@@ -87,6 +91,23 @@ def _check_file(uri: str, path: Path, create: bool) -> None:
         raise unreachable(uri, "the file is not an SQLite database")
     if not os.access(path.parent, os.W_OK):
         raise unreachable(uri, f"{path.parent} is not writable")
+
+
+def _make(uri: str, path: Path) -> None:
+    """An SQLite store that is whole or not there: MLflow makes its tables one by one, and refuses
+    for ever a file in which a kill left some of them."""
+    from mlflow import MlflowClient
+
+    try:
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
+            made, whole = Path(scratch) / "made.db", Path(scratch) / "whole.db"
+            MlflowClient(tracking_uri=f"{SQLITE}{made}").search_experiments(max_results=1)
+            with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(whole)) as copy:
+                source.backup(copy)  # as MLflow keeps the first one open
+            with suppress(FileExistsError):  # another process was faster
+                os.link(whole, path)
+    except Exception as error:  # whatever a driver raises, the user sees it
+        raise unreachable(uri, str(error)) from error
 
 
 def _ping(uri: str, limit_s: float | None) -> None:

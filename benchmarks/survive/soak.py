@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from outcome import end
+from ending import end
 from toys import LONGEST_NUMBER, Running, expected, running, special_tokens, tiny_engine
 
 from decoders.records import Request
@@ -161,12 +161,15 @@ async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyn
 def request(body: dict[str, Any], key: str = "rude") -> bytes:
     """An HTTP request, as bytes."""
     content = json.dumps(body).encode()
-    head = (
-        f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-        f"Authorization: Bearer {key}\r\nConnection: close\r\n"
-        f"Content-Length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    told = {
+        "Host": "localhost",
+        "Content-Type": "application/json",
+        "Authorization": f"Bearer {key}",
+        "Connection": "close",
+        "Content-Length": len(content),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    return f"POST {CHAT} HTTP/1.1\r\n{head}\r\n".encode() + content
 
 
 def question(chance: random.Random, **named: Any) -> dict[str, Any]:

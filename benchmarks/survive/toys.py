@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import re
+import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,6 +51,7 @@ TIMES = 4  # that an answer says its number
 LONGEST_NUMBER = 12
 ARMS = {"copy": {"kind": "max_gram", "shortest": 1, "length": {"k": 4}}}
 CONTEXT = 4096
+PLACES = 256  # of the queue
 
 
 def expected(special: int, text: str) -> str:
@@ -132,12 +135,29 @@ def tiny_engine(folder: Path, seed: int = 3) -> Engine:
     return Engine(backend, arms, name="tiny", tokenizer=tokenizer(), eos_ids=(END,))
 
 
+def serving(
+    engine: Engine,
+    held: socket.socket,
+    log: Path | None = None,
+    seats: int = 1,
+    timeout_s: float = 60.0,
+) -> None:
+    """Serve an engine at a bound socket until a signal. log: as of `draftpick serve`."""
+    torch.set_num_threads(1)
+    book = None if log is None else DecisionLog(log, text=True)
+    router = Router(engine, uniform_policy(engine.arm_names), log=book)
+    desk = Desk({DEFAULT: router}, FairQueue(PLACES), room_of(engine, seats))
+    settings = Settings(Limits(most_tokens=256), timeout_s=timeout_s)
+    serve(make_app(desk, settings), desk, held, drain_s=5.0)
+
+
 @dataclass
 class Running:
-    """A server in a process of its own."""
+    """A server in a process of its own. log: what it wrote to standard error."""
 
     url: str
-    process: subprocess.Popen[str]
+    process: subprocess.Popen[bytes]
+    log: Path
 
     @property
     def port(self) -> int:
@@ -150,21 +170,22 @@ class Running:
 
 
 @contextmanager
-def running(*options: object) -> Iterator[Running]:
-    """The toys' server on a free port, with the options of this script."""
+def running(*options: object, seconds: float = 120) -> Iterator[Running]:
+    """The toys' server on a free port of 127.0.0.1, with the options of this script; it is killed
+    at the end. Raises SystemExit where it does not start in time."""
     command = [sys.executable, str(HERE / "toys.py"), *map(str, options)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
+    with tempfile.NamedTemporaryFile(suffix=".log") as log:
+        process = subprocess.Popen(command, stderr=log)
         try:
-            for line in process.stderr:
-                if line.startswith("serving on "):
-                    break
-                print(line, end="", file=sys.stderr)
-            else:
-                raise SystemExit("the toys' server did not start")
-            yield Running(line.split()[-1], process)
+            path, until = Path(log.name), time.monotonic() + seconds
+            while not (found := re.search(r"serving on (\S+)\n", path.read_text())):
+                if process.poll() is not None or time.monotonic() > until:
+                    raise SystemExit(f"the toys' server did not start: {path.read_text()}")
+                time.sleep(0.02)
+            yield Running(found[1], process, path)
         finally:
             process.kill()
+            process.wait()
 
 
 def main() -> None:
@@ -173,19 +194,13 @@ def main() -> None:
     )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a pass takes")
     parser.add_argument("--seats", type=int, default=1, help="answers at once, with --tiny")
-    parser.add_argument("--places", type=int, default=256, help="requests that may wait")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one request")
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="serve a random Llama")
     parser.add_argument("--log", type=Path, metavar="FOLDER", help="write decisions there")
     given = parser.parse_args()
 
-    torch.set_num_threads(1)
     engine = echo_engine(given.pause) if given.tiny is None else tiny_engine(given.tiny)
-    log = None if given.log is None else DecisionLog(given.log, text=True)
-    router = Router(engine, uniform_policy(engine.arm_names), log=log)
-    desk = Desk({DEFAULT: router}, FairQueue(given.places), room_of(engine, given.seats))
-    settings = Settings(Limits(most_tokens=256), timeout_s=given.timeout)
-    serve(make_app(desk, settings), desk, bound("127.0.0.1", 0), 5.0)
+    serving(engine, bound("127.0.0.1", 0), given.log, given.seats, given.timeout)
 
 
 if __name__ == "__main__":
