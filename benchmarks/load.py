@@ -5,7 +5,9 @@
 Each client asks, waits for the whole answer and asks its next question, through the desk that
 `draftpick serve` answers at, without the network. Every arm is asked the same questions with the
 same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` lets
-the policy pick. On an otherwise idle machine only.
+the policy pick. --server NAME=MODEL@URL adds an OpenAI-compatible server, --gguf OpenVINO GenAI's
+continuous batching on that file; these answer greedily, so give --temperature 0 beside them. On an
+otherwise idle machine only.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from load_peers import Answered, Server, openvino
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -92,6 +95,8 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     parser.add_argument("--config", type=Path, help="arms file; default: the arms that ship")
     parser.add_argument("--policy", help="default: the one that ships")
+    parser.add_argument("--server", nargs="*", default=[], metavar="NAME=MODEL@URL")
+    parser.add_argument("--gguf", type=Path, help="the same model's file, for OpenVINO GenAI")
     parser.add_argument("--steady", action="store_true", help="as of `draftpick serve`")
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--out", type=Path, default=Path("load.json"))
@@ -102,15 +107,23 @@ def main() -> None:
     room = room_of(router.engine, max(given.clients), given.steady, cache_dir() / "costs")
     desk = Desk({DEFAULT: router}, FairQueue(1024), room)
     asked = questions(router, given)
-    for arm in given.arms:  # drafters load, and what is measured once is measured
-        spread(desk, arm, asked[: max(given.clients)], max(given.clients))
+    askers: dict[str, Any] = {arm: Own(desk, arm) for arm in given.arms}
+    for named in given.server:
+        name, _, rest = named.partition("=")
+        model, _, url = rest.partition("@")
+        askers[name] = Server(url, model)
+    if given.gguf is not None:
+        askers |= openvino(given.gguf, tuple(router.engine.eos_ids))
+    for name, asker in askers.items():  # drafters load, and what is measured once is measured
+        spread(name, asker, asked[: max(given.clients)], max(given.clients))
     rows: list[dict[str, Any]] = []
     turns = [(n, r) for n in given.clients for r in range(given.repeats)]
     for clients, repeat in track(turns, "loads"):
         least = max(len(asked), clients * given.least)
         todo = (asked * -(-least // len(asked)))[:least]
-        for arm in given.arms[repeat % len(given.arms) :] + given.arms[: repeat % len(given.arms)]:
-            rows.append(spread(desk, arm, todo, clients) | {"repeat": repeat})
+        names = list(askers)
+        for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
+            rows.append(spread(name, askers[name], todo, clients) | {"repeat": repeat})
         record = {
             "given": {k: str(v) for k, v in vars(given).items()},
             "hardware": hardware(),
@@ -119,7 +132,7 @@ def main() -> None:
         }
         write_atomically(given.out, json.dumps(record, indent=1))
     desk.close()
-    show(rows, given.arms, given.clients)
+    show(rows, list(askers), given.clients)
 
 
 def questions(router: Router, given: argparse.Namespace) -> list[Question]:
@@ -135,9 +148,26 @@ def questions(router: Router, given: argparse.Namespace) -> list[Question]:
     return made
 
 
-def spread(desk: Desk, arm: str, todo: Sequence[Question], clients: int) -> dict[str, Any]:
+class Own:
+    """The desk, asked for one arm."""
+
+    def __init__(self, desk: Desk, arm: str) -> None:
+        self._desk, self._arm = desk, None if arm == AUTO else arm
+
+    def ask(self, question: Question, name: str, client: str) -> Answered:
+        timing = Timing()
+        order = Order(question.ids, question.request, question.text, self._arm, False, name, client)
+        self._desk.submit(order, timing)
+        timing.over.wait()
+        if timing.error is not None:
+            raise timing.error
+        return Answered(timing.whole_s, timing.tokens, timing.first_s)
+
+
+def spread(name: str, asker: Any, todo: Sequence[Question], clients: int) -> dict[str, Any]:
     """All questions by so many clients, each of which asks one at a time; what it took."""
-    left, lock, made = iter(enumerate(todo)), threading.Lock(), list[Timing]()
+    left, lock = iter(enumerate(todo)), threading.Lock()
+    made, failed = list[Answered](), list[Exception]()
 
     def ask(client: int) -> None:
         while True:
@@ -145,19 +175,14 @@ def spread(desk: Desk, arm: str, todo: Sequence[Question], clients: int) -> dict
                 number, question = next(left, (0, None))
             if question is None:
                 return
-            timing = Timing()
-            order = Order(
-                question.ids,
-                question.request,
-                question.text,
-                None if arm == AUTO else arm,
-                False,
-                f"{client}-{number}",
-                str(client),
-            )
-            desk.submit(order, timing)
-            timing.over.wait()
-            made.append(timing)
+            try:
+                if isinstance(asker, Own):
+                    made.append(asker.ask(question, f"{client}-{number}", str(client)))
+                else:
+                    made.append(asker.ask(question.ids, question.request.max_new_tokens))
+            except Exception as error:
+                failed.append(error)
+                return
 
     threads = [threading.Thread(target=ask, args=(client,)) for client in range(clients)]
     started = time.perf_counter()
@@ -166,19 +191,18 @@ def spread(desk: Desk, arm: str, todo: Sequence[Question], clients: int) -> dict
     for thread in threads:
         thread.join()
     seconds = time.perf_counter() - started
-    failed = [timing.error for timing in made if timing.error is not None]
     if failed:
-        raise SystemExit(f"{len(failed)} questions failed, the first by {failed[0]!r}")
+        raise SystemExit(f"{name}: {len(failed)} questions failed, the first by {failed[0]!r}")
     return {
-        "arm": arm,
+        "arm": name,
         "clients": clients,
         "questions": len(todo),
-        "tokens": sum(timing.tokens for timing in made),
+        "tokens": sum(one.tokens for one in made),
         "seconds": seconds,
-        "tokens_per_s": sum(timing.tokens for timing in made) / seconds,
-        "median_first_s": statistics.median(timing.first_s for timing in made),
-        "median_whole_s": statistics.median(timing.whole_s for timing in made),
-        "slowest_s": max(timing.whole_s for timing in made),
+        "tokens_per_s": sum(one.tokens for one in made) / seconds,
+        "median_first_s": statistics.median(one.first_s for one in made),
+        "median_whole_s": statistics.median(one.whole_s for one in made),
+        "slowest_s": max(one.whole_s for one in made),
     }
 
 
