@@ -28,6 +28,7 @@ from .endpoints.engine import EndpointEngine
 from .endpoints.room import Threads
 from .engine import Engine
 from .errors import DraftpickError
+from .models import memory
 
 WORTH_HOLDING = 16  # tokens of a prompt that decide which seat it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
@@ -143,7 +144,8 @@ class Together:
     engine: of a native backend; it must not be used meanwhile.
     steady: as in Seats.
 
-    Raises DraftpickError where the engine's target has no passes to share.
+    Raises DraftpickError where the engine's target has no passes to share, OutOfMemory where the
+    room for the answers does not fit.
     """
 
     def __init__(self, engine: Engine, n: int, steady: bool = False) -> None:
@@ -153,7 +155,8 @@ class Together:
                 f"answers share the passes of the native backend alone, and this target runs by "
                 f"{type(target).__name__}; answer one at a time"
             )
-        self.passes = Seats(target, n, steady)
+        with memory.explained(target.device, f"making room for {n} answers at once"):
+            self.passes = Seats(target, n, steady)
         self.seats = [Seat(engine.on(backend)) for backend in self.passes.all]
         self._begun = 0
         self._main = getcurrent()
