@@ -186,7 +186,8 @@ class Together:
         seat.wants = seat.given = None
 
     def step(self) -> None:
-        """Let every answer run up to its next pass, and run that pass."""
+        """Let every answer run up to its next pass, and run that pass. Where the pass fails, so do
+        all answers that waited for it."""
         self._main = getcurrent()
         with torch.inference_mode():
             budget = PROMPT_TOKENS
@@ -201,7 +202,12 @@ class Together:
             reading = [seat for seat in self._busy() if isinstance(seat.wants, Wanted)]
             if reading:
                 wanted = [seat.wants for seat in reading if isinstance(seat.wants, Wanted)]
-                for seat, logits in zip(reading, self.passes.read(wanted), strict=True):
+                try:
+                    read = self.passes.read(wanted)
+                except Exception as error:
+                    self._fail(reading, error)
+                    return
+                for seat, logits in zip(reading, read, strict=True):
                     seat.given, seat.wants = logits, None
 
     def close(self) -> None:
@@ -214,12 +220,15 @@ class Together:
     def _busy(self) -> list[Seat]:
         return [seat for seat in self.seats if seat.at_work is not None]
 
-    def _go_on(self, seat: Seat) -> None:
-        """Until it next waits or ends. What it raises is raised here."""
+    def _go_on(self, seat: Seat, error: Exception | None = None) -> None:
+        """Until it next waits or ends. What it raises is raised here.
+
+        error: what it gets in the place of what it waited for.
+        """
         assert seat.at_work is not None
         given, seat.wants, seat.given = seat.given, None, None
         try:
-            wants = seat.at_work.switch(given)
+            wants = seat.at_work.switch(given) if error is None else seat.at_work.throw(error)
         except BaseException:
             seat.at_work = None
             raise
@@ -227,6 +236,17 @@ class Together:
             seat.at_work = None
         else:
             seat.wants = wants
+
+    def _fail(self, seats: Sequence[Seat], error: Exception) -> None:
+        """Each of these gets the error; what any of them raises is raised at the end."""
+        raised: Exception | None = None
+        for seat in seats:
+            try:
+                self._go_on(seat, error)
+            except Exception as own:
+                raised = own
+        if raised is not None:
+            raise raised
 
     def _take_steps(self, seats: Sequence[Seat]) -> None:
         """One step of each, those of the same cell together."""
@@ -239,7 +259,12 @@ class Together:
             counts = [len(each.token) for each in wanted]
             states = torch.cat([each.state for each in wanted])
             tokens = torch.cat([each.token for each in wanted])
-            made = (torch.split(part, counts) for part in wanted[0].head.step(states, tokens))
+            try:
+                stepped = wanted[0].head.step(states, tokens)
+            except Exception as error:
+                self._fail(seats, error)
+                return
+            made = (torch.split(part, counts) for part in stepped)
             for seat, given in zip(group, zip(*made, strict=True), strict=True):
                 seat.given = given
         for seat in seats:

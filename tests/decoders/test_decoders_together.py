@@ -335,3 +335,27 @@ def test_costs_are_measured_once(
     assert isinstance(known(seats.all[3]), UnderLoad)
     monkeypatch.setattr(under_load, "measure", lambda seats: pytest.fail("measured again"))
     assert under_load.learn(Seats(like, 4), "abc", tmp_path, lambda: 1) == first
+
+
+def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = Together(engine, 2)
+    asked = [Asked("cell", PROMPTS[0], Request(8)), Asked("cell", PROMPTS[1], Request(8))]
+    for seat, each in zip(room.seats, asked, strict=True):
+        room.begin(seat, each.answer)
+
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("decoders.backends.recurrent_head.RecurrentHead.step", fails)
+        with pytest.raises(RuntimeError, match="out of luck"):
+            for _ in range(50):
+                room.step()
+    assert not room.running and not any(each.result for each in asked)
+    again = Asked("cell", PROMPTS[1], Request(8))
+    room.begin(room.seats[0], again.answer)
+    while room.running:
+        room.step()
+    assert again.written == again.alone(engine)

@@ -138,3 +138,22 @@ def test_the_next_turn_goes_where_the_last_was_written(desk: Desk, engine: Engin
     assert again.ids == engine.decode("copy", turn, Request(12)).ids
     used = [seat for seat in seats if seat.engine.held([*turn, *again.ids]) > len(turn)]
     assert len(used) == 1 and used[0].engine.target.prompts_read >= 2
+
+
+def test_a_shared_pass_that_fails_ends_its_answers_and_no_others(
+    desk: Desk, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(wanted: object) -> None:
+        raise RuntimeError("out of luck")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk._room.passes, "read", fails)  # type: ignore[attr-defined]
+        told = [Heard() for _ in range(SEATS + 2)]
+        for heard in told:
+            desk.submit(order(arm="autoregressive"), heard)
+        assert all(heard.ended.wait(20) for heard in told)
+        assert all("out of luck" in str(heard.error) for heard in told)
+    after = Heard()
+    desk.submit(order(arm="autoregressive"), after)
+    assert after.ended.wait(20) and after.result is not None
+    assert after.ids == engine.decode("autoregressive", order().prompt_ids, Request(20)).ids
