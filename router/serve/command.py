@@ -131,7 +131,8 @@ def serve(
       curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d
       '{"model": "auto", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    needed = (*PACKAGES, "httpx") if engine == "ray" else PACKAGES
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "

@@ -30,8 +30,8 @@ CONNECT_S = 5.0
 IDLE_S = 2.0  # for which a connection is kept; a replica closes its own after five
 HEALTH_S = 1.0  # between two looks at every replica
 OF_ONE_HOP = {
-    "connection", "content-length", "host", "keep-alive", "proxy-connection", "te", "trailer",
-    "transfer-encoding", "upgrade",
+    "connection", "content-length", "date", "host", "keep-alive", "proxy-connection", "server",
+    "te", "trailer", "transfer-encoding", "upgrade",
 }  # fmt: skip
 
 
@@ -100,6 +100,8 @@ class Proxy:
             except httpx.TransportError as error:
                 if await self._dead(replica):
                     self._replicas.lose(replica, _words(error))
+                else:
+                    await asyncio.sleep(LOOK_S)
                 deaths += 1
                 if deaths == MOST_DEATHS:
                     raise ApiError(
