@@ -7,7 +7,7 @@ rule, their seeds are their own, and they are stored in their order whichever wo
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +19,7 @@ from decoders.errors import DraftpickError
 from .batch import Collected, Prompt, SweepOptions
 from .engine import BatchDecoder, SweepEngine
 from .executor import Executor, Here
+from .ray_cluster import connect, first_line, ray_module, shares
 from .records import ArmInfo
 
 MOST_DEATHS = 3  # of workers over one group
@@ -79,24 +80,9 @@ class OnRay:
 
     def __enter__(self) -> Self:
         ray = _ray()
-        self._ours = not ray.is_initialized()
-        if self._ours:
-            try:
-                ray.init(
-                    address=self._address or "local",
-                    include_dashboard=None if self._address else False,
-                    log_to_driver=False,
-                    logging_level="error",
-                )
-            except (ConnectionError, ValueError, RuntimeError, OSError) as error:
-                where = self._address or "this machine"
-                raise DraftpickError(f"Ray cannot be reached at {where}: {_said(error)}") from error
-        nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        gpus = int(sum(node.get("GPU", 0) for node in nodes))
-        self._workers = self._asked or gpus or len(nodes)
-        self._actor = ray.remote(_Worker).options(
-            num_cpus=_cores_each(nodes, self._workers, gpus), num_gpus=min(1, gpus)
-        )
+        self._ours = connect(ray, self._address)
+        self._workers, cores, gpus = shares(ray, self._asked)
+        self._actor = ray.remote(_Worker).options(num_cpus=cores, num_gpus=gpus)
         self._idle = [self._start() for _ in range(self._workers)]
         return self
 
@@ -120,7 +106,7 @@ class OnRay:
             with _explained():
                 found: Costs = ray.get(self._idle[0].costs.remote())
         except ray.exceptions.RayActorError as error:
-            raise DraftpickError(f"a worker could not begin: {_said(error)}") from error
+            raise DraftpickError(f"a worker could not begin: {first_line(error)}") from error
         return found
 
     def collect(
@@ -162,7 +148,7 @@ class OnRay:
                     raise DraftpickError(
                         f"{MOST_DEATHS} workers died over the same {len(task.group)} queries "
                         f"(the first is {first!r}); lower --batch-size, or see Ray's logs: "
-                        f"{_said(error)}"
+                        f"{first_line(error)}"
                     ) from error
                 again.append(task)
             while following in ready:
@@ -171,19 +157,6 @@ class OnRay:
 
     def _start(self) -> Any:
         return self._actor.remote(self._make)
-
-
-def _said(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def _cores_each(nodes: Sequence[Mapping[str, float]], workers: int, gpus: int) -> int:
-    """Cores that every worker can have where they lie evenly. nodes: the resources of each."""
-    evenly = -(-workers // len(nodes))
-    if not gpus:
-        return max(1, int(min(node.get("CPU", 1) for node in nodes) // evenly))
-    shares = [node.get("CPU", 1) // node["GPU"] for node in nodes if node.get("GPU")]
-    return max(1, int(min(shares)))
 
 
 @contextmanager
@@ -197,11 +170,4 @@ def _explained() -> Iterator[None]:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-        import ray.exceptions
-    except ImportError as error:
-        raise DraftpickError(
-            "collecting on Ray needs the package ray: `pip install 'ray[data]'`"
-        ) from error
-    return ray
+    return ray_module("collecting")

@@ -140,7 +140,7 @@ class Service:
         )
         handed_on = False
         try:
-            async with _watched(request) as here:
+            async with watched(request) as here:
                 headers = _headers(way, await here(answers.begun()))
                 if body.stream:  # from here on the response watches
                     streamed = Streamed(answers, _events(reply, answers), headers)
@@ -226,7 +226,7 @@ class Gone(Exception):
 
 
 @contextlib.asynccontextmanager
-async def _watched(
+async def watched(
     request: Request,
 ) -> AsyncIterator[Callable[[Coroutine[Any, Any, T]], Awaitable[T]]]:
     """Gives a function that awaits something as long as the client is there, and raises Gone where

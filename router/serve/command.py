@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,14 +13,19 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from collect.options import engine_options, takes
-from decoders.errors import DraftpickError
+from decoders.errors import DraftpickError, NoSuchName
 from decoders.options import EngineOptions
 
 from ..options import Embedder, LogOptions, answer_request, log_options
 
 if TYPE_CHECKING:
-    from ..route import Router
+    from fastapi import FastAPI
 
+    from ..route import Router
+    from .app import Settings
+    from .desk import Desk
+
+ENGINES = ("local", "ray")
 LOCAL = ("127.0.0.1", "localhost", "::1")
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "greenlet")  # of the extra `serve`
 
@@ -94,6 +99,27 @@ def serve(
             "is unloaded where another does not fit. Default: no limit.",
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="Where answers are written: local (this process), or ray (replicas on a cluster, "
+            "one a GPU, behind this address)."
+        ),
+    ] = "local",
+    replicas: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="With --engine ray: how many. Default: one a GPU, or one a machine."
+        ),
+    ] = None,
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
+            "Default: one on this machine, as long as the server.",
+        ),
+    ] = None,
     log: LogOptions,
     options: EngineOptions,
 ) -> None:
@@ -108,26 +134,33 @@ def serve(
 
       draftpick serve --policy mine=policy --port 8080 --log log
 
+      draftpick serve --engine ray --ray-address auto
+
       curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d
       '{"model": "auto", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
     """
-    missing = [name for name in PACKAGES if find_spec(name) is None]
+    needed = (*PACKAGES, "httpx") if engine == "ray" else PACKAGES
+    missing = [name for name in needed if find_spec(name) is None]
     if missing:
         raise DraftpickError(
             f"serving needs {', '.join(missing)}; install draftpick with them: `pip install "
             "'.[serve]'`"
         )
-    from decoders.together import room_of
-    from decoders.zoo.catalogue import cache_dir
-
-    from .app import Settings, make_app
-    from .desk import DEFAULT, Desk
+    from .app import Settings
+    from .desk import DEFAULT
     from .intake import Limits
-    from .queue import FairQueue
     from .server import bound
     from .server import serve as run
-    from .warming import warm
 
+    if engine not in ENGINES:
+        raise NoSuchName("engine", engine, ENGINES)
+    if engine != "ray" and (replicas is not None or ray_address is not None):
+        raise DraftpickError("--replicas and --ray-address are of a Ray cluster; add --engine ray")
+    if engine == "ray" and learn is not None:
+        raise DraftpickError(
+            "each replica would learn for itself; serve without --learn and teach the policy from "
+            "the logs: draftpick learn"
+        )
     usual = answer_request(max_tokens, temperature)
     options = replace(options, drafter_memory=bytes_of(drafter_memory))
     if api_key == "":
@@ -136,19 +169,88 @@ def serve(
     held = bound(host, port)
     limits = Limits(most_tokens=max_tokens, most_orders=queue, usual=usual.sampling)
     settings = Settings(limits, api_key, max_body, timeout)
-    routers = load_routers(options, named, embedder, log)
-    if learn is not None:
-        routers[DEFAULT] = routers[DEFAULT].learning(learn)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
-    room = room_of(routers[DEFAULT].engine, seats, steady, cache_dir() / "costs")
-    if warm_up:
-        warm(routers, room)
-    desk = Desk(routers, FairQueue(queue), room, reuse=not steady)
+    asked = Served(options, named, embedder, log, settings, seats, steady, queue, warm_up, learn)
+    if engine == "local":
+        app, desk = asked.make()
+        try:
+            run(app, desk, held, drain)
+        finally:
+            desk.routers[DEFAULT].save_learned()
+        return
+    from .on_ray import OnRay
+    from .proxy import Proxy
+    from .replicas import Replicas
+
+    cluster = OnRay(asked.placed().make, ray_address, replicas)
     try:
-        run(make_app(desk, settings), desk, held, drain)
+        several = Replicas(cluster, cluster.n)
+        run(Proxy(several, max_body, timeout), several, held, drain)
     finally:
-        routers[DEFAULT].save_learned()
+        cluster.close()
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a process serves, before anything is loaded; the fields are the command's options."""
+
+    options: EngineOptions
+    named: dict[str, str]
+    embedder: str | None
+    log: LogOptions
+    settings: Settings
+    seats: int
+    steady: bool
+    queue: int
+    warm_up: bool
+    learn: Path | None = None
+
+    def make(self) -> tuple[FastAPI, Desk]:
+        """Load it: the application, and the desk that it answers through."""
+        from decoders.together import room_of
+        from decoders.zoo.catalogue import cache_dir
+
+        from .app import make_app
+        from .desk import DEFAULT, Desk
+        from .queue import FairQueue
+        from .warming import warm
+
+        routers = load_routers(self.options, self.named, self.embedder, self.log)
+        if self.learn is not None:
+            routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
+        cache = cache_dir() / "costs"
+        room = room_of(routers[DEFAULT].engine, self.seats, self.steady, cache)
+        if self.warm_up:
+            warm(routers, room)
+        desk = Desk(routers, FairQueue(self.queue), room, reuse=not self.steady)
+        return make_app(desk, self.settings), desk
+
+    def placed(self) -> Served:
+        """The same for a process with another working directory: paths become absolute ones."""
+        arms = self.options.arms
+        target, template = self.options.target, self.options.chat_template
+        options = replace(
+            self.options,
+            target=_absolute(target),
+            chat_template=None if template is None else _absolute(template),
+        )
+        if isinstance(arms, str | Path):
+            options = replace(options, arms=Path(arms).absolute())
+        log = self.log
+        if log.folder is not None:
+            log = replace(log, folder=log.folder.absolute())
+        named = {name: _absolute(place) for name, place in self.named.items()}
+        embedder = None if self.embedder is None else _absolute(self.embedder)
+        return replace(self, options=options, named=named, embedder=embedder, log=log)
+
+
+def _absolute(place: str) -> str:
+    """A path that is there; what is none stays."""
+    try:
+        return str(Path(place).absolute()) if Path(place).exists() else place
+    except OSError:  # a template's text, too long for a name
+        return place
 
 
 def policies_of(given: Sequence[str]) -> dict[str, str]:

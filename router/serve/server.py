@@ -6,13 +6,13 @@ import socket
 import sys
 import threading
 from types import FrameType
+from typing import Protocol
 
 import uvicorn
-from fastapi import FastAPI
+from starlette.types import ASGIApp
 
 from decoders.errors import DraftpickError
 
-from .desk import Desk
 from .readiness import READY, STOPPING, notify
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
@@ -36,7 +36,19 @@ def bound(host: str, port: int) -> socket.socket:
     return held
 
 
-def serve(app: FastAPI, desk: Desk, held: socket.socket, drain_s: float) -> None:
+class Drains(Protocol):
+    """What answers: a Desk, or Replicas, which have one each."""
+
+    def drain(self, timeout_s: float) -> bool:
+        """Take nothing more and wait until what was taken has ended; False where some has not."""
+        ...
+
+    def close(self) -> None:
+        """End at once, and let everything go."""
+        ...
+
+
+def serve(app: ASGIApp, desk: Drains, held: socket.socket, drain_s: float) -> None:
     """Serve until a signal. At the first SIGTERM or SIGINT answers under way end, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once."""
     config = uvicorn.Config(
@@ -50,7 +62,7 @@ def serve(app: FastAPI, desk: Desk, held: socket.socket, drain_s: float) -> None
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, desk: Desk, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, desk: Drains, drain_s: float) -> None:
         super().__init__(config)
         self._desk, self._drain_s = desk, drain_s
         self._draining = False

@@ -14,7 +14,8 @@ from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
 
 from collect.batch import SweepOptions
 from collect.dataset import read_manifest
-from collect.on_ray import OnRay, _cores_each
+from collect.on_ray import OnRay
+from collect.ray_cluster import cores_each
 from collect.run import SweepProgress, sweep
 from decoders.errors import DraftpickError
 
@@ -68,10 +69,10 @@ def cluster() -> Iterator[None]:
 
 
 def test_cores_are_shared_evenly() -> None:
-    assert _cores_each([{"CPU": 16, "GPU": 4}, {"CPU": 8, "GPU": 1}], 5, 5) == 4
-    assert _cores_each([{"CPU": 16}, {"CPU": 8}], 2, 0) == 8
-    assert _cores_each([{"CPU": 2}], 4, 0) == 1
-    assert _cores_each([{"CPU": 64}, {"CPU": 8, "GPU": 2}], 2, 2) == 4
+    assert cores_each([{"CPU": 16, "GPU": 4}, {"CPU": 8, "GPU": 1}], 5, 5) == 4
+    assert cores_each([{"CPU": 16}, {"CPU": 8}], 2, 0) == 8
+    assert cores_each([{"CPU": 2}], 4, 0) == 1
+    assert cores_each([{"CPU": 64}, {"CPU": 8, "GPU": 2}], 2, 2) == 4
 
 
 @pytest.mark.slow

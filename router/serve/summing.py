@@ -1,0 +1,40 @@
+"""Metrics of several servers as those of one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+
+class _Sums:
+    """A collector of metric families, samples of the same name and labels added up."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        from prometheus_client.parser import text_string_to_metric_families
+
+        self._families: dict[str, Any] = {}
+        sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
+        for text in texts:
+            for family in text_string_to_metric_families(text):
+                self._families.setdefault(family.name, family)
+                mine = sums.setdefault(family.name, {})
+                for sample in family.samples:
+                    if sample.name.endswith("_created"):
+                        continue  # moments, which have no sum
+                    key = (sample.name, tuple(sorted(sample.labels.items())))
+                    mine[key] = mine.get(key, 0.0) + sample.value
+        for name, family in self._families.items():
+            family.samples = []
+            for (own, labels), value in sums[name].items():
+                family.add_sample(own, dict(labels), value)
+
+    def collect(self) -> Iterable[Any]:
+        return [family for family in self._families.values() if family.samples]
+
+
+def summed(texts: Sequence[str]) -> tuple[bytes, str]:
+    """(what Prometheus reads, its content type) of what each server's /metrics gave."""
+    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+    collector: Any = _Sums(texts)
+    return generate_latest(collector), CONTENT_TYPE_LATEST

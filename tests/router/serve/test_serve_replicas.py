@@ -1,0 +1,391 @@
+"""Several servers behind one address: each answers, a dead one is replaced, and no answer that had
+not begun is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+from serve_toys import Served, served, toy_engine, until
+from typer.testing import CliRunner
+
+from decoders.errors import DraftpickError
+from decoders.options import EngineOptions
+from router.cli import app, main
+from router.options import LogOptions
+from router.serve import command
+from router.serve.app import Settings
+from router.serve.proxy import Proxy
+from router.serve.replicas import Replicas
+from router.serve.server import bound
+from router.serve.summing import summed
+
+CHAT = "/v1/chat/completions"
+ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
+
+
+class Threads:
+    """A Starter of toy servers in this process; `stop` cuts off what they are writing."""
+
+    def __init__(self, pause_s: float = 0.0, settings: Settings | None = None) -> None:
+        self.pause_s, self.settings = pause_s, settings
+        self.started: list[Served] = []
+        self.fails = 0
+        self._all = ExitStack()
+
+    def start(self) -> tuple[str, Served]:
+        if self.fails:
+            self.fails -= 1
+            raise DraftpickError("there is no room for another one")
+        engine = toy_engine(self.pause_s)
+        made = self._all.enter_context(served(self.settings, engine=engine))
+        self.started.append(made)
+        return made.url, made
+
+    def stop(self, handle: Served) -> None:
+        cut(handle)
+
+    def close(self) -> None:
+        self._all.close()
+
+
+def cut(server: Served) -> None:
+    """As if its process were killed: nobody listens, and every connection is reset."""
+    server.server.should_exit = True
+    for one in server.server.servers:
+        one.get_loop().call_soon_threadsafe(one.close)
+    for connection in list(server.server.server_state.connections):
+        transport = connection.transport
+        one.get_loop().call_soon_threadsafe(transport.abort)
+
+
+@contextmanager
+def proxied(
+    n: int = 2, pause_s: float = 0.0, settings: Settings | None = None
+) -> Iterator[tuple[str, Replicas, Threads]]:
+    starter = Threads(pause_s, settings)
+    replicas = Replicas(starter, n, random.Random(1))
+    held = bound("127.0.0.1", 0)
+    config = uvicorn.Config(Proxy(replicas, 2**20, 20.0), log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
+    thread.start()
+    assert until(lambda: server.started)
+    try:
+        yield f"http://127.0.0.1:{held.getsockname()[1]}", replicas, starter
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        replicas.close()
+        starter.close()
+
+
+def requests_of(server: Served) -> int:
+    found: dict[str, Any] = httpx.get(f"{server.url}/stats").json()
+    return sum(arm["requests"] for arm in found["arms"].values())
+
+
+def test_answers_are_those_of_one_server_and_all_replicas_write_them(toy: Served) -> None:
+    alone = httpx.post(toy.url + CHAT, json=ASKED).json()
+    with proxied() as (url, replicas, starter), httpx.Client(timeout=20) as http:
+        for _ in range(12):
+            answer = http.post(url + CHAT, json=ASKED)
+            assert answer.status_code == 200 and answer.headers["x-draftpick-arm"]
+            assert answer.json()["choices"] == alone["choices"]
+        counts = [requests_of(each) for each in starter.started]
+        assert sum(counts) == 12 and min(counts) > 0
+        stats = http.get(f"{url}/stats").json()
+        assert len(stats["replicas"]) == 2 and stats["lost"] == 0
+        written = [
+            line for line in http.get(f"{url}/metrics").text.splitlines()
+            if line.startswith("vllm:generation_tokens_total ")
+        ]  # fmt: skip
+        tokens = alone["usage"]["completion_tokens"]
+        assert float(written[0].split()[-1]) == 12 * tokens
+        assert http.get(f"{url}/v1/models").json()["data"][0]["id"] == "auto"
+        assert http.get(f"{url}/").headers["content-type"].startswith("text/html")
+        assert http.post(url + CHAT, json={"messages": 1}).status_code == 400
+        assert http.get(f"{url}/v1/models/none").status_code == 404
+        assert replicas.under_way == 0
+
+
+def test_a_stream_comes_through_as_it_is_written() -> None:
+    with proxied(pause_s=0.05) as (url, replicas, _):
+        times, lines = [], []
+        with httpx.stream("POST", url + CHAT, json=ASKED | {"stream": True}) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert answer.headers["x-draftpick-arm"]
+            for line in answer.iter_lines():
+                times.append(time.monotonic())
+                lines += [line] if line else []
+            assert replicas.under_way <= 1
+        assert lines[-1] == "data: [DONE]"
+        assert times[-1] - times[0] > 0.2  # not all at the end
+        assert until(lambda: replicas.under_way == 0)
+
+
+def test_the_less_busy_of_two_is_taken() -> None:
+    with proxied(3) as (_, replicas, _):
+        first = replicas.live[0]
+        first.under_way += 100
+        for _ in range(30):
+            taken = replicas.take()
+            assert taken is not None and taken is not first
+        assert max(each.under_way for each in replicas.live[1:]) < 30
+        first.under_way -= 100
+        assert replicas.take(but=replicas.live) is None
+
+
+def test_a_dead_one_is_replaced_and_waiting_answers_are_written_elsewhere() -> None:
+    with proxied(pause_s=0.02) as (url, replicas, starter):
+        told: list[httpx.Response] = []
+        asking = [
+            threading.Thread(
+                target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=30))
+            )
+            for _ in range(8)
+        ]
+        for each in asking:
+            each.start()
+        assert until(lambda: all(each.desk.running for each in starter.started))
+        cut(starter.started[0])
+        for each in asking:
+            each.join(30)
+        assert [answer.status_code for answer in told] == [200] * 8
+        assert len({answer.json()["choices"][0]["message"]["content"] for answer in told}) == 1
+        assert until(lambda: len(replicas.live) == 2 and len(starter.started) == 3)
+        assert replicas.lost_count == 1
+        assert starter.started[0].url not in [each.url for each in replicas.live]
+
+
+def test_a_stream_whose_writer_dies_says_so() -> None:
+    with proxied(pause_s=0.05) as (url, replicas, starter):
+        lines = []
+        asked = ASKED | {"stream": True, "max_tokens": 200}
+        with httpx.stream("POST", url + CHAT, json=asked, timeout=20) as answer:
+            for line in answer.iter_lines():
+                lines += [line] if line else []
+                if len(lines) == 4:
+                    (busy,) = [each for each in starter.started if each.desk.running]
+                    cut(busy)
+        assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "died"
+        assert "data: [DONE]" not in lines
+        assert until(lambda: len(replicas.live) == 2)
+        assert replicas.under_way == 0
+
+
+def test_one_that_dies_idle_is_noticed_and_one_that_cannot_start_is_tried_again() -> None:
+    with proxied() as (url, replicas, starter):
+        assert httpx.get(f"{url}/ready").status_code == 200  # from now on they are watched
+        starter.fails = 1
+        cut(starter.started[1])
+        assert until(lambda: replicas.lost_count == 1, 10)
+        assert until(lambda: len(replicas.live) == 2, 10)
+        assert starter.fails == 0
+
+
+def test_who_leaves_ends_the_answer() -> None:
+    with proxied(pause_s=0.05) as (url, replicas, starter):
+        asked = ASKED | {"max_tokens": 400, "model": "autoregressive"}  # of 20 s at least
+
+        def ended() -> bool:
+            return until(lambda: not any(each.desk.running for each in starter.started), 3)
+
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(url + CHAT, json=asked, timeout=httpx.Timeout(5, read=0.4))
+        assert ended() and until(lambda: replicas.under_way == 0)
+        with httpx.stream("POST", url + CHAT, json=asked | {"stream": True}) as answer:
+            assert next(answer.iter_lines())
+            assert replicas.under_way == 1
+        assert ended() and until(lambda: replicas.under_way == 0)
+
+
+def test_keys_and_full_queues_are_the_replicas_own() -> None:
+    with proxied(settings=Settings(api_key="secret")) as (url, _, _):
+        assert httpx.get(f"{url}/health").status_code == 200
+        for path in ("/metrics", "/stats", "/v1/models"):
+            assert httpx.get(url + path).status_code == 401
+            own = {"Authorization": "Bearer secret"}
+            assert httpx.get(url + path, headers=own).status_code == 200
+
+
+def test_at_the_end_nothing_new_is_taken_and_what_began_ends() -> None:
+    with proxied(pause_s=0.03) as (url, replicas, _):
+        told: list[httpx.Response] = []
+        ask = threading.Thread(target=lambda: told.append(httpx.post(url + CHAT, json=ASKED)))
+        ask.start()
+        assert until(lambda: replicas.under_way == 1)
+        done: list[bool] = []
+        drain = threading.Thread(target=lambda: done.append(replicas.drain(20)))
+        drain.start()
+        assert until(lambda: httpx.get(f"{url}/ready").status_code == 503)
+        assert httpx.post(url + CHAT, json=ASKED).json()["error"]["code"] == "shutting_down"
+        drain.join(20)
+        ask.join(5)
+        assert done == [True] and told[0].status_code == 200
+
+
+def test_those_that_cannot_start_at_first_are_told() -> None:
+    starter = Threads()
+    starter.fails = 1
+    with pytest.raises(DraftpickError, match="no room for another"):
+        Replicas(starter, 2)
+    assert until(lambda: starter.started[0].server.should_exit)
+    starter.close()
+
+
+def test_metrics_add_up() -> None:
+    one = (
+        "# HELP a_total Of arms.\n# TYPE a_total counter\n"
+        'a_total{arm="x"} 2.0\na_total{arm="y"} 1.0\na_created{arm="x"} 9.0\n'
+        "# HELP h Seconds.\n# TYPE h histogram\n"
+        'h_bucket{le="1.0"} 1.0\nh_bucket{le="+Inf"} 2.0\nh_count 2.0\nh_sum 5.5\n'
+    )
+    other = '# HELP a_total Of arms.\n# TYPE a_total counter\na_total{arm="x"} 5.0\n'
+    content, kind = summed([one, other])
+    lines = content.decode().splitlines()
+    assert 'a_total{arm="x"} 7.0' in lines and 'a_total{arm="y"} 1.0' in lines
+    assert 'h_bucket{le="+Inf"} 2.0' in lines and "h_sum 5.5" in lines
+    assert not any("created" in line for line in lines) and kind.startswith("text/plain")
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_options_of_the_cluster(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "load_routers", None)
+    for words, told in (
+        (["--engine", "rays"], "unknown engine 'rays'; known: local, ray"),
+        (["--replicas", "2"], "add --engine ray"),
+        (["--ray-address", "auto"], "add --engine ray"),
+    ):
+        assert main(["serve", *words]) == 2
+        assert told in capsys.readouterr().err
+    assert "--replicas" in CliRunner().invoke(app, ["serve", "--help"]).output
+
+
+def test_paths_hold_in_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "arms.yaml", "template"):
+        Path(name).touch()
+    options = EngineOptions(target="known-name", arms="arms.yaml", chat_template="template")
+    log = LogOptions(Path("log"))
+    named = {"default": "mine", "other": "models:/a@b"}
+    placed = command.Served(options, named, None, log, Settings(), 1, False, 1, True).placed()
+    assert placed.options.target == "known-name"
+    assert placed.options.arms == tmp_path / "arms.yaml"
+    assert placed.options.chat_template == str(tmp_path / "template")
+    assert placed.named == {"default": str(tmp_path / "mine"), "other": "models:/a@b"}
+    assert placed.log.folder == tmp_path / "log"
+    text = command.Served(
+        EngineOptions(chat_template="{{ x }}" * 999), {}, None, log, Settings(), 1, False, 1, True
+    )
+    assert text.placed().options.chat_template == "{{ x }}" * 999
+
+
+# -- on Ray ---------------------------------------------------------------------------------------
+
+
+def toy_application() -> Any:
+    """What a replica on the cluster loads."""
+    from serve_toys import ToyPolicy, toy_engine
+
+    from router.route import Router
+    from router.serve.app import make_app
+    from router.serve.desk import DEFAULT, Desk
+    from router.serve.queue import FairQueue
+
+    desk = Desk({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
+    return make_app(desk), desk
+
+
+def broken() -> Any:
+    raise DraftpickError("this engine cannot be loaded here")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    import ray
+
+    here = Path(__file__).parent  # workers import this file and the toys
+    path = os.pathsep.join(map(str, (here.parents[2], here)))
+    ray.init(
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": path}},
+    )
+    yield
+    ray.shutdown()
+
+
+@pytest.mark.slow
+def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> None:
+    import psutil
+
+    from router.serve.on_ray import OnRay
+
+    starter = OnRay(toy_application, replicas=2)
+    replicas = Replicas(starter, starter.n)
+    held = bound("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{held.getsockname()[1]}"
+    config = uvicorn.Config(Proxy(replicas, 2**20, 60.0), log_level="warning", lifespan="off")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
+    thread.start()
+    try:
+        assert until(lambda: server.started)
+        before = {each.url for each in replicas.live}
+        assert len(before) == 2
+        told: list[httpx.Response] = []
+        asking = [
+            threading.Thread(
+                target=lambda: told.append(httpx.post(url + CHAT, json=ASKED, timeout=60))
+            )
+            for _ in range(6)
+        ]
+        for each in asking:
+            each.start()
+        assert until(lambda: min(each.under_way for each in replicas.live) > 0)
+        port = int(replicas.live[0].url.rpartition(":")[2])
+        (pid,) = {
+            each.pid
+            for each in psutil.net_connections("tcp")
+            if each.laddr.port == port and each.status == "LISTEN"
+        }
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for each in asking:
+            each.join(60)
+        assert [answer.status_code for answer in told] == [200] * 6
+        assert until(lambda: len(replicas.live) == 2, 60)
+        assert len({each.url for each in replicas.live} - before) == 1
+        stats = httpx.get(f"{url}/stats", timeout=20).json()
+        assert stats["lost"] == 1 and len(stats["replicas"]) == 2
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        replicas.close()
+
+
+@pytest.mark.slow
+def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
+    from router.serve.on_ray import OnRay
+
+    starter = OnRay(broken, replicas=1)
+    with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
+        Replicas(starter, starter.n)
