@@ -70,7 +70,7 @@ def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(TypeError, match="cannot keep a .*Path"):
+    with pytest.raises(TypeError, match=r"cannot keep a .*Path"):
         checkpoint.keep(tmp_path / "a", {"path": Path()})
 
 
