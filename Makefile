@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test slow lint demo bench clean
+.PHONY: install test slow lint audit demo bench clean
 
 install: $(STAMP)
 
@@ -25,6 +25,9 @@ lint: install
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+audit: install
+	$(BIN)/python .ci/audit.py
 
 demo: install
 	$(BIN)/draftpick demo --out runs/demo

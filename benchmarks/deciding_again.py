@@ -186,7 +186,7 @@ def _answers(engine: Engine, prompts: list[list[int]], most: int, path: Path) ->
         path.parent.mkdir(parents=True, exist_ok=True)
         with replacing(path) as fresh:
             torch.save({"ids": ids, "states": states_before(stack, prompts, ids)}, fresh)
-    held = torch.load(path)
+    held = torch.load(path, weights_only=True)
     return Answers(prompts, held["ids"], held["states"])
 
 

@@ -44,6 +44,7 @@ from tokenizers.trainers import UnigramTrainer
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
+from collect.align import checkpoint
 from decoders.models import targets
 from decoders.provenance import hardware, versions
 
@@ -57,7 +58,7 @@ WHAT = {
 }
 FOLLOWED = 30  # test inputs a task that every arm answers
 ANSWERED = 12_000  # training inputs a task that the target answers for its drafter
-CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.pt", "training.json", 90.0
+CHECKPOINT, TRAINING, SAVE_EVERY_S = "training.safetensors", "training.json", 90.0
 SAID_EVERY = 100  # steps; the loss is read no oftener, as the device is waited for then
 LOOKED_AT = 25  # times that the held-out pairs are, in one training
 HIDDEN = -1e9  # added to the scores of positions that are not attended to
@@ -257,8 +258,8 @@ def optimizers(model: nn.Module, shape: Shape) -> list[torch.optim.Optimizer]:
 def train(
     name: str, model: Any, pairs: Sequence[Pair], size: Size, shape: Shape, out: Path, seed: int
 ) -> None:
-    """Until the shape's minutes are spent; the state is kept in `out/name.training.pt`. The weights
-    that do best on the held-out pairs stay, in bfloat16."""
+    """Until the shape's minutes are spent; the state is kept in `out/name.training.safetensors`.
+    The weights that do best on the held-out pairs stay, in bfloat16."""
     device = model.device
     chance = random.Random(seed)
     held = set(chance.sample(range(len(pairs)), min(size.held, len(pairs) // 10)))
@@ -269,8 +270,8 @@ def train(
     path = out / f"{name}.{CHECKPOINT}"
     step, epoch, spent, looks = 0, 0, 0.0, 0
     best: dict[str, Any] = {"loss": float("inf"), "model": None}
-    if path.is_file():
-        state = torch.load(path, weights_only=True, map_location=device)
+    state = checkpoint.kept(path, device)
+    if state is not None:
         if state["shape"] != asdict(shape):
             sys.exit(f"{path} is of another shape or budget; delete it or name another --out")
         model.load_state_dict(state["model"])
@@ -342,8 +343,7 @@ def train(
                     "looks": looks,
                     "best": best,
                 }
-                torch.save(state, path.with_suffix(".tmp"))
-                os.replace(path.with_suffix(".tmp"), path)
+                checkpoint.keep(path, state)
         epoch += 1
 
 

@@ -6,8 +6,10 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import BinaryIO
+
+from .errors import Damaged
 
 
 @contextmanager
@@ -30,6 +32,15 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def within(folder: Path, name: str) -> Path:
+    """The file that another file calls by this name, in its folder. Raises Damaged where the name
+    leads out of the folder."""
+    parts = PurePath(name).parts
+    if not parts or PurePath(name).is_absolute() or ".." in parts:
+        raise Damaged(f"{folder} names a file outside of itself, {name!r}; fetch or copy it again")
+    return folder / name
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.files import write_atomically
+from decoders.errors import Damaged
+from decoders.files import within, write_atomically
 
 from .errors import PolicyError
 from .records import Origin
@@ -116,10 +117,12 @@ def read_stored(folder: Path) -> Stored:
         raise damaged(path, "its content does not match its checksum")
     try:
         kind, origin = body["kind"], _origin(body["origin"])
-        weights, sha = path.parent / body["weights"]["file"], body["weights"]["sha256"]
+        weights, sha = within(path.parent, body["weights"]["file"]), body["weights"]["sha256"]
         settings = body["settings"]
     except (KeyError, TypeError) as error:
         raise damaged(path, f"it lacks or does not know {error}") from error
+    except Damaged as error:
+        raise damaged(path, "its weights lie outside of its folder") from error
     return Stored(path, kind, origin, settings, _arrays(weights, sha))
 
 

@@ -116,7 +116,8 @@ def test_a_generalist_and_specialists(
         assert f"| {stage} |" in told
         assert (out / stage / "model/recurrent.safetensors").is_file()
         assert (out / stage / "curve.jsonl").is_file()
-        assert not (out / stage / "training.pt").exists()  # done: there is nothing to go on with
+        # done: there is nothing to go on with
+        assert not (out / stage / "training.safetensors").exists()
     results = json.loads((out / "results.json").read_text())
     assert list(results) == stages
     cards = {stage: json.loads((out / stage / "model/card.json").read_text()) for stage in stages}

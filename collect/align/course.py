@@ -9,13 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from decoders.backends.recurrent_cell import RecurrentCell
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.files import replacing, write_atomically
+from decoders.files import write_atomically
 
+from . import checkpoint
 from .held_out import Figures, HeldOut
 from .schedule import CHECKPOINT
 from .student import RecurrentRecipe, Student
@@ -56,9 +55,9 @@ class Course:
         """How far the folder's run came, the student as it was then; a new one where there is none.
         Raises DraftpickError for a run with another recipe."""
         path = folder / CHECKPOINT
-        if not path.is_file():
+        state = checkpoint.kept(path, student.device)
+        if state is None:
             return cls()
-        state = torch.load(path, weights_only=True, map_location=student.device)
         if state["recipe"] != json.dumps(asdict(recipe)):
             raise DraftpickError(
                 f"{folder} holds a run with another recipe ({state['recipe']}); name another "
@@ -98,5 +97,4 @@ class Course:
             "course": json.dumps(asdict(self)),
             "student": student.state(),
         }
-        with replacing(folder / CHECKPOINT) as stream:
-            torch.save(state, stream)
+        checkpoint.keep(folder / CHECKPOINT, state)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from decoders.backends import own_code
 from decoders.backends.early_exit import Adapter
 from decoders.backends.exit_head import AdapterConfig, Lens
 from decoders.backends.hf_seq2seq import HFSeq2SeqBackend, head_scale
@@ -75,7 +76,10 @@ class DraftLearner:
 
         self.vocab = vocab
         if start is not None:
-            self.module = AutoModelForCausalLM.from_pretrained(start, dtype=torch.float32)
+            with own_code.refused(start) as without:
+                self.module = AutoModelForCausalLM.from_pretrained(
+                    start, dtype=torch.float32, **without
+                )
         else:
             self.module = LlamaForCausalLM(LlamaConfig(**config, vocab_size=vocab.size))
 
@@ -196,7 +200,8 @@ class JointExitLearner:
 
         two_parts = is_encoder_decoder(folder)
         kind = AutoModelForSeq2SeqLM if two_parts else AutoModelForCausalLM
-        model = self.module = kind.from_pretrained(folder, dtype=torch.float32)
+        with own_code.refused(folder) as without:
+            model = self.module = kind.from_pretrained(folder, dtype=torch.float32, **without)
         self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
         self._every_layer = every_layer
         self._layers = seq2seq_layers if two_parts else causal_layers

@@ -2,7 +2,7 @@
 
 import math
 
-CHECKPOINT = "training.pt"
+CHECKPOINT = "training.safetensors"
 
 
 def schedule(progress: float, warmup: float) -> float:

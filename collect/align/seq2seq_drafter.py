@@ -12,6 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from decoders.backends import own_code
 from decoders.backends.hf_seq2seq import head_scale
 from decoders.draft_vocab import DraftVocab
 
@@ -42,9 +43,13 @@ class Seq2SeqDraftLearner:
         from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
         if start is not None:
-            self.module = AutoModelForSeq2SeqLM.from_pretrained(start, dtype=torch.float32)
+            with own_code.refused(start) as without:
+                self.module = AutoModelForSeq2SeqLM.from_pretrained(
+                    start, dtype=torch.float32, **without
+                )
         else:
-            config = AutoConfig.from_pretrained(target)
+            with own_code.refused(target) as without:
+                config = AutoConfig.from_pretrained(target, **without)
             config.update({**sizes, "dropout_rate": 0.0})
             self.module = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)
         self._target, self._scale = target, head_scale(self.module.config)

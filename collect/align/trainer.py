@@ -15,8 +15,8 @@ from torch import nn
 
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
-from decoders.files import replacing
 
+from . import checkpoint
 from .calibration import Batch, Example, batches
 from .learners import Learner, agreement
 from .schedule import CHECKPOINT, schedule
@@ -177,17 +177,16 @@ def _save(
         "step": step,
         "spent": spent,
     }
-    with replacing(folder / CHECKPOINT) as stream:
-        torch.save(state, stream)
+    checkpoint.keep(folder / CHECKPOINT, state)
 
 
 def _resume(
     folder: Path, recipe: Recipe, module: nn.Module, rules: list[torch.optim.Optimizer]
 ) -> tuple[int, float]:
     path = folder / CHECKPOINT
-    if not path.is_file():
+    state = checkpoint.kept(path, next(module.parameters()).device)
+    if state is None:
         return 0, 0.0
-    state = torch.load(path, weights_only=True)
     if state["recipe"] != json.dumps(asdict(recipe)):
         raise DraftpickError(
             f"{folder} holds a run with another recipe ({state['recipe']}); name another --out, or "

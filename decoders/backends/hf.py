@@ -19,6 +19,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from . import own_code
 from .sync import synchronize
 from .tree import Tree, moves, require_chain
 from .windows import layer_kinds, within_reach
@@ -148,8 +149,10 @@ class HFBackend(FinalStates):
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> HFBackend:
-        layer_kinds(AutoConfig.from_pretrained(folder).get_text_config())  # before any weights
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        with own_code.refused(folder) as without:
+            config = AutoConfig.from_pretrained(folder, **without)
+            layer_kinds(config.get_text_config())  # before any weights
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **without)
         return cls(model.to(device), context)
 
     def twin(self, context: int) -> HFBackend:

@@ -30,6 +30,7 @@ from transformers import (
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from . import own_code
 from .exit_head import check_exit
 from .hf import MASKED_ATTENTION, FinalStates, PreallocatedLayer, keep_nodes, move_states
 from .sync import synchronize
@@ -75,7 +76,8 @@ class HFSeq2SeqBackend(FinalStates):
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> HFSeq2SeqBackend:
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype)
+        with own_code.refused(folder) as without:
+            model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, **without)
         return cls(model.to(device), context)
 
     def twin(self, context: int) -> HFSeq2SeqBackend:

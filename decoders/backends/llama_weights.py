@@ -18,6 +18,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ..errors import DraftpickError
+from ..files import within
 from .llama_model import LayerWeights, Shape, Weights, shape_of
 from .packed import Matrix, Rounder, Rounding, halved, pack, quartered, rounded
 from .rounded_store import RoundedStore
@@ -84,7 +85,7 @@ def parts(folder: Path) -> list[Path]:
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
         return sorted(
-            {folder / name for name in json.loads(index.read_text())["weight_map"].values()}
+            {within(folder, name) for name in json.loads(index.read_text())["weight_map"].values()}
         )
     return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 

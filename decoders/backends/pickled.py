@@ -14,6 +14,7 @@ from zipfile import is_zipfile
 import torch
 
 from ..errors import DraftpickError
+from ..files import within
 
 WHOLE = "pytorch_model.bin"
 INDEX = f"{WHOLE}.index.json"
@@ -32,7 +33,10 @@ def pickled(folder: Path) -> list[Path]:
     if not (folder / INDEX).is_file():
         return []
     return sorted(
-        {folder / name for name in json.loads((folder / INDEX).read_text())["weight_map"].values()}
+        {
+            within(folder, name)
+            for name in json.loads((folder / INDEX).read_text())["weight_map"].values()
+        }
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import torch
 
+from ..backends import own_code
 from ..backends.packed import Rounding
 from ..backends.pickled import pickled
 from ..errors import DraftpickError
@@ -168,7 +169,8 @@ def _tokenizer_of(folder: Path) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    with own_code.refused(folder) as without:
+        return AutoTokenizer.from_pretrained(folder, **without)
 
 
 def _template_of(given: str) -> str:

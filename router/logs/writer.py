@@ -8,6 +8,7 @@ the next writer's line break, and the reader counts it.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import re
@@ -79,12 +80,13 @@ class DecisionLog:
             why = (
                 isinstance(error, OSError) and error.strerror
             ) or f"{type(error).__name__}: {error}"
-            print(
-                f"warning: a decision was not logged to {self.folder} ({why}); answering goes on, "
-                "and further failures are not told",
-                file=sys.stderr,
-                flush=True,
-            )
+            with contextlib.suppress(OSError):  # standard error may be on the same full disk
+                print(
+                    f"warning: a decision was not logged to {self.folder} ({why}); answering goes "
+                    "on, and further failures are not told",
+                    file=sys.stderr,
+                    flush=True,
+                )
 
     def _append(self, line: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -23,6 +23,7 @@ from .errors import ApiError
 from .guards import Guards, bearer
 from .intake import AUTO, Intake, Limits, Way
 from .ledger import Ledger
+from .patience import BODY_S
 from .replies import ChatReply, Reply, TextReply
 from .wire import ChatBody, CompletionBody
 
@@ -33,12 +34,17 @@ GONE = 499  # the client closed the connection; nobody reads this
 
 @dataclass(frozen=True)
 class Settings:
-    """api_key: None asks for none. max_body: bytes. timeout_s: for one request."""
+    """api_key: None asks for none.
+    max_body: bytes.
+    timeout_s: for one request.
+    body_s: until its body is there.
+    """
 
     limits: Limits = field(default_factory=Limits)
     api_key: str | None = None
     max_body: int = 2**21
     timeout_s: float = 600.0
+    body_s: float = BODY_S
 
 
 def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
@@ -50,7 +56,9 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
         docs_url=None,  # its pages load scripts from elsewhere
         redoc_url=None,
     )
-    app.add_middleware(Guards, key=settings.api_key, most_bytes=settings.max_body)
+    app.add_middleware(
+        Guards, key=settings.api_key, most_bytes=settings.max_body, body_s=settings.body_s
+    )
     errors.mount(app)
     service = Service(desk, settings)
     started = service.started
@@ -198,7 +206,7 @@ def _headers(way: Way, answer: Answer) -> dict[str, str]:
     return {
         "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
         "x-draftpick-propensity": f"{choice.propensity:.6g}",
-        "x-draftpick-policy": way.policy or "none",
+        "x-draftpick-policy": quote(way.policy or "none"),
         "x-draftpick-reason": way.reason,
     }
 

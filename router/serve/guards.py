@@ -1,11 +1,13 @@
-"""What is asked of a request before it is read: a key, and no more bytes than allowed."""
+"""What is asked of a request before it is read: a key, no more bytes than allowed, and in time."""
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from typing import TYPE_CHECKING
 
 from .errors import ApiError
+from .patience import BODY_S
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -14,17 +16,24 @@ GUARDED = ("/v1/", "/stats", "/metrics")  # paths that need the key
 
 
 class Guards:
-    """ASGI middleware. key: None asks for none. most_bytes: of a body."""
+    """ASGI middleware. key: None asks for none. most_bytes, body_s: of a body, and seconds until it
+    is there."""
 
-    def __init__(self, app: ASGIApp, key: str | None, most_bytes: int) -> None:
-        self._app, self._key, self._most = app, key, most_bytes
+    def __init__(
+        self, app: ASGIApp, key: str | None, most_bytes: int, body_s: float = BODY_S
+    ) -> None:
+        self._app, self._key, self._most, self._body_s = app, key, most_bytes, body_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
         try:
             self._check_key(scope)
-            body = await self._body(scope, receive)
+            async with asyncio.timeout(self._body_s):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            words = f"the body did not come within {self._body_s:g} s"
+            return await ApiError(408, words, code="timeout").response()(scope, receive, send)
         except ApiError as error:
             return await error.response()(scope, receive, send)
         held: list[Message] = [body]

@@ -13,6 +13,7 @@ from starlette.types import ASGIApp
 
 from decoders.errors import DraftpickError
 
+from .patience import HeadInTime, limit_reading
 from .readiness import READY, STOPPING, notify
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
@@ -27,6 +28,7 @@ def bound(host: str, port: int) -> socket.socket:
         )[0]
         held = socket.socket(family, kind, proto)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        limit_reading(held)
         held.bind(address)
     except (OSError, OverflowError) as error:
         words = getattr(error, "strerror", None) or str(error)
@@ -52,7 +54,12 @@ def serve(app: ASGIApp, desk: Drains, held: socket.socket, drain_s: float) -> No
     """Serve until a signal. At the first SIGTERM or SIGINT answers under way end, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once."""
     config = uvicorn.Config(
-        app, log_level="warning", backlog=BACKLOG, timeout_graceful_shutdown=5, lifespan="off"
+        app,
+        http=HeadInTime,
+        log_level="warning",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=5,
+        lifespan="off",
     )
     server = _Server(config, desk, drain_s)
     try:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from collect.align import trainer
+from collect.align import checkpoint, trainer
 from collect.align.run import AlignConfig, align
 from collect.align.trainer import Recipe
 from decoders import Engine, Request
@@ -234,7 +234,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
             align(killed, recipe, silent)
     align(killed, recipe, silent)
     states = [
-        torch.load(folder / "training.pt", weights_only=True)["module"]
+        checkpoint.kept(folder / "training.safetensors", torch.device("cpu"))["module"]
         for folder in (tmp_path / "whole", tmp_path / "killed")
     ]
     for name, tensor in states[0].items():
@@ -266,7 +266,7 @@ def test_the_target_writes_first_where_no_outputs_are_named(
     assert all(1 <= len(row["ids"]) <= 6 for row in rows)
     # cut in the middle of a line, as a kill would: only what is missing is written again
     (tmp_path / "out/outputs.jsonl").write_text("\n".join(lines[:100]) + "\n" + lines[100][:9])
-    (tmp_path / "out/training.pt").unlink()
+    (tmp_path / "out/training.safetensors").unlink()
     assert CliRunner().invoke(app, arguments, catch_exceptions=False).exit_code == 0
     again = [json.loads(x) for x in (tmp_path / "out/outputs.jsonl").read_text().splitlines()]
     assert sorted(row["id"] for row in again) == sorted(row["id"] for row in rows)

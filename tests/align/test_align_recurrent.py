@@ -485,7 +485,7 @@ def test_another_recipe_and_a_loss_that_is_none_are_refused(
         broken.norm.fill_(torch.nan)
     with pytest.raises(DraftpickError, match="the loss is nan"):
         run(tmp_path / "two", replace(RECIPE, epochs=1), broken)
-    assert not (tmp_path / "two" / "training.pt").exists()
+    assert not (tmp_path / "two" / "training.safetensors").exists()
 
 
 def test_minutes_bound_a_run(

@@ -304,6 +304,23 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
+def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
+    """MLflow's tables are made one by one, and half of them are refused for ever."""
+    from mlflow.store.db import utils
+
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    child = os.fork()
+    if child == 0:
+        utils._upgrade_db = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+        train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and not (tmp_path / "mlflow.db").exists()
+    made = train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+    assert policies.load(made.policy_uri, store).name == "uniform"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
 @pytest.mark.parametrize("stage", ["write_trained_on", "log_policy", "enrol"])
 def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: str) -> None:
     """Before the card, before the model, before its version: what is there can be loaded."""

@@ -170,6 +170,22 @@ def test_a_full_disk_is_told_once_and_stops_nothing(
     assert [each.id for each in found.decisions] == ["room"] and found.broken == 2
 
 
+def test_standard_error_may_be_full_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = DecisionLog(tmp_path)
+    router = Router(FakeEngine(), FakePolicy(), log=log)  # type: ignore[arg-type]
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "write", full)
+        broken.setattr("sys.stderr.write", full)
+        assert router.generate("abcd").result.text == "ABCD"
+    assert log.lost == 1
+
+
 def test_nothing_that_goes_wrong_in_the_log_reaches_an_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,7 +3,6 @@ the prompt's length."""
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -26,7 +25,9 @@ from decoders.together import room_of
 from router.route import Router
 from router.serve.app import Settings, make_app
 from router.serve.desk import DEFAULT, Desk
+from router.serve.patience import HeadInTime
 from router.serve.queue import FairQueue
+from router.serve.server import bound
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
 EOS = len(LETTERS)
@@ -139,8 +140,9 @@ def served(
     policies = {DEFAULT: ToyPolicy(), **(others or {})}
     routers = {name: Router(engine, policy) for name, policy in policies.items()}
     desk = Desk(routers, FairQueue(places), room_of(engine, seats))
-    held = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(make_app(desk, settings), log_level="warning", lifespan="off")
+    held = bound("127.0.0.1", 0)
+    app = make_app(desk, settings)
+    config = uvicorn.Config(app, http=HeadInTime, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()

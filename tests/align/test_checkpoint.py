@@ -1,0 +1,98 @@
+"""Where a training run stands, kept without a pickle."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collect.align import checkpoint
+from decoders.errors import Damaged, DraftpickError
+
+CPU = torch.device("cpu")
+PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=5)
+NUMBERS = st.floats(allow_nan=False) | PLAIN
+STATES = st.dictionaries(
+    st.text(max_size=4),
+    st.recursive(
+        NUMBERS,
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.integers() | st.text(), inner, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+@given(STATES)
+def test_what_is_kept_comes_back(tmp_path_factory: Any, state: dict[str, Any]) -> None:
+    path = tmp_path_factory.getbasetemp() / "one.safetensors"
+    checkpoint.keep(path, state)
+    assert checkpoint.kept(path, CPU) == state
+
+
+def test_a_run_goes_on_where_it_was(tmp_path: Path) -> None:
+    """Optimizers with their own state, tied weights, other dtypes."""
+    torch.manual_seed(0)
+
+    def made() -> tuple[torch.nn.Module, torch.optim.Optimizer]:
+        model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        return model, torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.8, 0.9))
+
+    def trained(model: torch.nn.Module, rule: torch.optim.Optimizer, steps: int) -> None:
+        for _ in range(steps):
+            rule.zero_grad()
+            model(torch.ones(3)).square().sum().backward()
+            rule.step()
+
+    first, rule = made()
+    trained(first, rule, 3)
+    extra = {"half": torch.ones(2, dtype=torch.bfloat16), "one": torch.tensor(4.0)}
+    state = {"model": first.state_dict(), "rule": rule.state_dict(), "extra": extra, "step": 3}
+    checkpoint.keep(tmp_path / "run.safetensors", state)
+    second, other = made()
+    held = checkpoint.kept(tmp_path / "run.safetensors", CPU)
+    assert held is not None and held["step"] == 3
+    assert held["extra"]["half"].dtype == torch.bfloat16 and held["extra"]["one"].shape == ()
+    second.load_state_dict(held["model"])
+    other.load_state_dict(held["rule"])
+    trained(first, rule, 2)
+    trained(second, other, 2)
+    for own, theirs in zip(first.parameters(), second.parameters(), strict=True):
+        torch.testing.assert_close(own, theirs, rtol=0, atol=0)
+
+
+def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"cannot keep a .*Path"):
+        checkpoint.keep(tmp_path / "a", {"path": Path()})
+
+
+class Bomb:
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path(self.place),)
+
+    def __init__(self, place: Path) -> None:
+        self.place = str(place)
+
+
+def test_a_pickle_is_not_opened(tmp_path: Path) -> None:
+    path, ran = tmp_path / "training.safetensors", tmp_path / "ran"
+    assert checkpoint.kept(path, CPU) is None
+    torch.save({"state": Bomb(ran)}, path.with_suffix(".pt"))
+    with pytest.raises(DraftpickError, match=r"training\.pt is a checkpoint of an earlier version"):
+        checkpoint.kept(path, CPU)
+    path.with_suffix(".pt").rename(path)
+    with pytest.raises(Damaged, match="no checkpoint"):
+        checkpoint.kept(path, CPU)
+    assert not ran.exists()
+    checkpoint.keep(path, {"a": torch.ones(9)})
+    path.write_bytes(path.read_bytes()[:-4])
+    with pytest.raises(Damaged, match="damaged"):
+        checkpoint.kept(path, CPU)

@@ -1,0 +1,73 @@
+"""What is installed: every dependency pinned, none from a URL, and audited."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = {"draftpick", "pip"}  # the package itself, and what installs it
+LINES = (ROOT / ".ci" / "constraints.txt").read_text().splitlines()
+PIN = re.compile(r"([A-Za-z0-9][\w.-]*)==([\w.!]+)")
+
+
+def declared() -> list[Requirement]:
+    """Of pyproject.toml, all extras and what builds the package."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    project = settings["project"]
+    extras = [each for group in project["optional-dependencies"].values() for each in group]
+    found = [*settings["build-system"]["requires"], *project["dependencies"], *extras]
+    return [Requirement(each) for each in found]
+
+
+def test_constraints_are_exact_versions_alone() -> None:
+    """No URL, no repository, no path, no range, nothing twice."""
+    assert not [line for line in LINES if not PIN.fullmatch(line)]
+    names = [canonicalize_name(line.partition("==")[0]) for line in LINES]
+    assert len(set(names)) == len(names) > 100
+
+
+def test_every_dependency_is_pinned_within_its_range() -> None:
+    pins = {
+        canonicalize_name(name): version for name, version in (line.split("==") for line in LINES)
+    }
+    for each in declared():
+        assert each.url is None, f"{each} comes from a URL"
+        if each.name not in OURS:
+            assert each.specifier.contains(pins[canonicalize_name(each.name)]), each
+
+
+@pytest.fixture(scope="module")
+def audit() -> ModuleType:
+    place = importlib.util.spec_from_file_location("audit", ROOT / ".ci" / "audit.py")
+    assert place is not None and place.loader is not None
+    module = importlib.util.module_from_spec(place)
+    place.loader.exec_module(module)
+    return module
+
+
+GOOD = {"name": "good", "version": "1", "vulns": []}
+HOLE = {"id": "PYSEC-1", "fix_versions": ["3"]}
+BAD = {"name": "bad", "version": "2", "vulns": [HOLE]}
+UNKNOWN = {"name": "unknown", "skip_reason": "not found"}
+
+
+def test_a_vulnerability_fails_the_audit(audit: ModuleType) -> None:
+    status, lines = audit.verdict({"dependencies": [GOOD, BAD, UNKNOWN]})
+    assert status == 1 and "bad 2: PYSEC-1, mended in 3" in lines
+    assert "2 packages audited, 1 known vulnerabilities" in lines
+    assert lines[-1].endswith("not checked: unknown")
+    assert audit.verdict({"dependencies": [GOOD]})[0] == 0
+
+
+def test_an_audit_that_checked_nothing_says_so(audit: ModuleType) -> None:
+    for told in ({"dependencies": [UNKNOWN]}, {"dependencies": [], "error": "no network"}):
+        status, (line,) = audit.verdict(told)
+        assert status == 0 and line.startswith("audit skipped, nothing was checked")
