@@ -10,6 +10,7 @@ Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative M
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -212,10 +213,15 @@ class Together:
 
     def close(self) -> None:
         """As in Room."""
-        for seat in self._busy():
-            assert seat.at_work is not None
-            seat.at_work.throw(GreenletExit)
-            seat.at_work = None
+        with torch.inference_mode():  # or an answer's own would be left on as it ends
+            for seat in self._busy():
+                assert seat.at_work is not None
+                seat.at_work.throw(GreenletExit)
+                seat.at_work = None
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
 
     def _busy(self) -> list[Seat]:
         return [seat for seat in self.seats if seat.at_work is not None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_embedders import tokenizer
+from tiny_models import tokenizer
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,

@@ -155,7 +155,8 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     install(site, "mine", source, "mine = mine")
     assert main(["train", "--help"]) == 0
     said = "".join(capsys.readouterr().out.split())  # a name may be broken at its hyphen
-    assert "exact,knn,regression,logistic,bands,best-fixed,fixed,uniform,promised,my-policy" in said
+    kinds = "exact,knn,regression,logistic,bands,best-fixed,fixed,uniform,promised,thompson,linucb"
+    assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said
     assert main(["collect", "--help"]) == 0
     assert "my-reward" in capsys.readouterr().out

@@ -214,10 +214,13 @@ def test_closing_ends_what_is_at_work(engine: Engine) -> None:
         finally:
             ended.append("over")
 
-    room.begin(room.seats[0], answer)
-    room.step()
-    room.close()
-    assert ended == ["over"] and room.running == 0
+    for end in (room.close, room.__del__):
+        room.begin(room.seats[0], answer)
+        room.step()
+        assert not torch.is_inference_mode_enabled()
+        end()
+        assert ended.pop() == "over" and room.running == 0
+        assert not torch.is_inference_mode_enabled()  # it is the whole thread's
 
 
 def test_a_backend_without_shared_passes_is_refused() -> None:
