@@ -169,10 +169,12 @@ def test_an_arm_in_a_seat_holds_its_own_alone(tiny: Tiny, tmp_path: Path) -> Non
         for name in ("one", "cell", "twin"):
             seat.engine.strategy(name)
     one, cell, twin = (engine.drafters._held[name] for name in ("one", "cell", "twin"))
-    assert cell and cell == twin and not set(cell) & set(one)
+    assert not set(cell) & set(one)
+    own = sum(size for key, size in cell.items() if key not in twin)  # the states of its sequences
+    assert own < sum(cell.values()) / 10
     before = engine.drafters.bytes
     engine.drafters._let_go("cell")
-    assert engine.drafters.bytes == before
+    assert engine.drafters.bytes == before - own
 
 
 def test_an_arm_that_is_larger_than_all_the_room_evicts_nothing(
