@@ -121,7 +121,7 @@ class DrafterMemory:
         breaker = self._breakers.setdefault(arm, Breaker(FIRST_S, LONGEST_S))
         try:
             made = self._built(arm, holder.target, build)
-            own = storages(made, beside=[holder.target])
+            own = storages(made, beside=[holder.target], apart=self._holders)
             refused = self._make_room(arm, own)
             if refused is not None:
                 del made, own
@@ -130,7 +130,7 @@ class DrafterMemory:
         except _FAILS as error:
             took = time.perf_counter() - started
             self.load_s += took
-            breaker.failed(str(error))
+            breaker.failed(str(error), LONGEST_S if isinstance(error, _TooLarge) else 0.0)
             kind = NoRoom if isinstance(error, _Full) else LoadFailed
             raise kind(arm, str(error), breaker.pause_s, took) from error
         self.load_s += time.perf_counter() - started
@@ -166,7 +166,7 @@ class DrafterMemory:
         if self.limit is not None and not elsewhere and _bytes([held]):
             if _bytes([held]) > self.limit:
                 self._forget(arm)
-                return DraftpickError(f"{self._over(arm, held)}; allow more with --drafter-memory")
+                return _TooLarge(f"{self._over(arm, held)}; allow more with --drafter-memory")
             if _bytes([held, *busy.values()]) > self.limit:
                 self._forget(arm)
                 return _Full(f"{self._over(arm, held)}, with those at work: {', '.join(busy)}")
@@ -197,6 +197,10 @@ class DrafterMemory:
     def _forget(self, arm: str) -> None:
         for holder in self._holders:
             holder.forget(arm)
+
+
+class _TooLarge(DraftpickError):
+    """It will never fit."""
 
 
 class _Full(DraftpickError):

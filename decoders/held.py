@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterable
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from torch import Tensor
@@ -13,16 +13,20 @@ from .backends.kv import KVCache
 
 Storages = dict[tuple[str, int], int]  # device and address -> bytes
 
-_ELSEWHERE = (type, ModuleType, FrameType, CodeType, BuiltinFunctionType)  # never an object's own
+# What these refer to is not their own: a method's object, a function's surroundings.
+_ELSEWHERE = (
+    type, ModuleType, FrameType, CodeType, BuiltinFunctionType, FunctionType, MethodType,
+)  # fmt: skip
 
 
-def storages(thing: Any, beside: Iterable[Any] = ()) -> Storages:
-    """The storages of all tensors that can be reached from `thing` and not from `beside`.
+def storages(thing: Any, beside: Iterable[Any] = (), apart: Iterable[Any] = ()) -> Storages:
+    """The storages of all tensors that `thing` holds, itself or by its parts, and that none of
+    `beside` does; the objects `apart` are no parts of it.
 
     Views of one storage count once. A cache of keys and values counts where it takes memory when it
     is made, which on a CPU it does not.
     """
-    seen = set[int]()
+    seen = {id(each) for each in apart}
     others = {key for each in beside for key in _walk(each, seen)}
     return {key: size for key, size in _walk(thing, seen).items() if key not in others}
 
@@ -37,8 +41,6 @@ def _walk(root: Any, seen: set[int]) -> Storages:
         if isinstance(thing, Tensor):
             key, size = _storage(thing)
             found[key] = size
-        elif isinstance(thing, FunctionType):
-            todo += [cell.cell_contents for cell in thing.__closure__ or () if _filled(cell)]
         elif not (isinstance(thing, KVCache) and thing.all.device.type == "cpu"):
             todo += [each for each in gc.get_referents(thing) if _may_hold(each)]
     return found
@@ -53,10 +55,3 @@ def _storage(tensor: Tensor) -> tuple[tuple[str, int], int]:
 
 def _may_hold(thing: Any) -> bool:
     return isinstance(thing, Tensor) or gc.is_tracked(thing)
-
-
-def _filled(cell: Any) -> bool:
-    try:
-        return cell.cell_contents is not None
-    except ValueError:  # a name that was never bound
-        return False

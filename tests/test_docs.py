@@ -79,6 +79,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 COMMANDS = list(command_lines())
 INSTALL = ("pip", "install", ".")
+OPERATORS = ("install", "podman", "python3", "systemctl")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -161,7 +162,8 @@ def test_options_in_the_text_exist(page: Path) -> None:
 
 
 def test_the_other_commands_exist() -> None:
-    """make, mlflow, scripts of ours and the installation; a reader may lack anything else."""
+    """make, mlflow, scripts of ours and the installation, and what an operator has; a reader may
+    lack anything else."""
     others = [(where, w) for where, w in COMMANDS if Path(w[0]).name != "draftpick"]
     assert others
     for where, (program, *arguments) in others:
@@ -172,8 +174,11 @@ def test_the_other_commands_exist() -> None:
             for flag in (a for a in arguments if a.startswith("--")):
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
-            install = (program, *arguments) in (INSTALL, (*INSTALL[:2], ".[serve]"))
-            assert program in ("make", "mlflow", "curl") or install, where
+            own = Path(program).name  # /opt/draftpick/bin/pip
+            install = (own, *arguments) in (INSTALL, (*INSTALL[:2], ".[serve]"))
+            assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
+            files = [word for word in arguments if word.startswith("docs/")]
+            assert all((ROOT / name).is_file() for name in files), where
 
 
 def test_make_targets_exist() -> None:

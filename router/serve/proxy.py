@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from typing import Any
+from functools import partial
 
 import httpx
 from starlette.applications import Starlette
@@ -145,7 +145,7 @@ class Proxy:
             ]
             response: Response
             if upstream.headers.get("content-type", "").startswith("text/event-stream"):
-                response = _Through(self._parts(replica, upstream), upstream.status_code)
+                response = _Through(self, replica, upstream)
                 streams = True
             else:
                 try:
@@ -162,7 +162,8 @@ class Proxy:
             if not streams:
                 self._replicas.give_back(replica)
 
-    async def _parts(self, replica: Replica, upstream: httpx.Response) -> AsyncIterator[bytes]:
+    async def parts(self, replica: Replica, upstream: httpx.Response) -> AsyncIterator[bytes]:
+        """Of a stream; an error event is the last where its replica dies."""
         try:
             async for part in upstream.aiter_raw():
                 yield part
@@ -172,9 +173,11 @@ class Proxy:
             words = "the replica that wrote this answer died; ask again"
             lost = ApiError(503, words, code="died").to_json()
             yield f"\n\ndata: {json.dumps(lost)}\n\n".encode()
-        finally:
-            self._replicas.give_back(replica)
-            await upstream.aclose()
+
+    async def end(self, replica: Replica, upstream: httpx.Response) -> None:
+        """A stream has ended, or whoever read it has gone."""
+        self._replicas.give_back(replica)
+        await upstream.aclose()
 
     # -- the replicas' health -----------------------------------------------------------------
 
@@ -248,18 +251,17 @@ class Proxy:
 
 
 class _Through(StreamingResponse):
-    """A stream whose source is closed however it ends."""
+    """A stream that is handed on, and ended at its source however it ends here."""
 
-    def __init__(self, parts: AsyncIterator[bytes], status: int) -> None:
-        super().__init__(parts, status)
-        self._parts = parts
+    def __init__(self, proxy: Proxy, replica: Replica, upstream: httpx.Response) -> None:
+        super().__init__(proxy.parts(replica, upstream), upstream.status_code)
+        self._end = partial(proxy.end, replica, upstream)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            closing: Any = self._parts
-            await closing.aclose()
+            await self._end()
 
 
 def _handed_on(request: Request) -> list[tuple[str, str]]:

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 import torch
-from decoder_toys import native
+from decoder_toys import native, random_cell, save_cell
 from test_decoders_engine import PROMPT, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.draft_vocab import DraftVocab
 from decoders.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom
 from decoders.errors import DraftpickError
 from decoders.held import storages
@@ -78,10 +79,12 @@ def test_views_and_what_is_the_targets_own_do_not_count() -> None:
 
     class Thing:
         def __init__(self) -> None:
-            self.parts, self.fetch = [whole[:10], whole[10:]], lambda: whole
+            self.parts, self.other = [whole[:10], whole[10:]], {"its": torch.zeros(3)}
 
-    assert sum(storages(Thing()).values()) == 400
-    assert not storages(Thing(), beside=[whole])
+    thing = Thing()
+    assert sum(storages(thing).values()) == 412
+    assert sum(storages(thing, beside=[whole]).values()) == 12
+    assert sum(storages(thing, apart=[thing.other]).values()) == 400
 
 
 def test_the_least_recently_used_gives_way_and_its_memory_comes_back(
@@ -154,6 +157,26 @@ def test_one_at_work_in_any_seat_stays(tiny: Tiny, folders: dict[str, Path], siz
     assert all(seat.engine.made("one") is None for seat in room.seats)
 
 
+def test_an_arm_in_a_seat_holds_its_own_alone(tiny: Tiny, tmp_path: Path) -> None:
+    """A recurrent drafter takes its steps together with other seats', and so knows of them."""
+    save_cell(tmp_path, random_cell(32, 1), DraftVocab([*range(1, 15)], 16))
+    engine = engine_of(tiny, dict.fromkeys(SMALL, tiny(seed=5, num_hidden_layers=1)))
+    for name in ("cell", "twin"):
+        engine.arms[name] = recipe(name=name, kind="recurrent", drafter=str(tmp_path))
+        engine.arms[name].prepare(engine.target)
+    room = Together(engine, 2)
+    for seat in room.seats:
+        for name in ("one", "cell", "twin"):
+            seat.engine.strategy(name)
+    one, cell, twin = (engine.drafters._held[name] for name in ("one", "cell", "twin"))
+    assert not set(cell) & set(one)
+    own = sum(size for key, size in cell.items() if key not in twin)  # the states of its sequences
+    assert own < sum(cell.values()) / 10
+    before = engine.drafters.bytes
+    engine.drafters._let_go("cell")
+    assert engine.drafters.bytes == before - own
+
+
 def test_an_arm_that_is_larger_than_all_the_room_evicts_nothing(
     tiny: Tiny, folders: dict[str, Path], size: int
 ) -> None:
@@ -163,6 +186,7 @@ def test_an_arm_that_is_larger_than_all_the_room_evicts_nothing(
         engine.decode("one", PROMPT, REQUEST)
     assert engine.made("one") is None and engine.drafters.bytes == 0
     assert engine.drafters.arms == ["plain"]
+    assert engine.asleep["one"].pause_s > LONGEST_S - 60
     with pytest.raises(DraftpickError, match="0 bytes or more"):
         DrafterMemory(-1)
 

@@ -80,6 +80,7 @@ def test_an_arm_that_cannot_be_loaded_is_passed_over(
     broken: dict[str, Path], capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     engine = engine_of(broken)
+    engine.strategy("autoregressive")  # so that only the failed attempt takes time
     router = Router(engine, ToyPolicy(), log=tmp_path / "log")  # type: ignore[arg-type]
     result = router.generate("ab", max_new_tokens=6)
     assert result.arm == "autoregressive"

@@ -38,8 +38,10 @@ ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "m
 class Threads:
     """A Starter of toy servers in this process; `stop` cuts off what they are writing."""
 
-    def __init__(self, pause_s: float = 0.0, settings: Settings | None = None) -> None:
-        self.pause_s, self.settings = pause_s, settings
+    def __init__(
+        self, pause_s: float = 0.0, settings: Settings | None = None, places: int = 8
+    ) -> None:
+        self.pause_s, self.settings, self.places = pause_s, settings, places
         self.started: list[Served] = []
         self.fails = 0
         self._all = ExitStack()
@@ -49,7 +51,7 @@ class Threads:
             self.fails -= 1
             raise DraftpickError("there is no room for another one")
         engine = toy_engine(self.pause_s)
-        made = self._all.enter_context(served(self.settings, engine=engine))
+        made = self._all.enter_context(served(self.settings, self.places, engine=engine))
         self.started.append(made)
         return made.url, made
 
@@ -72,9 +74,9 @@ def cut(server: Served) -> None:
 
 @contextmanager
 def proxied(
-    n: int = 2, pause_s: float = 0.0, settings: Settings | None = None
+    n: int = 2, pause_s: float = 0.0, settings: Settings | None = None, places: int = 8
 ) -> Iterator[tuple[str, Replicas, Threads]]:
-    starter = Threads(pause_s, settings)
+    starter = Threads(pause_s, settings, places)
     replicas = Replicas(starter, n, random.Random(1))
     held = bound("127.0.0.1", 0)
     config = uvicorn.Config(Proxy(replicas, 2**20, 20.0), log_level="warning", lifespan="off")
@@ -176,7 +178,7 @@ def test_a_stream_whose_writer_dies_says_so() -> None:
         with httpx.stream("POST", url + CHAT, json=asked, timeout=20) as answer:
             for line in answer.iter_lines():
                 lines += [line] if line else []
-                if len(lines) == 4:
+                if line and len(lines) == 4:
                     (busy,) = [each for each in starter.started if each.desk.running]
                     cut(busy)
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "died"
@@ -206,18 +208,43 @@ def test_who_leaves_ends_the_answer() -> None:
             httpx.post(url + CHAT, json=asked, timeout=httpx.Timeout(5, read=0.4))
         assert ended() and until(lambda: replicas.under_way == 0)
         with httpx.stream("POST", url + CHAT, json=asked | {"stream": True}) as answer:
-            assert next(answer.iter_lines())
+            lines = answer.iter_lines()  # whose end would close the response
+            assert next(lines) and answer.status_code == 200
             assert replicas.under_way == 1
         assert ended() and until(lambda: replicas.under_way == 0)
 
 
-def test_keys_and_full_queues_are_the_replicas_own() -> None:
+def test_keys_are_asked_for() -> None:
     with proxied(settings=Settings(api_key="secret")) as (url, _, _):
         assert httpx.get(f"{url}/health").status_code == 200
         for path in ("/metrics", "/stats", "/v1/models"):
             assert httpx.get(url + path).status_code == 401
             own = {"Authorization": "Bearer secret"}
             assert httpx.get(url + path, headers=own).status_code == 200
+
+
+def test_where_one_queue_is_full_another_replica_is_asked() -> None:
+    with proxied(pause_s=0.03, places=1) as (url, replicas, _):
+        replicas.live[0].under_way -= 50  # the less busy one, whatever it is given
+
+        def ask(count: int) -> list[int]:
+            told: list[int] = []
+            asking = [
+                threading.Thread(
+                    target=lambda: told.append(
+                        httpx.post(url + CHAT, json=ASKED, timeout=30).status_code
+                    )
+                )
+                for _ in range(count)
+            ]
+            for each in asking:
+                each.start()
+            for each in asking:
+                each.join(30)
+            return sorted(told)
+
+        assert ask(3) == [200] * 3
+        assert ask(8)[-1] == 429  # four at most
 
 
 def test_at_the_end_nothing_new_is_taken_and_what_began_ends() -> None:
