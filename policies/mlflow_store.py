@@ -16,6 +16,7 @@ from typing import Any
 from .errors import PolicyError
 
 SQLITE = "sqlite:///"
+STORE_LOGGER = "mlflow.store.db.utils"
 PING_S = 4  # seconds that a first request to a tracking server may take
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
 
@@ -166,11 +167,13 @@ def unreachable(uri: str, why: str) -> PolicyError:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """MLflow and its migrations say a dozen lines when they make a database."""
-    loggers = [logging.getLogger(name) for name in ("mlflow", "alembic")]
+    """MLflow and its migrations say a dozen lines when they make a database, and of an error that
+    is raised as well a page of traceback."""
+    quiet = {"mlflow": logging.ERROR, "alembic": logging.ERROR, STORE_LOGGER: logging.CRITICAL}
+    loggers = [logging.getLogger(name) for name in quiet]
     levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
+    for logger, level in zip(loggers, quiet.values(), strict=True):
+        logger.setLevel(level)
     try:
         yield
     finally:

@@ -184,6 +184,11 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
                 f"the tracking store {shown(uri)} refused the run: {one_line(error)}; mend the "
                 "store or give another one with --tracking-uri"
             ) from error
+        except OSError as error:
+            raise PolicyError(
+                f"cannot write the run to {shown(uri)} or its policy beside it: "
+                f"{error.strerror or error}; free the disk or choose other folders"
+            ) from error
 
 
 def check_registered(store: Store, task: Task) -> None:

@@ -2,7 +2,7 @@
 
     sudo python benchmarks/survive/disk.py --points 20
 
-Each works on a tmpfs of a few MiB, which only root may mount; without it the script says so and
+Each works on a small tmpfs, which only root may mount; without it the script says so and
 ends. A ballast file leaves some room, another amount at every point, so that each write is once the
 one that no longer fits; then the ballast goes and the same command goes on.
 
@@ -41,7 +41,7 @@ from router.logs.reader import read_log
 from router.logs.writer import DecisionLog
 
 KIB, MIB = 2**10, 2**20
-SIZE = 16 * MIB
+SIZE = 96 * MIB
 REFUSALS = (DraftpickError, policies.PolicyError)
 
 
@@ -244,11 +244,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
         try:
-            with small_disk(scratch / "disk") as disk:
+            with small_disk(scratch / "of-collect") as disk:
                 figures |= collect_full(disk, scratch, given.points, wrong)
+            with small_disk(scratch / "of-train") as disk:
                 figures |= train_full(disk, scratch, max(2, given.points // 2), wrong)
+            with small_disk(scratch / "of-serve") as disk:
                 figures |= serve_full(disk, given.points, wrong)
-            with small_disk(scratch / "another") as disk:
+            with small_disk(scratch / "read-only") as disk:
                 figures |= read_only(disk, scratch, wrong)
         except PermissionError as error:
             print(f"full and read-only disks are left out: {error}")

@@ -56,6 +56,7 @@ from router.serve.server import bound
 QUERIES, BATCH = 60, 3
 TIMES = ("prefill_s", "decode_s")  # of the machine, not of the answers
 TRAINING = {"policy": "knn", "guard": False, "held_out": 0.25}
+NEW_STORES = 0.25  # of the trainings
 CLIENTS = 4
 
 CONTEXT = multiprocessing.get_context("forkserver")  # imports once, and forks what is killed
@@ -163,15 +164,21 @@ def training(folder: Path, store: Path) -> None:
 
 
 def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[str]) -> Any:
-    undisturbed(training, scratch / "first", scratch / "other.db")  # makes the tables of a store
-    whole_s = undisturbed(training, scratch / "whole", scratch / "other.db")
+    held = scratch / "mlflow.db"
+    new_s = undisturbed(training, scratch / "first", held)  # makes the tables of a store
+    whole_s = undisturbed(training, scratch / "whole", held)
     must = policies.load(scratch / "whole").fingerprint
-    store, hit, trainings = scratch / "mlflow.db", 0, 0
+    hit, ended, whole = 0, 2, 0
     while hit < kills:
         folder = scratch / f"policy-{hit % 10}"  # most are written over an older one
         had = (folder / "policy.json").exists()
-        hit += killed(started(training, folder, store), chance.uniform(0, whole_s))
-        trainings += 1
+        new = chance.random() < NEW_STORES
+        store = scratch / f"new-{hit}.db" if new else held
+        process = started(training, folder, store)
+        was_killed = killed(process, chance.uniform(0, new_s if new else whole_s))
+        hit += was_killed
+        ended += not was_killed and not new
+        whole += (folder / "policy.json").exists()
         if had or (folder / "policy.json").exists():
             try:
                 if policies.load(folder).fingerprint != must:
@@ -183,9 +190,11 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
                 found = database.execute("PRAGMA integrity_check").fetchone()[0]
                 if found != "ok":
                     wrong.append(f"train, kill {hit}: SQLite says {found}")
-    undisturbed(training, scratch / "last", store)
+    left = sorted(scratch.glob("new-*.db"))
+    for store in (held, *left[:3]):
+        undisturbed(training, scratch / "last", store)
     finished, running = 0, 0
-    with using(f"sqlite:///{store}") as uri:
+    with using(f"sqlite:///{held}") as uri:
         client = mlflow.MlflowClient()
         experiments = client.search_experiments(filter_string="name = 'draftpick'")
         if len(experiments) != 1:
@@ -203,10 +212,12 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
                     wrong.append(f"train: the finished run {run.info.run_id} has another policy")
             except policies.PolicyError as error:
                 wrong.append(f"train: the finished run {run.info.run_id}: {error}")
-    if finished < trainings - hit + 1:
-        wrong.append(f"train: {trainings - hit + 1} runs ended, {finished} are called finished")
+    if finished < ended + 1:
+        wrong.append(f"train: {ended + 1} runs ended, {finished} are called finished")
     return {
         "train: kills": hit,
+        "train: kills after which a policy lay there": whole,
+        "train: new stores that a kill left, whole": len(left),
         "train: runs finished": finished,
         "train: runs that MLflow still calls running": running,
     }

@@ -41,7 +41,7 @@ CHAT = "/v1/chat/completions"
 ARMS = ("auto", "copy", "autoregressive")
 TINY_TOKENS = 40
 TINY_PROMPTS = 48
-WARM = 0.2  # of the time, before memory is looked at
+WARM = 0.5  # of the time, before memory is looked at
 SAMPLE_S = 1.0
 MIB = 2**20
 

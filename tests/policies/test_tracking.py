@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import socket
@@ -301,6 +302,18 @@ def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
     assert default_uri() == "http://somewhere"
     assert shown("http://a:b@c/d") == "http://a:***@c/d"
+
+
+def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tracking, "write_card", full)
+    store = f"sqlite:///{tmp_path}/mlflow.db"
+    with pytest.raises(PolicyError, match="No space left on device; free the disk"):
+        train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
