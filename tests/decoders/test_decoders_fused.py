@@ -55,6 +55,7 @@ FITS = {
 }  # int4 too; the interpreter takes a hundredth of a second for a program  # fmt: skip
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 Tiny = Callable[..., Path]
+LONG = () if CUDA else pytest.mark.slow  # a minute of the interpreter's
 
 if not CUDA:
     from interpreter import interpret
@@ -157,7 +158,7 @@ def off(made: Tensor, expected: Tensor) -> float:
     return float((made - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 1), (4, 4)])
+@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 1), pytest.param(4, 4, marks=LONG)])
 def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> None:
     """Read alone, with a few or with 16 others; over the end of a span of keys too."""
     shape, weights = model(heads, kv_heads, torch.bfloat16)
@@ -220,7 +221,7 @@ def pair(
     return plain, backend
 
 
-@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
+@pytest.mark.parametrize("rounding", [None, pytest.param("int8", marks=LONG), "int4"])
 def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | None) -> None:
     """In bfloat16's rounding; a wrong key moves them by a sixth."""
     plain, backend = pair(tiny, rounding)
@@ -252,16 +253,16 @@ def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) 
     assert off(made, x.double() @ values.double().T) < 1e-5
 
 
-@pytest.mark.parametrize("exits", [False, True])
+@pytest.mark.parametrize("exits", [False, pytest.param(True, marks=LONG)])
 def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
-    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(8))
+    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(6))
     target = pair(tiny)[1]
     lengths = ListedLengths([2, 0, 1])
     if exits:
         strategy = speculative(random_exit(target, 1, seed=0), lengths)
     else:
         strategy = speculative(NeuralDrafter(pair(tiny)[1]), lengths)
-    drafted = run(target, strategy, PROMPT, Request(8))
+    drafted = run(target, strategy, PROMPT, Request(6))
     assert drafted.ids == alone.ids
     if not exits:  # the drafter is the target: every token is accepted
         assert drafted.accepted == drafted.drafted > 0
@@ -299,7 +300,7 @@ def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
     assert off(logits, cell.read(expected) @ head.T) < 2e-2
 
 
-@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
+@pytest.mark.parametrize("rounding", [None, pytest.param("int8", marks=LONG), "int4"])
 def test_a_fused_head_takes_the_steps_of_the_plain_one(
     tiny: Tiny, rounding: Rounding | None
 ) -> None:
