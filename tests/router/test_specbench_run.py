@@ -130,6 +130,7 @@ def test_rows_of_an_earlier_version_are_read(tmp_path: Path) -> None:
     assert {**asdict(turn.result), **asdict(turn)} == {
         **FLAT, "result": asdict(turn.result),
         "mean_layers": None, "logprobs": None, "prompt_tokens": None, "cost": None,
+        "load_s": None,
     }  # fmt: skip
     assert turn.decode_s == 0.25 + 0.125 + 1.0 + 2.0 and read.answers["wide"].decoded == 2
     assert read.answers["small"].error == "ValueError: no"
