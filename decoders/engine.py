@@ -296,9 +296,7 @@ class Engine:
             else:
                 prefilled = target.prefill(prompt_ids)
         self._hold(prompt_ids)
-        waited_s = (
-            self.drafters.load_s - loaded_s
-        )  # where another answer's arm was loaded meanwhile
+        waited_s = self.drafters.load_s - loaded_s  # for another answer's arm
         if not waited_s:
             return prefilled
         read_s = max(0.0, prefilled.prefill_s - waited_s)

@@ -64,7 +64,8 @@ class OnRay:
     replicas: None for one a GPU of the cluster, or one a machine where there are none; `n` is how
         many there are.
 
-    Raises DraftpickError where Ray is not installed or not reached.
+    Raises DraftpickError where Ray is not installed or not reached, or has fewer GPUs than replicas
+    are asked for.
     """
 
     def __init__(self, make: Make, address: str | None = None, replicas: int | None = None) -> None:
@@ -72,6 +73,14 @@ class OnRay:
         self._make = make
         self._ours = connect(ray, address)
         self.n, cores, gpus = shares(ray, replicas)
+        there = ray.cluster_resources()
+        if gpus and self.n > there["GPU"]:
+            self.close()
+            raise DraftpickError(
+                f"{self.n} replicas want a GPU each, and the cluster has {there['GPU']:.0f}; lower "
+                "--replicas"
+            )
+        cores = min(cores, there["CPU"] / self.n)  # or one of many would wait for its cores forever
         self._head = ray.get_runtime_context().get_node_id()
         self._actor = ray.remote(_Replica).options(num_cpus=cores, num_gpus=gpus)
 

@@ -366,6 +366,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
 
     from router.serve.on_ray import OnRay
 
+    assert OnRay(toy_application).n == 1  # one a machine
     starter = OnRay(toy_application, replicas=2)
     replicas = Replicas(starter, starter.n)
     held = bound("127.0.0.1", 0)
@@ -416,3 +417,15 @@ def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
     starter = OnRay(broken, replicas=1)
     with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
         Replicas(starter, starter.n)
+
+
+@pytest.mark.slow
+def test_on_ray_more_replicas_than_cores_begin(cluster: None) -> None:
+    from router.serve.on_ray import OnRay
+
+    starter = OnRay(toy_application, replicas=3)
+    replicas = Replicas(starter, starter.n)
+    try:
+        assert len({each.url for each in replicas.live}) == 3
+    finally:
+        replicas.close()
