@@ -1,10 +1,10 @@
 """Disks that are full, read-only or slow, under `collect`, `train` and `serve`.
 
-    sudo python benchmarks/survive/disk.py --points 20
+    python benchmarks/survive/disk.py --points 20
 
-Each works on a small tmpfs, which only root may mount; without it the script says so and
-ends. A ballast file leaves some room, another amount at every point, so that each write is once the
-one that no longer fits; then the ballast goes and the same command goes on.
+Each works on a small tmpfs, which only root may mount; elsewhere the script says so, and tries the
+slow disk alone. A ballast file leaves some room, another amount at every point, so that each write
+is once the one that no longer fits; then the ballast goes and the same command goes on.
 
 - collect and train: one clear error (no traceback), what was stored is whole, and going on gives
   what an undisturbed run gives. On a read-only disk they say so before any work.

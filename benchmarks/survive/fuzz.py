@@ -271,12 +271,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="another one makes other requests")
     parser.add_argument("--hang", type=float, default=20.0, metavar="SECONDS", help="default 20")
     parser.add_argument("--out", type=Path, help="figures as JSON")
-    given_ = parser.parse_args()
+    asked = parser.parse_args()
 
-    tally = Tally(given_.hang)
+    tally = Tally(asked.hang)
     with running() as server:
         for part in (by_description, by_prompt, by_bytes):
-            part(server, given_.requests // 3 + 2, given_.seed, tally)
+            part(server, asked.requests // 3 + 2, asked.seed, tally)
         if server.process.poll() is not None:
             tally.wrong.append("the server is gone")
         elif not forgotten(server):
@@ -285,7 +285,7 @@ def main() -> None:
         if "Traceback" in log:
             tally.wrong.append(f"a traceback in the log: {log[log.index('Traceback') :][:2000]}")
     figures = {"requests": tally.requests, "longest answer, s": round(tally.longest_s, 2)}
-    end(figures | dict(sorted(tally.statuses.items())), tally.wrong, given_.out)
+    end(figures | dict(sorted(tally.statuses.items())), tally.wrong, asked.out)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collect.align import checkpoint
@@ -30,6 +30,7 @@ STATES = st.dictionaries(
 )
 
 
+@settings(deadline=None)  # it waits for the disk
 @given(STATES)
 def test_what_is_kept_comes_back(tmp_path_factory: Any, state: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "one.safetensors"
