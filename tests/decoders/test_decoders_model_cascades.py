@@ -440,7 +440,15 @@ def test_clocks(name: str, tiny: Tiny) -> None:
     started = time.perf_counter()
     chance = Generator(CPU)
     result = strategy.decode(
-        Job(target, prompt, prefilled, request, stopper, chance, lambda ids: time.sleep(slept))
+        Job(
+            target,
+            prompt,
+            prefilled,
+            request,
+            stopper,
+            chance,
+            lambda ids, *told: time.sleep(slept),
+        )
     )
     wall = time.perf_counter() - started
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
