@@ -277,7 +277,7 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
         path = folder / table / shard.name
         try:
             parts.append(_read_shard(path, schema))
-        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are made anew"
