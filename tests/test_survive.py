@@ -53,7 +53,7 @@ def test_a_soak_that_went_wrong_is_seen(script: Any) -> None:
     fair = {client: 10 for client in range(5)}
     assert not judged(fair, flat)
     assert "4 answers where the median" in judged(fair | {0: 4}, flat)[0]
-    grown = [soak.Held(10**9 + 2**21 * at, 60, 30) for at in range(20)]
+    grown = [soak.Held(10**9 + 2**22 * at, 60, 30) for at in range(20)]
     assert "memory grew" in judged(fair, grown)[0]
     named = [soak.Held(10**9, 60 + at, 30) for at in range(20)]
     assert "series" in judged(fair, named)[0]

@@ -76,7 +76,7 @@ def search(
     prefilled, stopper = target.prefill(prompt), Stopper(request, eos)
     chance = Generator(CPU, 0)  # a beam search draws nothing
     return strategy.search(
-        Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
+        Job(target, prompt, prefilled, request, stopper, chance, lambda *told: None)
     )
 
 
@@ -310,7 +310,7 @@ def test_a_stop_string_ends_a_beam_as_an_end_token_does() -> None:
             prefilled, stopper = target.prefill([0]), Stopper(request, (), Letters())
             chance = Generator(CPU, 0)
             found = strategy.search(
-                Job(target, [0], prefilled, request, stopper, chance, lambda ids: None)
+                Job(target, [0], prefilled, request, stopper, chance, lambda *told: None)
             )
             assert [beam.ids for beam in found.beams] == [beam.ids for beam in by_id.beams]
             assert found.result.text == Letters().decode(found.result.ids)

@@ -225,7 +225,7 @@ def test_the_target_is_itself_again_afterwards(tiny: Tiny) -> None:
         target.truncate(len(prompt))
         stopper, chance = Stopper(request, ()), Generator(CPU)
         result = strategy.decode(
-            Job(target, prompt, prefilled, request, stopper, chance, lambda ids: None)
+            Job(target, prompt, prefilled, request, stopper, chance, lambda *told: None)
         )
         assert result.ids == alone.ids
 
