@@ -8,14 +8,19 @@ many threads run as there are cores left. Results do not depend on how many run.
 
 from __future__ import annotations
 
+import ctypes
 import os
+import re
 import time
+from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 import torch
 
 from ..machine import Look, look, others
 
+OMP_PAUSE_HARD = 2
 WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
 
 
@@ -54,3 +59,20 @@ def threads() -> Threads:
 def cores() -> int:
     """Cores that this process may run on."""
     return len(os.sched_getaffinity(0))
+
+
+def let_go() -> None:
+    """Dismiss the helpers that this thread's parallel loops have; its next loop hires them anew.
+
+    To be called before another thread takes over. The helpers that would wait here count: where
+    there are more than cores, libgomp lets none of them spin, and every loop of the other thread
+    begins by waking one up. Plain decoding in int4, compiled: 44 tokens a second instead of 104.
+    """
+    try:
+        maps = Path("/proc/self/maps").read_text()
+    except OSError:
+        return  # not Linux
+    names = {line.split()[-1] for line in maps.splitlines() if re.search(r"/lib[gi]?i?omp", line)}
+    for name in names:
+        with suppress(OSError, AttributeError):
+            ctypes.CDLL(name).omp_pause_resource_all(OMP_PAUSE_HARD)

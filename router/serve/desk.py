@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
+from decoders.backends.threads import let_go
 from decoders.errors import NoSuchName
 from decoders.together import OneAtATime
 
@@ -122,6 +123,7 @@ class Desk:
         self._busy: set[Ticket] = set()
         self._draining = self._closed = False
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
+        let_go()  # whoever loaded the engine
         self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
         self._thread.start()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -124,3 +125,17 @@ def test_bits_do_not_depend_on_how_many_run(
     finally:
         torch.set_num_threads(before)
     assert all(map(torch.equal, *made))
+
+
+def test_a_thread_that_let_go_computes_as_before() -> None:
+    """And another takes over meanwhile."""
+    x = torch.randn(64, 4096)
+    expected = x.softmax(-1)
+    threads.let_go()
+    made: list[torch.Tensor] = []
+    other = threading.Thread(target=lambda: made.append(x.softmax(-1)))
+    other.start()
+    other.join()
+    assert torch.equal(made[0], expected) and torch.equal(x.softmax(-1), expected)
+    threads.let_go()
+    threads.let_go()
