@@ -458,7 +458,10 @@ def test_a_package_of_its_own_through_the_command_line(model: Path, tmp_path: Pa
     assert bench["arms"]["again"]["qa"]["quality_measure"] == "rouge_l"
     assert set(bench["policy_choices"]) == {"qa", "code", "cooking"}
     told = " ".join(results[7][1].split()).replace("- ", "-")  # lines break at hyphens
-    assert "promised, centroid." in told and "measured-speedup, tokens-per-round." in told
+    assert (
+        "promised, thompson, linucb, centroid." in told
+        and "measured-speedup, speed-price, tokens-per-round." in told
+    )
     assert results[8][2].startswith("error: unknown backend 'onnx'; use auto, native, hf, fused,")
     assert "compiled, rereading" in results[8][2]
 
