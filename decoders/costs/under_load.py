@@ -22,6 +22,7 @@ from ..backends.int8 import WIDE
 from ..backends.seats import SeatBackend, Seats, Wanted
 from ..backends.sync import synchronize
 from ..files import write_atomically
+from ..machine import look, others
 from . import passes
 from .passes import PassCosts, Place
 
@@ -30,6 +31,7 @@ ROWS = (1, 2, 4, 8, 16, 32, 64)
 TOKENS = (1, 2, 4, 8)
 TOTALS = (4, 6, 8, 12, 16, 24, 32)  # tokens at which the two ways to multiply are compared
 REPEATS = 3
+QUIET = 0.25  # cores that others may keep busy meanwhile
 
 
 @dataclass(frozen=True)
@@ -83,13 +85,17 @@ def _of(shared: SharedCosts, rows: int) -> PassCosts:
 
 def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], int]) -> SharedCosts:
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
-    seat's `passes.known` follows them from now on. fingerprint: the target's."""
+    seat's `passes.known` follows them from now on. What was measured while other processes kept
+    cores busy is used, and not kept. fingerprint: the target's."""
     place = replace(Place.of(seats.all[0], fingerprint), backend=f"{len(seats.all)} seats")
     path = folder / place.file
     costs = _read(path)
     if costs is None or seats.steady:
+        before = look()
         costs = measure(seats)
-        if not seats.steady:
+        after = look()
+        company = others(before, after) if before and after else 0.0
+        if not seats.steady and company < QUIET:
             _write(path, place, costs)
     seats.narrow = costs.narrow
     for seat in seats.all:

@@ -327,11 +327,25 @@ def test_a_draft_shrinks_as_others_come() -> None:
     assert costs.best_cut(chances) == 0
 
 
+def test_costs_measured_in_company_are_not_kept(
+    tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    like = native(tiny())
+    assume(like, PassCosts((1.0, 1.5)))
+    monkeypatch.setattr(under_load, "others", lambda before, after: 0.9)
+    under_load.learn(Seats(like, 2), "abc", tmp_path, lambda: 1)
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
+    under_load.learn(Seats(like, 2), "abc", tmp_path, lambda: 1)
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_costs_are_measured_once(
     tiny: Tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     like = native(tiny())
     assume(like, PassCosts((1.0, 1.5)))
+    monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
     seats = Seats(like, 4)
     first = under_load.learn(seats, "abc", tmp_path, lambda: 1)
     assert first.rows == (1, 2, 4) and all(second > 0 for row in first.seconds for second in row)

@@ -105,9 +105,13 @@ def test_rooms_of_one_answer(engine: Engine, toy: object) -> None:
     assert isinstance(room_of(toy.engine, 8), OneAtATime)  # type: ignore[attr-defined]
 
 
-def test_costs_of_shared_passes_are_kept(engine: Engine, tmp_path: Path) -> None:
+def test_costs_of_shared_passes_are_kept(
+    engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from decoders.costs import under_load
     from decoders.costs.under_load import UnderLoad
 
+    monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
     by_cost = native_engine_by_cost(engine)
     room = room_of(by_cost, 2, cache=tmp_path)
     from decoders.costs.passes import known
