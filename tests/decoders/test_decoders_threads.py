@@ -139,3 +139,21 @@ def test_a_thread_that_let_go_computes_as_before() -> None:
     assert torch.equal(made[0], expected) and torch.equal(x.softmax(-1), expected)
     threads.let_go()
     threads.let_go()
+
+
+LETS_GO = """
+import os, torch
+from decoders.backends.threads import let_go
+torch.set_num_threads(2)
+x = torch.randn(512, 4096)
+x.softmax(-1)
+before = len(os.listdir("/proc/self/task"))
+let_go()
+print(before - len(os.listdir("/proc/self/task")))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="counts threads as Linux does")
+def test_who_lets_go_has_no_helper() -> None:
+    run = subprocess.run([sys.executable, "-c", LETS_GO], capture_output=True, text=True)
+    assert run.stdout.strip() == "1", run.stderr
