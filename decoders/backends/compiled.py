@@ -4,40 +4,27 @@ A pass over a few tokens is 120 small products with some nine hundred small oper
 which PyTorch starts one by one. Its compiler makes a few loops of a layer's: 30 layers in 4.5 ms
 instead of 6.5 for one token in int4 (docs/notes/performance.md). What is compiled is
 `llama_model.layer` itself with the weights among its inputs. A model's layers are alike, so two
-programs serve all: one for a single token, one for 2 to WIDE. They are made when a machine first
-meets these sizes, in about half a minute and by a C++ compiler, and kept. More than WIDE rows,
-prompts, are read as without. A row's result does not depend on how many others there are; it does
-differ in the last
-bits from what ordinary passes give, as fewer values between operations are rounded.
+programs serve all: one for a single token, one for 2 to WIDE. More than WIDE rows, prompts, are
+read as without. A row's result does not depend on how many others there are; it does differ in the
+last bits from what ordinary passes give, as fewer values between operations are rounded.
 """
 
 from __future__ import annotations
 
-import hashlib
-import inspect
-import os
-import tempfile
-import warnings
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import DraftpickError
-from ..machine import cpu_name
-from . import int4, int8, kv, llama_model, packed
 from .int8 import WIDE
 from .kv import KVCache, ScatterSlot
 from .llama_model import LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
 from .packed import Rounded
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
-SOURCES: tuple[ModuleType, ...] = (llama_model, kv, packed, int8, int4)
 FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
 READ = 384  # positions likewise, of which there may be any number
 
@@ -54,22 +41,25 @@ class Example:
 
 @dataclass(frozen=True)
 class Programs:
-    """Each takes what `Layer.forward` does, in one list, and gives the new states in another.
+    """Each takes what `forward` of its module does, in one list, and gives the new states in
+    another.
 
-    one: of a single token.
+    one: `Layer` of a single token.
     few: of 2 to WIDE.
+    shared: gives that of `SharedLayer` (compiled_shared.py), which not everybody needs.
     """
 
     one: Program
     few: Program
+    shared: Callable[[], Program]
 
 
 class CompiledLayers:
     """A model's layers, run by programs, on its own weights and cache."""
 
     def __init__(self, programs: Programs, layers: Sequence[LayerWeights], cache: KVCache) -> None:
-        self._programs, self._cache = programs, cache
-        self._weights = [stored(weights) for weights in layers]
+        self.programs, self._cache = programs, cache
+        self.weights = [stored(weights) for weights in layers]
 
     def over(self, cache: KVCache) -> CompiledLayers:
         """The same programs and weights on another cache."""
@@ -86,8 +76,8 @@ class CompiledLayers:
         assert mask is not None
         positions = torch.arange(start, start + len(h))
         rooms = self._cache.all[first:last, 0, :, : mask.shape[-1]].unbind(0)
-        program = self._programs.one if len(h) == 1 else self._programs.few
-        for weights, room in zip(self._weights[first:last], rooms, strict=True):
+        program = self.programs.one if len(h) == 1 else self.programs.few
+        for weights, room in zip(self.weights[first:last], rooms, strict=True):
             (h,) = program([h, *rope, mask, positions, room, *weights])
         return h
 
@@ -96,6 +86,16 @@ def stored(weights: LayerWeights) -> list[Tensor]:
     """A layer's tensors in the order of its fields, two of a rounded matrix."""
     parts = weights.tensors().values()
     return [t for part in parts for t in (part.stored if isinstance(part, Rounded) else (part,))]
+
+
+def restored(tensors: Sequence[Tensor], like: LayerWeights) -> LayerWeights:
+    """The layer of which these are `stored`, with the fields of `like`."""
+    rest = iter(tensors)
+    fields: dict[str, Any] = {
+        name: type(part)(next(rest), next(rest), None) if isinstance(part, Rounded) else next(rest)
+        for name, part in like.tensors().items()
+    }
+    return LayerWeights(**fields)
 
 
 class Layer(torch.nn.Module):
@@ -118,16 +118,10 @@ class Layer(torch.nn.Module):
         """room: as in ScatterSlot, only what is read of it.
         weights: as `stored`.
         """
-        rest = iter(weights)
-        fields: dict[str, Any] = {
-            name: type(part)(next(rest), next(rest), None)
-            if isinstance(part, Rounded)
-            else next(rest)
-            for name, part in self.like.tensors().items()
-        }
         heads = self.shape.kv_heads
         slot = ScatterSlot(room, positions, room[None, :heads], room[None, heads:])
-        return layer(h, LayerWeights(**fields), self.shape, (cos, sin), mask, slot)
+        w = restored(weights, self.like)
+        return layer(h, w, self.shape, (cos, sin), mask, slot)
 
 
 def traced(example: Example, tokens: int) -> torch.export.ExportedProgram:
@@ -161,69 +155,3 @@ def traced(example: Example, tokens: int) -> torch.export.ExportedProgram:
         }
         model = Layer(shape, example.layer)
         return torch.export.export(model, given, dynamic_shapes=sizes)
-
-
-def load_programs(example: Example, folder: Path, say: Callable[[str], None]) -> Programs:
-    """The programs for such layers from `folder`, or made and put there, of which `say` is told.
-
-    They belong to PyTorch's version, the processor, the threads, the sizes and this code. Raises
-    DraftpickError where there is no C++ compiler.
-    """
-    key = _key(example)
-    paths = {tokens: folder / f"{key}-{name}.pt2" for name, tokens in (("one", 1), ("few", FEW))}
-    found = {tokens: _loaded(path) for tokens, path in paths.items()}
-    if None in found.values():
-        say("compiling the layers for this machine: once, about half a minute")
-    one, few = (
-        found[tokens] or _compiled(traced(example, tokens), path) for tokens, path in paths.items()
-    )
-    return Programs(one, few)
-
-
-def _key(example: Example) -> str:
-    code = [inspect.getsource(module) for module in SOURCES] + [Path(__file__).read_text()]
-    sizes = (
-        list(example.layer.tensors()),
-        [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)],
-    )
-    where = (torch.__version__, cpu_name(), torch.get_num_threads())
-    text = repr((code, example.shape, sizes, tuple(example.cache.all.shape), where))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def _loaded(path: Path) -> Program | None:
-    """None where there is no program, or one that cannot be loaded."""
-    if not path.exists():
-        return None
-    try:  # as torch._inductor.aoti_load_package, whose import alone takes seconds
-        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
-    except RuntimeError:
-        return None
-    program: Program = loader.boxed_run
-    return program
-
-
-def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
-    """Compile to `path`, which is whole or not there, and load."""
-    from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as aside, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        whole = os.path.join(aside, path.name)
-        try:
-            # with cpp.dynamic_threads a row's last bits would depend on how many rows there are
-            torch._inductor.aoti_compile_and_package(traced, package_path=whole)
-        except (InductorError, InvalidCxxCompiler, CppCompileError) as error:
-            cause = getattr(error, "inner_exception", error)
-            if not isinstance(cause, (InvalidCxxCompiler, CppCompileError)):
-                raise
-            said = str(cause).strip().splitlines()[0]
-            raise DraftpickError(
-                "--backend compiled needs a C++ compiler that PyTorch can use, g++ or clang++ "
-                f"({said}); install one, name it by CXX, or use native"
-            ) from error
-        os.replace(whole, path)
-    program = _loaded(path)
-    assert program is not None
-    return program

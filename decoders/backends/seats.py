@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiled_shared import CompiledSharedLayers
 from .int8 import WIDE
 from .kv import KVCache
 from .llama import LlamaBackend
 from .llama_model import LayerWeights, Place, Weights, rounded
 from .packed import Matrix, Rounded, linear
 from .recurrent_head import RecurrentHead
-from .shared_pass import Reading, SharedPass
+from .shared_pass import NEIGHBOURS, Reading, SharedPass
 
 CHUNK = 256  # tokens of a prompt that are read before others go on
 
@@ -95,6 +96,13 @@ class SeatBackend(LlamaBackend):
         """Layers after which the states are kept."""
         return list(self._exits)
 
+    def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor:
+        """h [T, d] through the layers first..last-1, as `extend` alone takes it."""
+        place = None
+        if reading.depths is not None and reading.seen is not None:
+            place = self._at(reading.depths, reading.seen)
+        return self._run(h, first, last, reading.start, place)
+
     def left(self, reading: Reading, exit_layer: int, hidden: Tensor) -> None:
         """hidden: [T, d] after the exit layer."""
         self._exits[exit_layer][reading.start : reading.end] = hidden
@@ -135,6 +143,10 @@ class Seats:
         self.all = [SeatBackend(like, self._cache, row) for row in range(n)]
         self.narrow, self.steady = WIDE, steady
         self._wide = None if steady else _unrounded(like.weights)
+        self._compiled: CompiledSharedLayers | None = None
+        if like.compiled is not None and n > 1:
+            program = like.compiled.programs.shared()
+            self._compiled = CompiledSharedLayers(program, like.compiled.weights, self._cache.all)
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
@@ -142,7 +154,7 @@ class Seats:
         would give them but for their last bits."""
         if len(wanted) == 1:
             return [wanted[0].seat.read_alone(wanted[0])]
-        if self.steady and sum(len(each.ids) for each in wanted) > WIDE:
+        if self.steady and not self._in_one_way(wanted):
             half = len(wanted) // 2
             return self.read(wanted[:half]) + self.read(wanted[half:])
         if self.like._threads is not None:
@@ -162,17 +174,29 @@ class Seats:
             made[i] = own
         return made
 
+    def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether a pass over these goes the way that each of them goes alone."""
+        rows = [each.seat.row for each in wanted]
+        near = self._compiled is None or max(rows) - min(rows) < NEIGHBOURS
+        return near and sum(len(each.ids) for each in wanted) <= WIDE
+
     def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
         states are kept."""
         stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
         held = [each.h for each in begun]
+        parts = (self.like.shape, self.like._rope, self._cache)
+        narrow = layers is self.like.weights.layers and sum(map(len, held)) <= WIDE
+        compiled = self._compiled if narrow else None
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]
             readings = [begun[i].reading for i in run]
-            shared = SharedPass(readings, self.like.shape, self.like._rope, self._cache)
-            h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
+            if len(run) == 1:
+                h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
+            else:
+                shared = SharedPass(readings, *parts, compiled)
+                h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 held[i] = own
                 if last in begun[i].seat.exits:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from .llama_model import (
 )
 
 NEIGHBOURS = 8  # rows whose attention is computed at once
+LEAST = 2  # places that a compiled pass gives each row, as a size of 1 would be compiled by itself
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class _Group:
+class Group:
     """Neighbouring rows.
 
     rows: of the cache, those in between that read nothing included.
@@ -69,17 +71,69 @@ class _Group:
     taken: Tensor
 
 
+def shared_layer(
+    h: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    rope: Rope,
+    room: Tensor,
+    places: tuple[Tensor, Tensor],
+    groups: Sequence[tuple[Tensor, Group]],
+) -> Tensor:
+    """One layer. h: [N, d], and so is what it gives.
+
+    rope: of each token, of `all_heads`.
+    room: [B, 2 KV, C, D], the layer's cache.
+    places: [N] each, rows and slots of it where the tokens' keys and values are kept.
+    groups: each with its part of the room, [B', 2 KV, S, D].
+    """
+    heads, kv = shape.heads, shape.kv_heads
+    qkv = queries_keys_values(h, w, shape, rope)  # [H + 2 KV, N, D]
+    rows, slots = places
+    room[rows, :, slots] = qkv[heads:].transpose(0, 1)
+    made = []
+    for near, group in groups:
+        q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
+        a = attend(q, near[:, :kv], near[:, kv:], group.mask)
+        made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
+    return after_attention(h, made[0] if len(made) == 1 else torch.cat(made), w, shape)
+
+
+class Runs(Protocol):
+    """What runs layers for one group of rows as machine code."""
+
+    def through(
+        self,
+        h: Tensor,
+        first: int,
+        last: int,
+        rope: Rope,
+        places: tuple[Tensor, Tensor],
+        group: Group,
+    ) -> Tensor:
+        """h [N, d] through the model's layers first..last-1; the rest as of `shared_layer`."""
+        ...
+
+
 class SharedPass:
     """What all layers need to know of one pass.
 
-    readings: at least one, by growing row.
+    readings: at least two, by growing row.
+    compiled: what runs neighbouring rows; None runs an operation after the other.
     """
 
     def __init__(
-        self, readings: Sequence[Reading], shape: Shape, rope: Rope, cache: KVCache
+        self,
+        readings: Sequence[Reading],
+        shape: Shape,
+        rope: Rope,
+        cache: KVCache,
+        compiled: Runs | None = None,
     ) -> None:
         self._shape, self._cache = shape, cache
         device, dtype = rope[0].device, rope[0].dtype
+        near = _neighbours(readings)
+        self._compiled = compiled if len(near) == 1 else None
         rows = [r.row for r in readings for _ in range(r.count)]
         slots = [at for r in readings for at in range(r.start, r.end)]
         self._rows = torch.tensor(rows, device=device)  # [N], of each token
@@ -90,26 +144,23 @@ class SharedPass:
             pairs = zip(readings, parts, strict=True)
             turned = torch.cat([p if r.depths is None else r.depths for r, p in pairs])
         self._rope = all_heads((rope[0][turned], rope[1][turned]), shape)
-        self._groups, first = list[_Group](), 0
-        for near in _neighbours(readings):
-            self._groups.append(_group(near, first, shape, dtype, device))
-            first += sum(r.count for r in near)
+        self._groups, first = list[Group](), 0
+        least = 1 if self._compiled is None else LEAST
+        for each in near:
+            self._groups.append(_group(each, first, least, shape, dtype, device))
+            first += sum(r.count for r in each)
 
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """h [N, d], the readings' tokens one after the other, through `layers`, the first of which
         is the model's layer `first`; [N, d]."""
-        heads, kv = self._shape.heads, self._shape.kv_heads
+        places = (self._rows, self._slots)
+        if self._compiled is not None:
+            last = first + len(layers)
+            return self._compiled.through(h, first, last, self._rope, places, self._groups[0])
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
-            qkv = queries_keys_values(h, w, self._shape, self._rope)  # [H + 2 KV, N, D]
-            room[self._rows, :, self._slots] = qkv[heads:].transpose(0, 1)
-            made = []
-            for g in self._groups:
-                near = room[g.rows, :, : g.read]
-                q = qkv[:heads, g.tokens].transpose(0, 1)  # [B, H, T, D]
-                a = attend(q, near[:, :kv], near[:, kv:], g.mask)
-                made.append(a.transpose(1, 2).flatten(0, 1)[g.taken].flatten(1))
-            h = after_attention(h, torch.cat(made), w, self._shape)
+            groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
+            h = shared_layer(h, w, self._shape, self._rope, room, places, groups)
         return h
 
 
@@ -125,11 +176,18 @@ def _neighbours(readings: Sequence[Reading]) -> list[list[Reading]]:
 
 
 def _group(
-    near: Sequence[Reading], first: int, shape: Shape, dtype: torch.dtype, device: torch.device
-) -> _Group:
-    """first: the number of their first token."""
+    near: Sequence[Reading],
+    first: int,
+    least: int,
+    shape: Shape,
+    dtype: torch.dtype,
+    device: torch.device,
+) -> Group:
+    """first: the number of their first token.
+    least: places that each row is given at least.
+    """
     low = near[0].row
-    b, t = near[-1].row + 1 - low, max(r.count for r in near)
+    b, t = near[-1].row + 1 - low, max(least, *(r.count for r in near))
     read = rounded(max(r.end for r in near))
     slots = torch.arange(read, device=device)
     begins = torch.zeros(b, 1, 1, dtype=torch.int64)
@@ -148,7 +206,7 @@ def _group(
             own[:, r.start :] = False
             own[:, : r.end] = r.seen
     taken = [(r.row - low) * t + i for r in near for i in range(r.count)]
-    return _Group(
+    return Group(
         slice(low, low + b),
         read,
         tokens.to(device),

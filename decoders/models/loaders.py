@@ -150,7 +150,7 @@ watched("backend", BACKENDS)
 
 
 def _compile(backend: LlamaBackend, way_out: str = "") -> None:
-    from ..backends.compiled import load_programs
+    from ..backends.compiling import load_programs
     from ..zoo.catalogue import cache_dir
 
     def say(words: str) -> None:

@@ -28,6 +28,7 @@ from transformers import (
 
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
+from decoders.backends.compiled_shared import SharedLayer, traced_shared
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
@@ -124,18 +125,26 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
         fields = example.layer.tensors()
         key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
         if key not in _PROGRAMS:
-            _PROGRAMS[key] = Programs(*(_interpreted(example, tokens) for tokens in (1, FEW)))
+            one, few = (_interpreted(trace_layer(example, tokens), Layer) for tokens in (1, FEW))
+            _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example))
         return _PROGRAMS[key]
 
     backend.compile_layers(make)
 
 
 _PROGRAMS: dict[tuple[Any, ...], Programs] = {}
+_SHARED: dict[tuple[Any, ...], Program] = {}
 
 
-def _interpreted(example: Example, tokens: int) -> Program:
-    module = trace_layer(example, tokens).module()
-    given = len(inspect.signature(Layer.forward).parameters) - 2  # but for self and the weights
+def _shared(key: tuple[Any, ...], example: Example) -> Program:
+    if key not in _SHARED:
+        _SHARED[key] = _interpreted(traced_shared(example), SharedLayer)
+    return _SHARED[key]
+
+
+def _interpreted(exported: torch.export.ExportedProgram, kind: type[torch.nn.Module]) -> Program:
+    module = exported.module()
+    given = len(inspect.signature(kind.forward).parameters) - 2  # but for self and the weights
     return lambda inputs: [module(*inputs[:given], inputs[given:])]
 
 

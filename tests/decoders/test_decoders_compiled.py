@@ -8,6 +8,7 @@ test_decoders_tree_backends.py).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,12 @@ import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
 
-from decoders.backends.compiled import Program, Programs, load_programs
+from decoders.backends.compiled import Program
+from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
+from decoders.backends.seats import Seats, Wanted
 from decoders.costs.passes import Place
 from decoders.errors import DraftpickError
 from decoders.models import targets
@@ -69,18 +72,58 @@ def test_each_layer_of_a_short_pass_is_one_call_of_the_right_program(tiny: Tiny)
     backend = rounded(tiny, "llama", "int4")
     compiled_by_tracing(backend)
     assert backend.compiled is not None
-    made, called = backend.compiled._programs, []
+    made, called = backend.compiled.programs, []
 
     def counted(name: str) -> Program:
         program: Program = getattr(made, name)
         return lambda inputs: (called.append(name), program(inputs))[1]
 
-    backend.compiled._programs = Programs(counted("one"), counted("few"))
+    backend.compiled.programs = replace(made, one=counted("one"), few=counted("few"))
     backend.prefill(PROMPT)
     for width, programs in [(1, ["one"]), (2, ["few"]), (WIDE, ["few"]), (WIDE + 1, [])]:
         called.clear()
         backend.extend(tokens(width))
         assert called == programs * backend.shape.layers, width
+
+
+def several(seats: Seats, at: list[int], widths: list[int]) -> list[Wanted]:
+    """The seats in the rows `at` hold a prompt each, and want so many tokens read."""
+    wanted = []
+    for row, width in zip(at, widths, strict=True):
+        seats.all[row].prefill((PROMPT * 20)[: 20 + 7 * row])
+        wanted.append(Wanted(seats.all[row], tokens(width, row)))
+    return wanted
+
+
+@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+def test_shared_passes_are_compiled_where_they_are_narrow(
+    tiny: Tiny, kind: str, rounding: Rounding
+) -> None:
+    plain, backend = (rounded(tiny, kind, rounding) for _ in range(2))
+    compiled_by_tracing(backend)
+    called = []
+    made = backend.compiled.programs if backend.compiled is not None else None
+    assert made is not None
+
+    def shared() -> Program:
+        program = made.shared()
+        return lambda inputs: (called.append("shared"), program(inputs))[1]
+
+    backend.compiled.programs = replace(made, shared=shared)  # type: ignore[union-attr]
+    one, other = Seats(backend, 16), Seats(plain, 16)
+    layers = backend.shape.layers
+    for at, widths, calls in [
+        ([0, 1], [1, 1], layers),
+        ([1, 3, 4], [1, 5, 2], layers),
+        ([0, 7], [30, 2], layers),
+        ([0, 7], [31, 2], 0),  # more than WIDE tokens
+        ([0, 8], [1, 1], 0),  # no neighbours
+    ]:
+        called.clear()
+        mine, theirs = one.read(several(one, at, widths)), other.read(several(other, at, widths))
+        assert len(called) == calls, at
+        for a, b in zip(mine, theirs, strict=True):
+            near(a, b)
 
 
 def test_costs_of_compiled_passes_are_kept_apart(tiny: Tiny) -> None:
@@ -141,11 +184,17 @@ def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
             assert torch.equal(backend.extend(ids[:width]), one[:width]), width
         near(one, plain.extend(ids))
         plain.truncate(held)
+    seats = Seats(backend, 8, steady=True)
+    for at, widths in [([0, 1], [1, 1]), ([2, 3, 7], [1, 7, 3]), ([0, 4, 5, 6], [8, 9, 1, 14])]:
+        together = seats.read(several(seats, at, widths))
+        alone = [each.seat.read_alone(each) for each in several(seats, at, widths)]
+        assert all(map(torch.equal, together, alone)), widths
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.partition("-")[2] for name in names] == ["few.pt2", "one.pt2"]
-    assert "half a minute" in told[0]
+    assert [name.partition("-")[2] for name in names] == ["few.pt2", "one.pt2", "shared.pt2"]
+    assert "half a minute" in told[0] and "several answers" in told[1]
+    told.clear()
     (tmp_path / names[1]).write_bytes(b"not a package")
     rounded(tiny, kind, rounding).compile_layers(
         partial(load_programs, folder=tmp_path, say=told.append)
     )
-    assert len(told) == 2, "what cannot be loaded is made anew"
+    assert len(told) == 1, "what cannot be loaded is made anew"

@@ -1,0 +1,106 @@
+"""Programs of layers (compiled.py, compiled_shared.py): made by a C++ compiler, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from ..errors import DraftpickError
+from ..machine import cpu_name
+from . import compiled, compiled_shared, int4, int8, kv, llama_model, packed, shared_pass
+from .compiled import FEW, Example, Program, Programs, stored, traced
+from .compiled_shared import traced_shared
+
+SOURCES: tuple[ModuleType, ...] = (
+    compiled,
+    compiled_shared,
+    llama_model,
+    shared_pass,
+    kv,
+    packed,
+    int8,
+    int4,
+)
+
+
+def load_programs(example: Example, folder: Path, say: Callable[[str], None]) -> Programs:
+    """The programs for such layers from `folder`, or made and put there, of which `say` is told.
+
+    They belong to PyTorch's version, the processor, the threads, the sizes and this code. Raises
+    DraftpickError where there is no C++ compiler.
+    """
+    key = _key(example)
+    single = {name: folder / f"{key}-{name}.pt2" for name in ("one", "few")}
+    found = {name: _loaded(path) for name, path in single.items()}
+    if None in found.values():
+        say("compiling the layers for this machine: once, about half a minute")
+    one, few = (
+        found[name] or _compiled(traced(example, tokens), single[name])
+        for name, tokens in (("one", 1), ("few", FEW))
+    )
+
+    def shared() -> Program:
+        path = folder / f"{key}-shared.pt2"
+        program = _loaded(path)
+        if program is None:
+            say("compiling the layers for several answers at once: once, about half a minute")
+        return program or _compiled(traced_shared(example), path)
+
+    return Programs(one, few, shared)
+
+
+def _key(example: Example) -> str:
+    code = [inspect.getsource(module) for module in SOURCES] + [Path(__file__).read_text()]
+    sizes = (
+        list(example.layer.tensors()),
+        [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)],
+    )
+    where = (torch.__version__, cpu_name(), torch.get_num_threads())
+    text = repr((code, example.shape, sizes, tuple(example.cache.all.shape), where))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _loaded(path: Path) -> Program | None:
+    """None where there is no program, or one that cannot be loaded."""
+    if not path.exists():
+        return None
+    try:  # as torch._inductor.aoti_load_package, whose import alone takes seconds
+        loader = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    except RuntimeError:
+        return None
+    program: Program = loader.boxed_run
+    return program
+
+
+def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
+    """Compile to `path`, which is whole or not there, and load."""
+    from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent) as aside, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = os.path.join(aside, path.name)
+        try:
+            # with cpp.dynamic_threads a row's last bits would depend on how many rows there are
+            torch._inductor.aoti_compile_and_package(traced, package_path=whole)
+        except (InductorError, InvalidCxxCompiler, CppCompileError) as error:
+            cause = getattr(error, "inner_exception", error)
+            if not isinstance(cause, (InvalidCxxCompiler, CppCompileError)):
+                raise
+            said = str(cause).strip().splitlines()[0]
+            raise DraftpickError(
+                "--backend compiled needs a C++ compiler that PyTorch can use, g++ or clang++ "
+                f"({said}); install one, name it by CXX, or use native"
+            ) from error
+        os.replace(whole, path)
+    program = _loaded(path)
+    assert program is not None
+    return program
