@@ -6,8 +6,9 @@ Each client asks, waits for the whole answer and asks its next question, through
 `draftpick serve` answers at, without the network. Every arm is asked the same questions with the
 same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` lets
 the policy pick. --server NAME=MODEL@URL adds an OpenAI-compatible server, --gguf OpenVINO GenAI's
-continuous batching on that file; these answer greedily, so give --temperature 0 beside them. On an
-otherwise idle machine only.
+continuous batching on that file; these answer greedily, so give --temperature 0 beside them. A
+server must not keep what it has read, as questions come again (llama-server: --no-cache-prompt). On
+an otherwise idle machine only.
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def main() -> None:
     options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
     router = Router.from_options(options, given.policy)
     room = room_of(router.engine, max(given.clients), given.steady, cache_dir() / "costs")
-    desk = Desk({DEFAULT: router}, FairQueue(1024), room)
+    # questions come again: what a seat holds of them is read anew
+    desk = Desk({DEFAULT: router}, FairQueue(1024), room, reuse=False)
     asked = questions(router, given)
     askers: dict[str, Any] = {arm: Own(desk, arm) for arm in given.arms}
     for named in given.server:

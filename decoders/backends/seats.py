@@ -148,6 +148,11 @@ class Seats:
             program = like.compiled.programs.shared()
             self._compiled = CompiledSharedLayers(program, like.compiled.weights, self._cache.all)
 
+    @property
+    def passes(self) -> str:
+        """How those that several share are run: eager or compiled."""
+        return "eager" if self._compiled is None else "compiled"
+
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
         """Logits [T, V] for each of `wanted`, which are of different seats, as its `extend` alone
