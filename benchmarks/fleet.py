@@ -69,7 +69,9 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
     columns = ("query_id", "prompt_ids", "embedding")
     queries = {row["query_id"]: row for row in read_table(folder, "queries", columns).to_pylist()}
     kept, inputs, groups, left_out = [], [], [], 0
-    for (query, temperature), outcomes in sorted(outcomes_by_place(folder).items()):
+    for (query, temperature, running), outcomes in sorted(outcomes_by_place(folder).items()):
+        if running:
+            continue
         here = [outcomes[arm] for arm in arms if arm in outcomes]
         failed = len(here) < len(arms) or any(one.error for one in here)
         if failed or queries[query]["embedding"] is None or here[0].new_tokens < 2:

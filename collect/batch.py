@@ -45,6 +45,8 @@ class SweepOptions:
     batch_size: queries decoded together.
     temperature: of the autoregressive arm's sampled answer (Huang et al., section 3.4).
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
+    at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
+        are collected, 1 among them; kept likewise.
     likeness: let every drafter also write an answer by itself, to compare with the target's; the
         rewards of likeness need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
@@ -59,6 +61,7 @@ class SweepOptions:
     likeness: bool = True
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0,)
+    at_once: tuple[int, ...] = (1,)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperatures", tuple(sorted(set(map(float, self.temperatures)))))
@@ -70,6 +73,12 @@ class SweepOptions:
             raise DraftpickError(
                 "0 must be among the temperatures, since likeness and losses are of greedy "
                 f"answers; give for instance 0,1, not {self.temperatures}"
+            )
+        object.__setattr__(self, "at_once", tuple(sorted(set(self.at_once))))
+        if self.at_once[:1] != (1,):
+            raise DraftpickError(
+                "1 must be the least of the numbers of answers at once, since the others are "
+                f"compared with it; give for instance 1,8,32, not {self.at_once}"
             )
         if self.max_new_tokens < 1:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
@@ -151,12 +160,13 @@ def failed_query(
     error: Exception,
     options: SweepOptions,
 ) -> Collected:
-    """A query without a target answer: no embedding, and an error row for every arm and
-    temperature."""
+    """A query without a target answer: no embedding, and an error row for every arm, temperature
+    and load."""
     return Collected(
         [query_row(prompt, embedder, None, "", options)],
         [
-            error_row(prompt.query.id, arm, describe(error), temperature)
+            error_row(prompt.query.id, arm, describe(error), temperature, answers - 1)
+            for answers in options.at_once
             for temperature in options.temperatures
             for arm in arms
         ],

@@ -14,7 +14,7 @@ from decoders.options import EngineOptions
 
 from .align.command import align
 from .listing import Listing
-from .options import AsJson, engine_options, names_in, takes, temperatures_in
+from .options import AsJson, at_once_in, engine_options, names_in, takes, temperatures_in
 
 if TYPE_CHECKING:
     from .engine import BatchDecoder, SweepEngine
@@ -37,6 +37,11 @@ With --temperatures 0,1 the target also draws an answer to each query, and every
 it are computed from the chance that each token has of being accepted. A policy trained on these
 rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
 
+It also depends on how many answers share the target's passes, as behind `draftpick serve`. With
+--at-once 1,8,32 the arms' loops are replayed as they would run beside 7 and 31 other answers, by
+the costs of such passes on this machine; `modelled` is then the machine's tokens a second over
+plain decoding's, and a policy reads how many requests are running.
+
 With --engine ray every GPU of a Ray cluster collects (every machine, where there are none). The
 rows are the same, and so is the folder: one may go on with what the other began.
 
@@ -49,6 +54,7 @@ turn of a chat is collected.
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
   draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
   draftpick collect --temperatures 0,0.7,1 --out rewards-t
+  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards-l
   draftpick collect --engine ray --ray-address auto --out rewards
   draftpick collect --summary rewards --reward modelled
 """
@@ -98,6 +104,14 @@ def collect(
             "first; 0 alone is enough where all answers are to be greedy, as they are by default.",
         ),
     ] = "0",
+    at_once: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N",
+            help="Collect for so many answers that share the target's passes, 1 among them. "
+            "Needs a native backend.",
+        ),
+    ] = "1",
     batch_size: Annotated[
         int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
     ] = 64,
@@ -184,13 +198,15 @@ def collect(
         likeness=likeness,
         seed=seed,
         temperatures=temperatures_in(temperatures),
+        at_once=at_once_in(at_once),
     )
     # Before the models are loaded: a mistake should show at once.
     asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
     if options.arms is not None:  # the file may name plugins
         options = replace(options, arms=options.recipes())
     reader = embedder and (load_embedder(embedder, options.device) or OWN)
-    loaded, batch = _load_engine(options, how.arms)
+    load = partial(_load_engine, options, how.arms, how.at_once)
+    loaded, batch = load()
     remote = isinstance(batch, Endpoints)
     if remote:
         how = for_endpoints(how)
@@ -203,7 +219,7 @@ def collect(
     else:
         from .on_ray import OnRay
 
-        with OnRay(partial(_load_engine, options, how.arms), ray_address) as cluster:
+        with OnRay(load, ray_address) as cluster:
             report = _sweep(loaded, cluster, asked, out, how, reader)
     if as_json:
         from dataclasses import asdict
@@ -258,7 +274,7 @@ def _embedded(report: SweepReport) -> str:
 
 
 def _load_engine(
-    options: EngineOptions, only: tuple[str, ...]
+    options: EngineOptions, only: tuple[str, ...], at_once: tuple[int, ...]
 ) -> tuple[SweepEngine, BatchDecoder | Executor]:
     """An engine, and what decodes many prompts at once through it.
 
@@ -274,10 +290,11 @@ def _load_engine(
         return endpoints, Endpoints(endpoints)
     from decoders import Engine
     from decoders.offline.batch import Batch
+    from decoders.zoo.catalogue import cache_dir
 
     arms = [AUTOREGRESSIVE, *only] if only else None
     engine = Engine.from_options(options, only=arms)
-    return engine, Batch(engine)
+    return engine, Batch(engine, at_once=at_once, folder=cache_dir() / "costs")
 
 
 def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:
@@ -285,8 +302,14 @@ def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> No
 
     first, *others = summarise_all(folder, reward, alpha)
     if as_json:
-        more = {f"{found.temperature:g}": found.as_json() for found in others}
-        typer.echo(json.dumps(first.as_json() | ({"at_temperature": more} if more else {})))
+        record = first.as_json()
+        for found in others:
+            if found.at_once == 1:
+                record.setdefault("at_temperature", {})[f"{found.temperature:g}"] = found.as_json()
+            else:
+                load = record.setdefault("at_once", {}).setdefault(str(found.at_once), {})
+                load[f"{found.temperature:g}"] = found.as_json()
+        typer.echo(json.dumps(record))
         return
     from rich.console import Console
 

@@ -2,11 +2,13 @@
 
     DIR/manifest.json           what was collected, with what, where
     DIR/queries/00000.parquet   rows of whole queries ...
-    DIR/outcomes/00000.parquet  ... and all of their arms and temperatures, under the same number
+    DIR/outcomes/00000.parquet  ... and all of their arms, temperatures and loads, under the same
+                                number
 
 A shard pair holds whole queries. The outcomes file is written last and commits the pair: a queries
 file without its partner is what a kill left behind, is never read, and is overwritten. So at any
-moment the folder holds exactly one row per (query, arm, temperature) of the queries that are done.
+moment the folder holds exactly one row per (query, arm, temperature, load) of the queries that are
+done.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("query_id", pa.string()),
         ("arm", pa.string()),
         ("temperature", pa.float64()),
+        ("running", pa.int32()),
         ("rouge_l", pa.float64()),
         ("parameters", pa.int64()),
         ("rounds", pa.float64()),
@@ -81,7 +84,8 @@ OUTCOMES_SCHEMA = pa.schema(
     ]
 )
 # Columns that older shards lack.
-LATER = ("temperature", "how", "loops", "max_new_tokens", "prompt_tokens")
+LATER = ("temperature", "running", "how", "loops", "max_new_tokens", "prompt_tokens")
+UNSAID = {"temperature": 0.0, "running": 0}  # what their rows are of; null in the other columns
 
 
 @dataclass(frozen=True)
@@ -95,8 +99,9 @@ class Identity:
     sizes: how `parameters` were counted (SIZES).
     likeness: whether drafters also wrote by themselves; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
+    at_once: as of SweepOptions.
 
-    Older collections lack the last three.
+    Older collections lack the last four.
     """
 
     target: str
@@ -111,6 +116,7 @@ class Identity:
     sizes: int = 1
     likeness: bool = True
     temperatures: tuple[float, ...] = (0.0,)
+    at_once: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)
@@ -292,7 +298,7 @@ def _read_shard(path: Path, schema: pa.Schema) -> pa.Table:
     for name in lacking:
         kind = schema.field(name).type
         empty = pa.nulls(len(part), kind)
-        part = part.append_column(name, empty.fill_null(0.0) if name == "temperature" else empty)
+        part = part.append_column(name, empty.fill_null(UNSAID[name]) if name in UNSAID else empty)
     return part.select(schema.names).cast(schema)
 
 

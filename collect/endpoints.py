@@ -24,11 +24,16 @@ MOST = 8  # queries a group, so that a kill loses few paid answers
 
 def for_endpoints(options: SweepOptions) -> SweepOptions:
     """The options as endpoints are collected: measured, in small groups. Raises DraftpickError for
-    temperatures other than 0."""
+    temperatures other than 0 and several answers at once."""
     if options.temperatures != (0.0,):
         raise DraftpickError(
             "endpoints are collected at temperature 0 alone, as their times are of greedy answers; "
             "leave --temperatures out"
+        )
+    if options.at_once != (1,):
+        raise DraftpickError(
+            "endpoints are timed one answer at a time, as the load of their machines is not known; "
+            "leave --at-once out"
         )
     return replace(options, measure=True, batch_size=min(options.batch_size, MOST))
 

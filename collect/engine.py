@@ -6,6 +6,7 @@ Every member is read-only and narrow, so that another executor can take its plac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -41,6 +42,10 @@ class BatchDecoder(Protocol):
     ) -> Written: ...
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written: ...
+
+    def among(self, answers: int) -> AbstractContextManager[None]:
+        """Within the block arms are replayed as where so many answers are written at once."""
+        ...
 
     def follows(self, name: str) -> bool:
         """Whether `teacher_forced` can replay the arm along the target's answers."""

@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 from decoders.costs.measured import Costs
 from decoders.records import Request
 
+from .at_once import collect_loads
 from .batch import Collected, Prompt, SweepOptions
 from .engine import BatchDecoder, SweepEngine
 from .records import ArmInfo
-from .sampled import collect_temperatures
 
 
 @runtime_checkable
@@ -52,7 +52,7 @@ class Here:
         for group in groups:
             if options.measure and not self._warm:
                 self._warm_up(group[0], arms)
-            yield collect_temperatures(self._engine, self._batch, group, arms, options)
+            yield collect_loads(self._engine, self._batch, group, arms, options)
 
     def _warm_up(self, prompt: Prompt, arms: Sequence[ArmInfo]) -> None:
         """One decode an arm, so that no query pays for compilation and first allocations."""

@@ -126,6 +126,16 @@ def temperatures_in(listed: str) -> tuple[float, ...]:
         ) from None
 
 
+def at_once_in(listed: str) -> tuple[int, ...]:
+    """Numbers of answers given as `1,8`; raises DraftpickError for what is none."""
+    if not all(each.isdecimal() and int(each) for each in names_in(listed)):
+        raise DraftpickError(
+            "answers at once are whole numbers from 1 on with commas between, for instance 1,8,32, "
+            f"not {listed!r}"
+        )
+    return tuple(map(int, names_in(listed)))
+
+
 def names_in(listed: str | Iterable[str] | None) -> list[str]:
     """Names given as `a,b` and by repeating the option, alike."""
     parts = [listed] if isinstance(listed, str) else listed or ()

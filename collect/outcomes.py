@@ -1,9 +1,10 @@
-"""The stored outcomes of a collection, by query, temperature and arm."""
+"""The stored outcomes of a collection, by query, temperature, load and arm."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from .dataset import OUTCOMES_SCHEMA, read_manifest, read_table
 from .looping import loops
@@ -16,22 +17,39 @@ _NUMBERS = tuple(
     for name in OUTCOMES_SCHEMA.names
     if name not in ("output_ids", "text", "target_ids", "agree")
 )
-Place = tuple[str, float]  # a query id and a temperature
 
 
-def read_outcomes(folder: str | Path, temperature: float = 0.0) -> dict[str, dict[str, Outcome]]:
-    """The numbers of every stored row of one temperature: query id -> arm -> outcome, in stored
-    order.
+class Place(NamedTuple):
+    """Where every arm has a row. running: as of Outcome."""
+
+    query: str
+    temperature: float
+    running: int = 0
+
+    @property
+    def name(self) -> str:
+        """ID, ID@TEMPERATURE, or ID@TEMPERATUREx(answers at once)."""
+        if self.running:
+            return f"{self.query}@{self.temperature:g}x{self.running + 1}"
+        return f"{self.query}@{self.temperature:g}" if self.temperature else self.query
+
+
+def read_outcomes(
+    folder: str | Path, temperature: float = 0.0, running: int = 0
+) -> dict[str, dict[str, Outcome]]:
+    """The numbers of every stored row of one temperature and load: query id -> arm -> outcome, in
+    stored order.
 
     rouge_l is by today's words: where it was collected by others, it is computed anew from the
     stored texts.
     """
     stored = outcomes_by_place(folder)
-    return {query: arms for (query, at), arms in stored.items() if at == temperature}
+    asked = (temperature, running)
+    return {at.query: arms for at, arms in stored.items() if at[1:] == asked}
 
 
 def outcomes_by_place(folder: str | Path) -> dict[Place, dict[str, Outcome]]:
-    """The same of all temperatures."""
+    """The same of all temperatures and loads."""
     found: dict[Place, dict[str, Outcome]] = {}
     anew = _likeness_anew(folder)
     for record in read_table(folder, "outcomes", _NUMBERS).to_pylist():
@@ -39,7 +57,8 @@ def outcomes_by_place(folder: str | Path) -> dict[Place, dict[str, Outcome]]:
         key = (outcome.query_id, outcome.arm)
         if key in anew and outcome.temperature == 0:
             outcome = replace(outcome, rouge_l=anew[key])
-        found.setdefault((outcome.query_id, outcome.temperature), {})[outcome.arm] = outcome
+        place = Place(outcome.query_id, outcome.temperature, outcome.running)
+        found.setdefault(place, {})[outcome.arm] = outcome
     return found
 
 
@@ -62,13 +81,13 @@ def _likeness_anew(folder: str | Path) -> dict[tuple[str, str], float]:
 
 
 def looping_places(folder: str | Path) -> set[Place]:
-    """Where the target's answer loops. Collections before 0.2 did not say: it is looked up there.
+    """Where the target's answer loops, by places without others beside. Collections before 0.2 did not say: it is looked up there.
     An answer shorter than asked for ended with an end-of-sequence token."""
     columns = ("query_id", "temperature", "loops", "target_ids")
     most = read_manifest(folder).identity.max_new_tokens
     found, known = set[Place](), set[Place]()
     for row in read_table(folder, "outcomes", columns).to_pylist():
-        place, ids = (row["query_id"], row["temperature"]), row["target_ids"]
+        place, ids = Place(row["query_id"], row["temperature"]), row["target_ids"]
         if place in known or not ids:
             continue
         known.add(place)

@@ -56,8 +56,10 @@ class QueryRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of one arm on one query at one temperature; every reward is a function of them.
+    """The numbers of one arm on one query at one temperature, beside so many other answers; every
+    reward is a function of them.
 
+    running: other answers that are written at the same time.
     rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1]; None above
         temperature 0.
     parameters: as ArmInfo.
@@ -75,6 +77,9 @@ class Outcome:
     seed: of the sampled answer (autoregressive arm, and every arm above temperature 0), else None.
     error: why there are no numbers, else None.
 
+    Rows beside others (running > 0) have the target's answer and what is the same for every load
+    from the row without others; only rounds, drafted and accepted are their own.
+
     For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
     drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
     after the prompt's: 0 where it was not asked. So they are where `how` is "live".
@@ -83,6 +88,7 @@ class Outcome:
     query_id: str
     arm: str
     temperature: float = 0.0
+    running: int = 0
     rouge_l: float | None = None
     parameters: int
     rounds: float | None = None
@@ -119,12 +125,15 @@ class OutcomeRow(Outcome):
     agree: tuple[bool, ...] = ()
 
 
-def error_row(query_id: str, arm: ArmInfo, message: str, temperature: float = 0.0) -> OutcomeRow:
+def error_row(
+    query_id: str, arm: ArmInfo, message: str, temperature: float = 0.0, running: int = 0
+) -> OutcomeRow:
     """A row without numbers, so that a failure can never be read as a result."""
     return OutcomeRow(
         query_id=query_id,
         arm=arm.name,
         temperature=temperature,
+        running=running,
         parameters=arm.parameters,
         error=message,
     )

@@ -30,7 +30,7 @@ class Context:
     """What a reward may know beside the row.
 
     arms: those that are chosen from, by name (the most expensive one sets the scale).
-    costs: of the collecting machine.
+    costs: of the collecting machine, for as many answers at once as the row is of.
     autoregressive: the row of the autoregressive arm on the same query at the same temperature, if
         there is one.
     alpha: weight of likeness against cost, in [0, 1].
@@ -52,7 +52,8 @@ class Reward:
     needs_likeness: whether drafters must have written by themselves (no --no-likeness).
     needs_costs: whether passes and drafts of the target must have been timed (no endpoints).
     needs_prices: whether the arms must have prices (endpoints alone).
-    greedy_only: whether it says something of greedy answers alone, not of those that are sampled.
+    greedy_only: whether it says something of greedy answers by themselves alone, not of those that
+        are sampled or written beside others.
     """
 
     name: str
@@ -121,7 +122,9 @@ def modelled(outcome: Outcome, context: Context) -> float:
 
     (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
     width = 1 + drafted / rounds; what such a pass costs says `Costs.verify`. Prefill excluded;
-    1 where the prompt's own pass wrote the whole answer. A pass that leaves the target early (CALM)
+    1 where the prompt's own pass wrote the whole answer. Of several answers at once, the machine's
+    tokens a second over those of plain decoding with as many (goodput): each pass and each draft is
+    then made for all of them. A pass that leaves the target early (CALM)
     counts as a whole one: only the measured rewards see what it saves.
     """
     rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)

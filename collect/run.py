@@ -122,7 +122,7 @@ def sweep(
         collected,
         already,
         errors,
-        collected * len(names) * len(options.temperatures),
+        collected * len(names) * len(options.temperatures) * len(options.at_once),
         time.perf_counter() - started,
         found.computed if found else 0,
         found.seconds if found else 0.0,
@@ -159,6 +159,7 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         sizes=SIZES,
         likeness=options.likeness,
         temperatures=options.temperatures,
+        at_once=options.at_once,
     )
 
 

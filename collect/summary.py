@@ -1,5 +1,5 @@
 """What a collection says at a glance: the mean reward of every arm on every task, at each
-temperature."""
+temperature and load."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from collect.queries import OVERALL, ordered
 
 from . import dataset
-from .outcomes import looping_places, read_outcomes
+from .outcomes import Place, looping_places, read_outcomes
 from .rewards import Reward, get
 from .table import reward_table
 
@@ -39,6 +39,7 @@ class Summary:
     best, oracle: mean reward of the best fixed arm overall, and of choosing the best arm for every
         query.
     error_examples: up to three, each a different error.
+    at_once: answers that are written at the same time.
     looping: the share of queries to which the target's answer repeats itself to the end.
     """
 
@@ -52,6 +53,7 @@ class Summary:
     best: str
     oracle: dict[str, float | None]
     error_examples: list[str]
+    at_once: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-ready object, keyed by arm."""
@@ -60,6 +62,7 @@ class Summary:
             "target": self.target,
             "reward": self.reward,
             "temperature": self.temperature,
+            "answers_at_once": self.at_once,
             "looping_share": self.looping,
             "queries": self.queries,
             "arms": {
@@ -75,10 +78,16 @@ class Summary:
 def summarise_all(
     folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5
 ) -> list[Summary]:
-    """One for each temperature of which the reward says something, 0 first."""
-    stored = dataset.read_manifest(folder).identity.temperatures
-    spoken_of = [t for t in stored if t == 0 or not get(reward).greedy_only]
-    return [summarise(folder, reward, alpha, temperature) for temperature in spoken_of]
+    """One for each load and temperature of which the reward says something, temperature 0 without
+    others first."""
+    stored = dataset.read_manifest(folder).identity
+    if get(reward).greedy_only:
+        return [summarise(folder, reward, alpha)]
+    return [
+        summarise(folder, reward, alpha, temperature, answers)
+        for answers in stored.at_once
+        for temperature in stored.temperatures
+    ]
 
 
 def summarise(
@@ -86,12 +95,15 @@ def summarise(
     reward: str | Reward = "paper",
     alpha: float = 0.5,
     temperature: float = 0.0,
+    at_once: int = 1,
 ) -> Summary:
-    """Mean rewards of a collection at one temperature; raises DraftpickError as `reward_table`
-    does."""
-    table = reward_table(folder, reward, alpha, temperatures=(temperature,), features=())
+    """Mean rewards of a collection at one temperature and load; raises DraftpickError as
+    `reward_table` does."""
+    table = reward_table(
+        folder, reward, alpha, temperatures=(temperature,), features=(), at_once=(at_once,)
+    )
     looping = looping_places(folder)
-    stored = read_outcomes(folder, temperature)
+    stored = read_outcomes(folder, temperature, at_once - 1)
     rows = [row for arms in stored.values() for row in arms.values()]
     tasks = np.array(table.tasks)
     masks = {task: tasks == task for task in ordered(table.tasks)} | {
@@ -118,12 +130,13 @@ def summarise(
         target=dataset.read_manifest(folder).identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        looping=sum((query, temperature) in looping for query in table.groups) / len(table),
+        looping=sum(Place(query, temperature) in looping for query in table.groups) / len(table),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,
         best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,
         oracle={task: _mean(top[mask]) for task, mask in masks.items()},
         error_examples=list(first.values())[:3],
+        at_once=at_once,
     )
 
 
@@ -144,6 +157,7 @@ def render(summary: Summary, width: int) -> list[Table]:
         rows.append([arm.arm, *cells, f"{arm.wins:.0%}", errors])
     rows.append(["oracle", *[_cell(summary.oracle[task]) for task in columns], "", ""])
     at = f" at temperature {summary.temperature:g}" if summary.temperature else ""
+    at += f", {summary.at_once} answers at once" if summary.at_once > 1 else ""
     title = f"Mean reward ({summary.reward}) of {summary.target}{at}"
     return tables(title, [*headings, "best for", "errors"], rows, width, last_apart=True)
 

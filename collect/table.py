@@ -32,12 +32,12 @@ _ASKED = ("query_id", "task", "prompt_ids", "max_new_tokens")
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows, one a query and temperature, that are stored and not in a table.
+    """Rows, one a query, temperature and load, that are stored and not in a table.
 
     unembedded: the target failed on the query, so that nothing can be read of it.
     failed: no arm has the reward.
     looping: the target's answer repeats itself to the end, and such were not wanted.
-    other_temperatures: not asked for, or none that the reward speaks of.
+    other_temperatures: not asked for, or none that the reward speaks of; loads likewise.
     """
 
     unembedded: int
@@ -51,7 +51,7 @@ class LeftOut:
             "where the target failed": self.unembedded,
             "where every arm failed": self.failed,
             "whose answer loops": self.looping,
-            "at other temperatures": self.other_temperatures,
+            "at other temperatures or loads": self.other_temperatures,
         }
         return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
 
@@ -65,8 +65,9 @@ def reward_table(
     temperatures: Sequence[float] | None = None,
     features: Sequence[str] | None = None,
     loops: str = "all",
+    at_once: Sequence[int] | None = None,
 ) -> RewardTable:
-    """The rewards of every stored query and arm, a row for each temperature.
+    """The rewards of every stored query and arm, a row for each temperature and load.
 
     reward: a name, or a Reward of one's own.
     alpha: weight of likeness against cost.
@@ -78,19 +79,24 @@ def reward_table(
     features: what the policy is to read beside (names in FEATURES), None for all that are not the
         same in every row.
     loops: "without" leaves out answers of the target that repeat themselves to the end.
+    at_once: a choice of the numbers of answers that were written at once, None for all that were
+        collected and the reward speaks of.
 
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out (`read_rewards` counts them). Rows are sorted by query id, so that an interrupted sweep
-    gives the same table; those of one query are a group, and above temperature 0 a row is called
-    ID@TEMPERATURE. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1 between the arm's
+    gives the same table; those of one query are a group, and a row is called as `Place.name` has
+    it. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1 between the arm's
     answer and the target's at temperature 0.
 
     Raises DraftpickError for an unknown reward, arm, feature or embedder, an alpha outside [0, 1],
-    an empty or damaged collection, a temperature that was not collected, a measured reward where
+    an empty or damaged collection, a temperature or load that was not collected, a measured reward where
     nothing was measured, and a reward of sizes where an early exit's was counted without the layers
     that it runs.
     """
-    return read_rewards(folder, reward, alpha, arms, embedder, temperatures, features, loops)[0]
+    table, _ = read_rewards(
+        folder, reward, alpha, arms, embedder, temperatures, features, loops, at_once
+    )
+    return table
 
 
 def read_rewards(
@@ -102,6 +108,7 @@ def read_rewards(
     temperatures: Sequence[float] | None = None,
     features: Sequence[str] | None = None,
     loops: str = "all",
+    at_once: Sequence[int] | None = None,
 ) -> tuple[RewardTable, LeftOut]:
     """As `reward_table`, with the count of what was left out."""
     chosen = rewards.get(reward)
@@ -131,22 +138,23 @@ def read_rewards(
     if chosen.uses_size:
         _require_sizes(folder, manifest, names)
     wanted = _temperatures(folder, manifest, chosen, temperatures)
+    loads = {answers - 1 for answers in _at_once(folder, manifest, chosen, at_once)}
     outcomes = outcomes_by_place(folder)
     looping = looping_places(folder) if loops == "without" else set[Place]()
     embeddings = embeddings_of(folder, embedder)
     queries = {row["query_id"]: row for row in read_table(folder, "queries", _ASKED).to_pylist()}
     places, counts = list[Place](), Counter[str]()
     for place in sorted(outcomes):
-        if place[1] not in wanted:
+        if place.temperature not in wanted or place.running not in loads:
             counts["other"] += 1
-        elif place[0] not in embeddings.vectors:
+        elif place.query not in embeddings.vectors:
             counts["unembedded"] += 1
-        elif place in looping:
+        elif place._replace(running=0) in looping:
             counts["looping"] += 1
         else:
             places.append(place)
     values = np.array(
-        [_rewards_of(outcomes[place], chosen, manifest, names, alpha) for place in places],
+        [_rewards_of(outcomes[at], at, chosen, manifest, names, alpha) for at in places],
         dtype=np.float64,
     ).reshape(len(places), len(names))
     usable = np.flatnonzero(~np.isnan(values).all(axis=1))
@@ -161,19 +169,19 @@ def read_rewards(
             + f"; collect more (`draftpick collect --out {folder}`), or look at its errors "
             f"(`draftpick collect --summary {folder}`)"
         )
-    contexts = [_request(queries[query], manifest, at) for query, at in places]
+    contexts = [_request(queries[at.query], manifest, at) for at in places]
     columns, read = _features(features, contexts)
     table = RewardTable(
-        query_ids=[query if at == 0 else f"{query}@{at:g}" for query, at in places],
-        tasks=[queries[query]["task"] for query, _ in places],
-        embeddings=np.array([embeddings.vectors[query] for query, _ in places]),
+        query_ids=[at.name for at in places],
+        tasks=[queries[at.query]["task"] for at in places],
+        embeddings=np.array([embeddings.vectors[at.query] for at in places]),
         arms=list(names),
         rewards=values[usable],
         reward_name=chosen.label(alpha),
         embedder=embeddings.embedder,
         # Of all the arms together: it says nothing of a choice of them.
         arms_fingerprint=manifest.identity.arms_fingerprint if arms is None else "",
-        groups=[query for query, _ in places],
+        groups=[at.query for at in places],
         features=read,
         feature_names=columns,
         losses=np.array([_losses(outcomes, place, manifest, names) for place in places]),
@@ -203,12 +211,33 @@ def _temperatures(
     return set(asked)
 
 
-def _request(query: dict[str, Any], manifest: Manifest, temperature: float) -> RequestContext:
+def _at_once(
+    folder: str | Path, manifest: Manifest, reward: Reward, asked: Sequence[int] | None
+) -> set[int]:
+    stored = manifest.identity.at_once
+    if asked is None:
+        return {1} if reward.greedy_only else set(stored)
+    for answers in asked:
+        if answers not in stored:
+            raise DraftpickError(
+                f"{folder} was not collected for {answers} answers at once (it has "
+                f"{', '.join(map(str, stored))}); collect into another --out with --at-once"
+            )
+        if answers > 1 and reward.greedy_only:
+            raise DraftpickError(
+                f"the reward {reward.name!r} is of one answer at a time, and says nothing of "
+                f"{answers} at once; take 'modelled', 'saved-passes' or 'acceptance'"
+            )
+    return set(asked)
+
+
+def _request(query: dict[str, Any], manifest: Manifest, at: Place) -> RequestContext:
     asked = query["max_new_tokens"]
     return RequestContext(
         prompt_ids=query["prompt_ids"],
         max_new_tokens=manifest.identity.max_new_tokens if asked is None else asked,
-        temperature=temperature,
+        temperature=at.temperature,
+        running=at.running,
     )
 
 
@@ -241,7 +270,7 @@ def _losses(
 ) -> list[float]:
     """One row's, in the order of names; NaN for an arm that failed."""
     lossless = {arm.name for arm in manifest.arms if arm.lossless}
-    here, greedy = outcomes[place], outcomes[place[0], 0.0]
+    here, greedy = outcomes[place], outcomes[Place(place.query, 0.0)]
 
     def loss(name: str) -> float:
         if name not in here or here[name].error is not None:
@@ -300,16 +329,18 @@ def _has_exit(recipe: Any) -> bool:
 
 def _rewards_of(
     outcomes: dict[str, Outcome],
+    place: Place,
     reward: Reward,
     manifest: Manifest,
     names: Sequence[str],
     alpha: float,
 ) -> list[float]:
-    """One query's rewards in the order of names; NaN for an arm that failed."""
+    """One place's rewards in the order of names; NaN for an arm that failed."""
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
     baseline = outcomes.get(plain) if plain else None  # chosen or not
     arms = {arm.name: arm for arm in manifest.arms if arm.name in names}
-    context = rewards.Context(arms=arms, costs=manifest.costs, autoregressive=baseline, alpha=alpha)
+    costs = manifest.costs.of_answers(place.running + 1)
+    context = rewards.Context(arms=arms, costs=costs, autoregressive=baseline, alpha=alpha)
     return [
         rewards.compute(reward, outcomes[name], context) if name in outcomes else float("nan")
         for name in names

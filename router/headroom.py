@@ -13,7 +13,7 @@ import typer
 from collect.listing import Listing
 from collect.options import AsJson, names_in
 
-from .options import ChosenArms, ChosenTemperatures, Loops
+from .options import ChosenArms, ChosenLoads, ChosenTemperatures, Loops
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -59,6 +59,7 @@ def headroom(
     ] = None,
     arms: ChosenArms = None,
     temperatures: ChosenTemperatures = None,
+    at_once: ChosenLoads = None,
     loops: Loops = "all",
     by: Annotated[
         list[str] | None,
@@ -74,7 +75,7 @@ def headroom(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
-    from collect.options import temperatures_in
+    from collect.options import at_once_in, temperatures_in
     from collect.table import read_rewards
     from decoders.terminal import PIPE
     from policies.headroom import headroom as found_in
@@ -89,6 +90,7 @@ def headroom(
         names_in(arms) or None,
         embedder=embedder,
         temperatures=None if temperatures is None else temperatures_in(temperatures),
+        at_once=None if at_once is None else at_once_in(at_once),
         loops=loops,
     )
     found = found_in(table, names_in(by), noisy, seed)

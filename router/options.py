@@ -116,6 +116,15 @@ ChosenTemperatures = Annotated[
         "0 alone, as it is of greedy answers.",
     ),
 ]
+ChosenLoads = Annotated[
+    str | None,
+    typer.Option(
+        "--at-once",
+        metavar="N,N",
+        help="Read the rows of so many answers at once alone. Default: all collected, for a reward "
+        "of likeness or measured time 1 alone.",
+    ),
+]
 Loops = Annotated[
     str,
     typer.Option(

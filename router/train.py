@@ -12,7 +12,7 @@ import typer
 from collect.listing import Listing
 from collect.options import AsJson
 
-from .options import ChosenArms, ChosenTemperatures, Experiment, Loops, TrackingUri
+from .options import ChosenArms, ChosenLoads, ChosenTemperatures, Experiment, Loops, TrackingUri
 from .promise import (
     PROMISED,
     SPEED,
@@ -140,6 +140,7 @@ def train(
     ] = None,
     arms: ChosenArms = None,
     temperatures: ChosenTemperatures = None,
+    at_once: ChosenLoads = None,
     loops: Loops = "all",
     train_size: Annotated[
         int | None,
@@ -189,7 +190,7 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     from collect.dataset import read_manifest
-    from collect.options import names_in, temperatures_in
+    from collect.options import at_once_in, names_in, temperatures_in
     from collect.table import read_rewards
     from policies import PolicyError, report
     from policies.curves import require_enough
@@ -245,6 +246,7 @@ def train(
             names_in(arms) or None,
             embedder=embedder,
             temperatures=None if temperatures is None else temperatures_in(temperatures),
+            at_once=None if at_once is None else at_once_in(at_once),
             features=[] if features == "none" else features and names_in(features),
             loops=loops,
         )

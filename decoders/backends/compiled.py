@@ -4,9 +4,10 @@ A pass over a few tokens is 120 small products with some nine hundred small oper
 which PyTorch starts one by one. Its compiler makes a few loops of a layer's: 30 layers in 4.5 ms
 instead of 6.5 for one token in int4 (docs/notes/performance.md). What is compiled is
 `llama_model.layer` itself with the weights among its inputs. A model's layers are alike, so two
-programs serve all: one for a single token, one for 2 to WIDE. More than WIDE rows, prompts, are
-read as without. A row's result does not depend on how many others there are; it does differ in the
-last bits from what ordinary passes give, as fewer values between operations are rounded.
+programs serve all: one for a single token, one for 2 to WIDE. In wider passes, prompts, PyTorch's
+products are faster, and what lies between them is compiled. A row's result does not depend on how
+many others there are; it does differ in the last bits from what ordinary passes give, as fewer
+values between operations are rounded.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from .int8 import WIDE
 from .kv import KVCache, ScatterSlot
-from .llama_model import LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
+from .llama_model import Between, LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
 from .packed import Rounded
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
@@ -47,11 +48,14 @@ class Programs:
     one: `Layer` of a single token.
     few: of 2 to WIDE.
     shared: gives that of `SharedLayer` (compiled_shared.py), which not everybody needs.
+    between: what is between the products of wider passes (compiled_between.py); None runs an
+        operation after the other.
     """
 
     one: Program
     few: Program
     shared: Callable[[], Program]
+    between: Between | None = None
 
 
 class CompiledLayers:

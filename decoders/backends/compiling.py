@@ -15,12 +15,24 @@ import torch
 
 from ..errors import DraftpickError
 from ..machine import cpu_name
-from . import compiled, compiled_shared, int4, int8, kv, llama_model, packed, shared_pass
+from . import (
+    compiled,
+    compiled_between,
+    compiled_shared,
+    int4,
+    int8,
+    kv,
+    llama_model,
+    packed,
+    shared_pass,
+)
 from .compiled import FEW, Example, Program, Programs, stored, traced
+from .compiled_between import PARTS, between, traced_parts
 from .compiled_shared import traced_shared
 
 SOURCES: tuple[ModuleType, ...] = (
     compiled,
+    compiled_between,
     compiled_shared,
     llama_model,
     shared_pass,
@@ -38,14 +50,13 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
     DraftpickError where there is no C++ compiler.
     """
     key = _key(example)
-    single = {name: folder / f"{key}-{name}.pt2" for name in ("one", "few")}
-    found = {name: _loaded(path) for name, path in single.items()}
+    paths = {name: folder / f"{key}-{name}.pt2" for name in ("one", "few", *PARTS)}
+    found = {name: _loaded(path) for name, path in paths.items()}
     if None in found.values():
         say("compiling the layers for this machine: once, about half a minute")
-    one, few = (
-        found[name] or _compiled(traced(example, tokens), single[name])
-        for name, tokens in (("one", 1), ("few", FEW))
-    )
+        todo = {"one": traced(example, 1), "few": traced(example, FEW)} | traced_parts(example)
+        found |= {name: _compiled(todo[name], paths[name]) for name in todo if not found[name]}
+    programs = {name: program for name, program in found.items() if program is not None}
 
     def shared() -> Program:
         path = folder / f"{key}-shared.pt2"
@@ -54,7 +65,7 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
             say("compiling the layers for several answers at once: once, about half a minute")
         return program or _compiled(traced_shared(example), path)
 
-    return Programs(one, few, shared)
+    return Programs(programs["one"], programs["few"], shared, between(programs))
 
 
 def _key(example: Example) -> str:

@@ -424,7 +424,8 @@ class LlamaBackend:
         if self.compiled is not None and place[1] is not None and len(h) <= WIDE:
             return self.compiled.through(h, first, last, place, start)
         slots = self._slots(start, len(h), place[1], first, last)
-        return through(h, self.weights.layers[first:last], self.shape, place, slots)
+        between = None if self.compiled is None else self.compiled.programs.between
+        return through(h, self.weights.layers[first:last], self.shape, place, slots, between)
 
     def _slots(
         self, start: int, t: int, mask: Tensor | None, first: int, last: int

@@ -193,6 +193,7 @@ class Seats:
         parts = (self.like.shape, self.like._rope, self._cache)
         narrow = layers is self.like.weights.layers and sum(map(len, held)) <= WIDE
         compiled = self._compiled if narrow else None
+        between = None if self.like.compiled is None else self.like.compiled.programs.between
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]
@@ -200,7 +201,7 @@ class Seats:
             if len(run) == 1:
                 h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
             else:
-                shared = SharedPass(readings, *parts, compiled)
+                shared = SharedPass(readings, *parts, compiled, between)
                 h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 held[i] = own

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .kv import KVCache
 from .llama_model import (
+    Between,
     LayerWeights,
     Rope,
     Shape,
@@ -79,6 +80,7 @@ def shared_layer(
     room: Tensor,
     places: tuple[Tensor, Tensor],
     groups: Sequence[tuple[Tensor, Group]],
+    between: Between | None = None,
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
@@ -86,9 +88,10 @@ def shared_layer(
     room: [B, 2 KV, C, D], the layer's cache.
     places: [N] each, rows and slots of it where the tokens' keys and values are kept.
     groups: each with its part of the room, [B', 2 KV, S, D].
+    between: as of `layer`.
     """
     heads, kv = shape.heads, shape.kv_heads
-    qkv = queries_keys_values(h, w, shape, rope)  # [H + 2 KV, N, D]
+    qkv = queries_keys_values(h, w, shape, rope, between)  # [H + 2 KV, N, D]
     rows, slots = places
     room[rows, :, slots] = qkv[heads:].transpose(0, 1)
     made = []
@@ -96,7 +99,8 @@ def shared_layer(
         q = qkv[:heads, group.tokens].transpose(0, 1)  # [B', H, T, D]
         a = attend(q, near[:, :kv], near[:, kv:], group.mask)
         made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
-    return after_attention(h, made[0] if len(made) == 1 else torch.cat(made), w, shape)
+    a = made[0] if len(made) == 1 else torch.cat(made)
+    return after_attention(h, a, w, shape, between)
 
 
 class Runs(Protocol):
@@ -120,6 +124,7 @@ class SharedPass:
 
     readings: at least two, by growing row.
     compiled: what runs neighbouring rows; None runs an operation after the other.
+    between: as of `layer`.
     """
 
     def __init__(
@@ -129,8 +134,9 @@ class SharedPass:
         rope: Rope,
         cache: KVCache,
         compiled: Runs | None = None,
+        between: Between | None = None,
     ) -> None:
-        self._shape, self._cache = shape, cache
+        self._shape, self._cache, self._between = shape, cache, between
         device, dtype = rope[0].device, rope[0].dtype
         near = _neighbours(readings)
         self._compiled = compiled if len(near) == 1 else None
@@ -160,7 +166,7 @@ class SharedPass:
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
             groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
-            h = shared_layer(h, w, self._shape, self._rope, room, places, groups)
+            h = shared_layer(h, w, self._shape, self._rope, room, places, groups, self._between)
         return h
 
 

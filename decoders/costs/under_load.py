@@ -87,7 +87,9 @@ def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], in
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
     seat's `passes.known` follows them from now on. What was measured while other processes kept
     cores busy is used, and not kept. fingerprint: the target's."""
-    place = replace(Place.of(seats.all[0], fingerprint), backend=f"{len(seats.all)} seats, {seats.passes}")
+    place = replace(
+        Place.of(seats.all[0], fingerprint), backend=f"{len(seats.all)} seats, {seats.passes}"
+    )
     path = folder / place.file
     costs = _read(path)
     if costs is None or seats.steady:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +23,7 @@ from ..protocols import opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
+from .at_once import costs_at_once, follow
 from .composed import along, models_of, over
 from .costs import costs_of
 from .expected import Chances, Draft, drawn, expected, simulated
@@ -47,10 +50,23 @@ class Batch:
     What is taken apart here for speed is known by its very class: a subclass may do otherwise.
 
     costs: what passes cost on this machine; None measures them when they are first needed.
+    at_once: numbers of answers written at once of which something will be asked (`among`).
+    folder: where the costs of shared passes are kept; None keeps nothing.
     """
 
-    def __init__(self, engine: Engine, costs: Costs | None = None) -> None:
-        self._engine, self._costs = engine, costs
+    def __init__(
+        self,
+        engine: Engine,
+        costs: Costs | None = None,
+        at_once: Sequence[int] = (1,),
+        folder: Path | None = None,
+    ) -> None:
+        self._engine, self._costs, self._answers = engine, costs, 1
+        self._at_once = [answers for answers in at_once if answers > 1]
+        self._shared = None
+        if self._at_once:
+            most = max(self._at_once)
+            self._shared = follow(engine, most, folder, lambda: self._answers)
         target = engine.target
         self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
         self._along: Along | None = None  # the answers that were read last
@@ -59,8 +75,26 @@ class Batch:
     def cost_table(self) -> Costs:
         """What passes and drafted tokens cost on this machine, measured when first asked for."""
         if self._costs is None:
-            self._costs = costs_of(self._engine)
+            with self.among(1):
+                costs = costs_of(self._engine)
+                if self._shared is not None:
+                    at_once = costs_at_once(self._engine, costs, self._shared, self._at_once)
+                    costs = replace(costs, at_once=at_once)
+            self._costs = costs
         return self._costs
+
+    @contextmanager
+    def among(self, answers: int) -> Iterator[None]:
+        """Within the block arms are replayed as where so many answers are written at once."""
+        before, self._answers = self._answers, answers
+        try:
+            yield
+        finally:
+            self._answers = before
+
+    @property
+    def _now(self) -> Costs:
+        return self.cost_table.of_answers(self._answers)
 
     def target(
         self,
@@ -206,7 +240,7 @@ class Batch:
         seed: int,
     ) -> Expected:
         """chances: of what its model drafts."""
-        strategy, costs = self._drafting(name), self.cost_table
+        strategy, costs = self._drafting(name), self._now
         length = strategy.length
         if isinstance(strategy.drafter, HybridDrafter):
 
@@ -243,7 +277,7 @@ class Batch:
         first rejected one only count as drafted. Where `min_confidence` stops a draft, the live
         loop may draft more or fewer of those.
         """
-        length, costs = self._drafting(name).length, self.cost_table
+        length, costs = self._drafting(name).length, self._now
 
         def draft(at: int, k: int) -> list[int]:
             run = guesses(at, k)
@@ -256,7 +290,7 @@ class Batch:
         return replay(answer, draft, length, agree, costs.draft_s[name], costs.verify)
 
     def _forced_copy(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
-        strategy, costs = self._drafting(name), self.cost_table
+        strategy, costs = self._drafting(name), self._now
         drafter = strategy.drafter
         assert isinstance(drafter, MaxGramDrafter)
         drafter.reset(prompt)
@@ -284,7 +318,7 @@ class Batch:
     ) -> Replay:
         """unrolled: by the id of each recurrent drafter in it, what that drafts along all answers;
         `row` is this one's."""
-        strategy, costs, target = self._drafting(name), self.cost_table, self._engine.target
+        strategy, costs, target = self._drafting(name), self._now, self._engine.target
         start = opening(target, prompt)
 
         def known(model: RecurrentDrafter) -> Known:
@@ -323,7 +357,7 @@ class Batch:
     def _forced_alone(self, name: str, prompt: list[int], answer: list[int]) -> Replay:
         """One pass for the agreement, a draft of one token everywhere; another for the rounds. If
         one of them saw a tree, of which any branch may be accepted, the loop itself counts them."""
-        strategy, costs = self._drafting(name), self.cost_table
+        strategy, costs = self._drafting(name), self._now
         alone, confidence = (
             Alone(strategy.drafter, self._engine.target),
             strategy.length.min_confidence,

@@ -51,17 +51,17 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     return Costs(passes.verify_s, draft_s)
 
 
-def _dearest(drafter: Drafter) -> Drafter:
+def dearest(drafter: Drafter) -> Drafter:
     """Of those that a drafter chooses from."""
     if isinstance(drafter, HybridDrafter):
-        return _dearest(drafter.model)
+        return dearest(drafter.model)
     if isinstance(drafter, SwitchingDrafter):
         return max(drafter.parts, key=lambda part: part.parameters)
     return drafter
 
 
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
-    drafter = _dearest(drafter)
+    drafter = dearest(drafter)
     model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,16 @@ class FakeBatch:
     hook: Any = None
     loses: str = ""
     costs_measured: int = 0
+    answers: int = 1
+
+    @contextmanager
+    def among(self, answers: int) -> Iterator[None]:
+        """Each of eight answers drafts half as much, in twice the rounds."""
+        self.answers = answers
+        try:
+            yield
+        finally:
+            self.answers = 1
 
     def _called(self, name: str, prompts: list[list[int]]) -> None:
         self.calls.append((name, len(prompts)))
@@ -87,9 +98,10 @@ class FakeBatch:
         self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
     ) -> list[Replay]:
         self._called(f"replay {name}", prompts)
-        good = name == "small"
+        good, many = name == "small", self.answers > 1
+        rounds, drafted = (2, 2) if many else (1, 4)
         return [
-            Replay([True] + [good] * (len(t) - 1), 1 if good else 4, 4, 4 if good else 0)
+            Replay([True] + [good] * (len(t) - 1), rounds if good else 4, drafted, 4 * good)
             for t in target_ids[name == self.loses :]
         ]
 
@@ -105,7 +117,8 @@ class FakeBatch:
         self._called(f"expected {name}", prompts)
         if name == "ngram":
             return None
-        return [Expected(1 + temperature, 4.0, 4 - temperature, "exact") for _ in answers]
+        rounds = self.answers + temperature
+        return [Expected(rounds, 4.0 / self.answers, 4 - temperature, "exact") for _ in answers]
 
     def live(
         self,
@@ -124,7 +137,11 @@ class FakeBatch:
     def cost_table(self) -> Costs:
         self.costs_measured += 1
         verify_s = tuple(0.010 + 0.001 * i for i in range(17))
-        return Costs(verify_s, {"small": 0.002, "ngram": 0.0001, "other": 1.0})
+        draft_s = {"small": 0.002, "ngram": 0.0001, "other": 1.0}
+        eight = Costs(
+            tuple(0.020 + 0.008 * i for i in range(8)), {k: 8 * s for k, s in draft_s.items()}
+        )
+        return Costs(verify_s, draft_s, {8: eight})
 
 
 class FakeEngine:

@@ -171,7 +171,7 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
 def test_rewards_of_likeness_and_time_are_of_greedy_answers(folder: Path) -> None:
     table, left_out = read_rewards(folder, "paper")
     assert len(table) == 12 and left_out.other_temperatures == 24
-    assert str(left_out) == "24 at other temperatures"
+    assert str(left_out) == "24 at other temperatures or loads"
     with pytest.raises(DraftpickError, match="'paper' is of greedy answers"):
         reward_table(folder, "paper", temperatures=[0, 1])
     with pytest.raises(DraftpickError, match=r"not collected at temperature 0\.5 \(it has 0, 0\.7"):

@@ -28,6 +28,7 @@ from transformers import (
 
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
+from decoders.backends.compiled_between import between, traced_parts
 from decoders.backends.compiled_shared import SharedLayer, traced_shared
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
@@ -126,7 +127,8 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
         key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
         if key not in _PROGRAMS:
             one, few = (_interpreted(trace_layer(example, tokens), Layer) for tokens in (1, FEW))
-            _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example))
+            parts = {name: _part(part) for name, part in traced_parts(example).items()}
+            _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example), between(parts))
         return _PROGRAMS[key]
 
     backend.compile_layers(make)
@@ -140,6 +142,16 @@ def _shared(key: tuple[Any, ...], example: Example) -> Program:
     if key not in _SHARED:
         _SHARED[key] = _interpreted(traced_shared(example), SharedLayer)
     return _SHARED[key]
+
+
+def _part(exported: torch.export.ExportedProgram) -> Program:
+    module = exported.module()
+
+    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        made = module(*inputs)
+        return [made] if isinstance(made, torch.Tensor) else list(made)
+
+    return run
 
 
 def _interpreted(exported: torch.export.ExportedProgram, kind: type[torch.nn.Module]) -> Program:

@@ -7,19 +7,23 @@ test_decoders_tree_backends.py).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
 
 from decoders.backends.compiled import Program
+from decoders.backends.compiled_between import PARTS
 from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import Between
 from decoders.backends.packed import Rounding
 from decoders.backends.seats import Seats, Wanted
 from decoders.costs.passes import Place
@@ -122,8 +126,7 @@ def test_shared_passes_are_compiled_where_they_are_narrow(
         called.clear()
         mine, theirs = one.read(several(one, at, widths)), other.read(several(other, at, widths))
         assert len(called) == calls, at
-        for a, b in zip(mine, theirs, strict=True):
-            near(a, b)
+        near(torch.cat(mine), torch.cat(theirs))
 
 
 def test_costs_of_compiled_passes_are_kept_apart(tiny: Tiny) -> None:
@@ -132,12 +135,29 @@ def test_costs_of_compiled_passes_are_kept_apart(tiny: Tiny) -> None:
     assert Place.of(plain, "same").file != Place.of(backend, "same").file
 
 
-def test_prompts_and_wide_passes_are_read_as_without(tiny: Tiny) -> None:
-    plain, backend = (rounded(tiny, "llama", "int4") for _ in range(2))
+@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+def test_of_prompts_and_wide_passes_what_lies_between_products_is_compiled(
+    tiny: Tiny, kind: str, rounding: Rounding
+) -> None:
+    plain, backend = (rounded(tiny, kind, rounding) for _ in range(2))
     compiled_by_tracing(backend)
-    assert torch.equal(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
-    ids = tokens(WIDE + 1)
-    assert torch.equal(backend.extend(ids), plain.extend(ids))
+    assert backend.compiled is not None and backend.compiled.programs.between is not None
+    parts, called = backend.compiled.programs.between, Counter[str]()
+
+    def counted(name: str) -> Callable[..., Any]:
+        def run(*given: Any) -> Any:
+            called[name] += 1
+            return getattr(parts, name)(*given)
+
+        return run
+
+    between = Between(*(counted(name) for name in PARTS))
+    backend.compiled.programs = replace(backend.compiled.programs, between=between)
+    near(backend.prefill(PROMPT * 30).logits, plain.prefill(PROMPT * 30).logits)
+    assert called == dict.fromkeys(PARTS, backend.shape.layers)
+    for width in (WIDE + 1, 200):
+        near(backend.extend(tokens(width)), plain.extend(tokens(width)))
+    near(*(model.prefill([3]).logits for model in (backend, plain)))
 
 
 @pytest.mark.parametrize("rounding", [None, "int8"])
@@ -183,6 +203,8 @@ def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
             backend.truncate(held)
             assert torch.equal(backend.extend(ids[:width]), one[:width]), width
         near(one, plain.extend(ids))
+        near(*(model.prefill(PROMPT * 50).logits for model in (backend, plain)))
+        plain.prefill(PROMPT)
         plain.truncate(held)
     seats = Seats(backend, 8, steady=True)
     for at, widths in [([0, 1], [1, 1]), ([2, 3, 7], [1, 7, 3]), ([0, 4, 5, 6], [8, 9, 1, 14])]:
@@ -190,7 +212,8 @@ def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
         alone = [each.seat.read_alone(each) for each in several(seats, at, widths)]
         assert all(map(torch.equal, together, alone)), widths
     names = sorted(path.name for path in tmp_path.iterdir())
-    assert [name.partition("-")[2] for name in names] == ["few.pt2", "one.pt2", "shared.pt2"]
+    made = sorted(["few.pt2", "one.pt2", "shared.pt2", *(f"{part}.pt2" for part in PARTS)])
+    assert sorted(name.partition("-")[2] for name in names) == made
     assert "half a minute" in told[0] and "several answers" in told[1]
     told.clear()
     (tmp_path / names[1]).write_bytes(b"not a package")

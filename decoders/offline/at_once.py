@@ -1,0 +1,94 @@
+"""What decoding costs where several answers are written at once, for arms that are replayed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..backends.llama import LlamaBackend
+from ..backends.seats import Seats
+from ..backends.sync import synchronize
+from ..costs import passes, under_load
+from ..costs.measured import Costs
+from ..costs.passes import REPEATS, PassCosts
+from ..costs.under_load import SharedCosts, UnderLoad
+from ..drafters import RecurrentDrafter
+from ..errors import DraftpickError
+from ..protocols import Drafts
+from .costs import dearest
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+
+def follow(
+    engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
+) -> SharedCosts:
+    """Let the engine's arms draft as they do where so many answers are written at once.
+
+    most: answers, at most.
+    folder: where the costs of shared passes are kept; None keeps nothing.
+    answers: how many there are now.
+
+    Raises DraftpickError where the target has no passes to share.
+    """
+    target = engine.target
+    if not isinstance(target, LlamaBackend):
+        raise DraftpickError(
+            "answers that are written at once share the passes of the native backend alone, and "
+            f"this target runs by {type(target).__name__}; leave --at-once out"
+        )
+    seats = Seats(target, most)
+    shared = (
+        under_load.measure(seats)
+        if folder is None
+        else under_load.learn(seats, engine.target_fingerprint, folder, answers)
+    )
+    alone = passes.known(target) or PassCosts(shared.seconds[0])
+    passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
+    for arm in engine.arm_names:
+        engine.forget(arm)  # they ask for costs when they are made
+    return shared
+
+
+def costs_at_once(
+    engine: Engine, alone: Costs, shared: SharedCosts, wanted: Sequence[int]
+) -> dict[int, Costs]:
+    """By each wanted number of answers. alone: of one answer.
+
+    The steps of a recurrent cell are taken for all answers together, other drafts one after the
+    other.
+    """
+    made = {}
+    for answers in wanted:
+        draft_s = {}
+        for arm, seconds in alone.draft_s.items():
+            strategy = engine.strategy(arm)
+            model = dearest(strategy.drafter) if isinstance(strategy, Drafts) else None
+            more = _steps(model, answers) if isinstance(model, RecurrentDrafter) else answers
+            draft_s[arm] = seconds * more
+        made[answers] = Costs(shared.of(answers).verify_s, draft_s)
+    return made
+
+
+@torch.inference_mode()
+def _steps(drafter: RecurrentDrafter, answers: int) -> float:
+    """A step for so many answers, in steps for one."""
+    head = drafter.head
+
+    def seconds(rows: int) -> float:
+        state = torch.zeros(rows, head.config.hidden, dtype=head.dtype, device=head.device)
+        token = torch.zeros(rows, dtype=torch.int64, device=head.device)
+        times = []
+        for _ in range(REPEATS):
+            started = time.perf_counter()
+            head.step(state, token)
+            synchronize(head.device)
+            times.append(time.perf_counter() - started)
+        return min(times)
+
+    return max(1.0, seconds(answers) / seconds(1))

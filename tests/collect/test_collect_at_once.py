@@ -1,0 +1,169 @@
+"""Several answers at once: the rows of a load, and the table that is made of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from collect_fakes import ARMS, FakeEngine, make_queries, sweep
+
+from collect import dataset
+from collect.at_once import collect_loads
+from collect.batch import Prompt, SweepOptions
+from collect.outcomes import Place, looping_places, outcomes_by_place, read_outcomes
+from collect.queries import Query
+from collect.records import ArmInfo
+from collect.summary import summarise, summarise_all
+from collect.table import read_rewards, reward_table
+from decoders.errors import DraftpickError
+
+OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
+NUMBERS = ("rounds", "drafted", "accepted")
+
+
+def rows(folder: Path) -> dict[tuple[str, str, float, int], dict[str, Any]]:
+    stored = dataset.read_table(folder, "outcomes").to_pylist()
+    made = {(r["query_id"], r["arm"], r["temperature"], r["running"]): r for r in stored}
+    assert len(made) == len(stored)
+    return made
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sweep(FakeEngine(), make_queries(), tmp_path / "out", OPTIONS)
+    return tmp_path / "out"
+
+
+def test_a_row_for_each_arm_temperature_and_load(tmp_path: Path) -> None:
+    queries = make_queries()
+    report = sweep(FakeEngine(), queries, tmp_path, OPTIONS)
+    assert (report.collected, report.errors, report.rows) == (12, 0, 12 * 3 * 2 * 2)
+    made = rows(tmp_path)
+    assert set(made) == {
+        (query.id, arm, at, running)
+        for query in queries
+        for arm in ARMS
+        for at in (0, 1)
+        for running in (0, 7)
+    }
+    one, query = "small", queries[3].id
+    alone, beside = made[query, one, 0, 0], made[query, one, 0, 7]
+    assert [alone[name] for name in NUMBERS] == [1, 4, 4]
+    assert [beside[name] for name in NUMBERS] == [2, 2, 4]
+    kept = ("new_tokens", "parameters", "rouge_l", "loops", "seed")
+    assert [alone[name] for name in kept] == [beside[name] for name in kept]
+    assert beside["decode_s"] is None and beside["target_ids"] == [] and beside["text"] == ""
+    drawn = made[query, one, 1, 7]
+    assert [drawn[name] for name in NUMBERS] == [9, 0.5, 3] and drawn["how"] == "exact"
+    live = made[query, "ngram", 1, 7]  # its answers are its own
+    assert [live[n] for n in NUMBERS] == [made[query, "ngram", 1, 0][n] for n in NUMBERS]
+    assert made[query, "autoregressive", 1, 7]["rounds"] == 4
+
+
+def test_what_failed_alone_has_failed_beside_others(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries(1)
+    bad = engine.encode_chat([{"role": "user", "content": "poison"}])[0]
+    queries += [Query("bad", "qa", ("short poison",)), Query("long", "qa", ("word " * 100,))]
+    engine.batch.poison = {"expected small": bad}
+    report = sweep(engine, queries, tmp_path, OPTIONS)
+    errors = {key for key, row in rows(tmp_path).items() if row["error"]}
+    assert {key for key in errors if key[0] == "bad"} == {
+        ("bad", "small", 1.0, 0),
+        ("bad", "small", 1.0, 7),
+    }
+    assert sum(key[0] == "long" for key in errors) == 12
+    assert report.errors == len(errors) == 14
+
+
+def test_an_arm_that_fails_beside_others_alone() -> None:
+    engine = FakeEngine()
+    infos = [ArmInfo(arm, arm, 1, True, {}) for arm in ARMS]
+    prompts = [Prompt(query, [1, 2, 3]) for query in make_queries(1)[:2]]
+
+    def fail(name: str, given: list[list[int]]) -> None:
+        if engine.batch.answers == 8 and name == "replay small":
+            raise MemoryError("no room")
+
+    engine.batch.hook = fail
+    done = collect_loads(engine, engine.batch, prompts, infos, OPTIONS)  # type: ignore[arg-type]
+    failed = {(r.arm, r.temperature, r.running) for r in done.outcomes if r.error is not None}
+    assert failed == {("small", 0.0, 7)}
+    assert len(done.outcomes) == 2 * 3 * 2 * 2
+
+
+def test_goodput_is_judged_by_the_costs_of_shared_passes(folder: Path) -> None:
+    table = reward_table(folder, "modelled")
+    assert {"temperature", "requests-running"} <= set(table.feature_names)
+    assert len(table) == 12 * 4 and len(set(table.groups or ())) == 12
+    names = [name for name in table.query_ids if name.startswith("qa-0")]
+    assert names == ["qa-0", "qa-0@0x8", "qa-0@1", "qa-0@1x8"]
+    small = table.arms.index("small")
+    value = table.rewards[table.query_ids.index("qa-0@0x8"), small]
+    # four tokens after the first, in two rounds of a pass over two tokens, with two drafted
+    assert value == pytest.approx(4 * 0.020 / (2 * 0.028 + 2 * 8 * 0.002))
+    assert (table.rewards[:, table.arms.index("autoregressive")] == 1).all()
+
+
+def test_a_choice_of_loads(folder: Path) -> None:
+    table, left_out = read_rewards(folder, "modelled", at_once=[8])
+    assert len(table) == 24 and left_out.other_temperatures == 24
+    assert str(left_out) == "24 at other temperatures or loads"
+    assert "requests-running" not in table.feature_names
+    with pytest.raises(DraftpickError, match=r"for 4 answers at once .it has 1, 8.; .*--at-once"):
+        reward_table(folder, "modelled", at_once=[4])
+    assert len(reward_table(folder, "paper")) == 12  # of one answer at a time
+    with pytest.raises(DraftpickError, match="'paper' is of one answer at a time"):
+        reward_table(folder, "paper", at_once=[8])
+
+
+def test_a_looping_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
+    sweep(FakeEngine(), make_queries(1), tmp_path, OPTIONS)
+    assert looping_places(tmp_path) == set()
+    shard = tmp_path / "outcomes" / "00000.parquet"
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    stored = pq.read_table(shard)
+    flags = [
+        q == "qa-0" and at == 1
+        for q, at in zip(
+            stored["query_id"].to_pylist(), stored["temperature"].to_pylist(), strict=True
+        )
+    ]
+    place = stored.schema.get_field_index("loops")
+    pq.write_table(stored.set_column(place, "loops", pa.array(flags)), shard)
+    table, left_out = read_rewards(tmp_path, "modelled", loops="without")
+    assert left_out.looping == 2
+    assert {"qa-0@1", "qa-0@1x8"}.isdisjoint(table.query_ids) and "qa-0@0x8" in table.query_ids
+
+
+def test_summaries_name_the_load(folder: Path) -> None:
+    found = summarise_all(folder, "modelled")
+    assert [(one.temperature, one.at_once) for one in found] == [(0, 1), (1, 1), (0, 8), (1, 8)]
+    assert summarise(folder, "modelled", 0.5, 1.0, 8) == found[3]
+    assert len(summarise_all(folder, "paper")) == 1
+    assert len(read_outcomes(folder, 0.0, 7)) == 12
+    assert Place("qa-0", 0.0, 7) in outcomes_by_place(folder)
+
+
+def test_older_shards_are_of_one_answer_at_a_time(folder: Path, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    sweep(FakeEngine(), make_queries(), tmp_path / "old", SweepOptions(max_new_tokens=8))
+    for shard in (tmp_path / "old" / "outcomes").iterdir():
+        pq.write_table(pq.read_table(shard).drop_columns(["running"]), shard)
+    path = tmp_path / "old" / "manifest.json"
+    record = json.loads(path.read_text())
+    del record["identity"]["at_once"], record["costs"]["at_once"]
+    path.write_text(json.dumps(record))
+    assert dataset.read_manifest(tmp_path / "old").identity.at_once == (1,)
+    assert {key[3] for key in rows(tmp_path / "old")} == {0}
+    assert len(reward_table(tmp_path / "old", "modelled")) == 12
+
+
+@pytest.mark.parametrize("wrong", [(8,), (0, 1), ()])
+def test_one_answer_alone_must_be_among_them(wrong: tuple[int, ...]) -> None:
+    with pytest.raises(DraftpickError, match=r"1 must be the least .* for instance 1,8,32"):
+        SweepOptions(at_once=wrong)

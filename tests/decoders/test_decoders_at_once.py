@@ -1,0 +1,73 @@
+"""What decoding costs, and how arms draft, where several answers are written at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import native, random_cell, save_cell
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.backends.toy import ToyBackend
+from decoders.costs.passes import PassCosts, assume
+from decoders.costs.under_load import SharedCosts
+from decoders.draft_vocab import DraftVocab
+from decoders.errors import DraftpickError
+from decoders.offline.batch import Batch
+
+
+@pytest.fixture
+def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
+    save_cell(tmp_path, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
+    cell = {"kind": "recurrent", "drafter": str(tmp_path)}
+    made = [
+        {"kind": "autoregressive", "name": "autoregressive"},
+        {"kind": "max_gram", "name": "copy", "by_cost": True},
+        {"kind": "hybrid", "name": "both", "model": cell},
+        {"name": "cell", "length": {"k": 3}, **cell},
+    ]
+    target = native(tiny(max_position_embeddings=512, vocab_size=128))
+    assume(target, PassCosts((1.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
+    return Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")  # type: ignore[arg-type]
+
+
+def test_arms_that_go_by_costs_draft_less_beside_others(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dear = SharedCosts((1, 2, 8), (1, 2), ((1.0, 1.0), (1.0, 1.5), (1.0, 8.0)), narrow=8)
+    monkeypatch.setattr("decoders.offline.at_once.under_load.measure", lambda seats: dear)
+    batch = Batch(engine, at_once=(1, 2, 8))
+    costs = batch.cost_table
+    assert set(costs.at_once) == {2, 8} and costs.of_answers(8).verify_s == (1.0, 8.0)
+    assert costs.of_answers(1) is costs
+    assert costs.of_answers(8).draft_s["copy"] == pytest.approx(8 * costs.draft_s["copy"])
+    assert costs.draft_s["cell"] <= costs.of_answers(8).draft_s["cell"]
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    answer = [3, 1, 4, 1, 5, 9, 2, 6, 3, 1, 4, 1, 5, 9, 2, 6]
+    for arm, same in [("copy", False), ("both", False), ("cell", True)]:
+        drafted = []
+        for answers in (1, 2, 8, 1):
+            with batch.among(answers):
+                drafted.append(batch.teacher_forced(arm, [prompt], [answer])[0].drafted)
+        assert drafted[0] == drafted[3]
+        if same:
+            assert len(set(drafted)) == 1
+        else:
+            assert drafted[0] > 0 and drafted[2] == 0, arm  # eight times the pass for a token more
+            assert drafted[2] <= drafted[1] <= drafted[0]
+
+
+def test_shared_passes_are_timed(engine: Engine, tmp_path: Path) -> None:
+    for folder in (None, tmp_path / "costs"):
+        costs = Batch(engine, at_once=(1, 4), folder=folder).cost_table.of_answers(4)
+        assert len(costs.verify_s) == 8 and min(costs.verify_s) > 0
+
+
+def test_a_target_without_shared_passes_is_refused() -> None:
+    toy = ToyBackend(torch.eye(8))
+    arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
+    with pytest.raises(DraftpickError, match=r"native backend alone.*leave --at-once out"):
+        Batch(Engine(toy, arms, name="toy"), at_once=(1, 2))
