@@ -365,3 +365,13 @@ def test_deciding_again_is_replayed_and_gone_on_with(
     assert {"switching, all models", "oracle of the hybrids"} <= set(table)
     script("deciding_again", *options)  # from the answers that were kept
     assert capsys.readouterr().out == first
+
+
+def test_prompts_are_timed_by_their_length(
+    model: Path, script: Main, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ways = ["--target", model, "--backend", "native", "hf", "--dtype", "float32"]
+    script("prompts", *ways, "--tokens", 5, 40, "--repeats", 1)
+    told = capsys.readouterr().out
+    assert "native, float32" in told and "hf, float32" in told
+    assert [line.split("│")[1].strip() for line in told.splitlines() if "│" in line] == ["5", "40"]
