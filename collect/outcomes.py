@@ -71,18 +71,20 @@ def _likeness_anew(folder: str | Path) -> dict[tuple[str, str], float]:
         return {}
     queries = read_table(folder, "queries", ("query_id", "target_text")).to_pylist()
     targets = {row["query_id"]: row["target_text"] for row in queries}
-    columns = ("query_id", "arm", "text", "rouge_l")
+    columns = ("query_id", "arm", "running", "text", "rouge_l")
     return {
         (row["query_id"], row["arm"]): rouge_l(targets[row["query_id"]], row["text"])
         for row in read_table(folder, "outcomes", columns).to_pylist()
         if row["rouge_l"] is not None
+        and not row["running"]  # whose texts are not kept again
         and not (row["text"].isascii() and targets[row["query_id"]].isascii())
     }
 
 
 def looping_places(folder: str | Path) -> set[Place]:
-    """Where the target's answer loops, by places without others beside. Collections before 0.2 did not say: it is looked up there.
-    An answer shorter than asked for ended with an end-of-sequence token."""
+    """Where the target's answer loops, by places without others beside. Collections before 0.2 did
+    not say: it is looked up there. An answer shorter than asked for ended with an end-of-sequence
+    token."""
     columns = ("query_id", "temperature", "loops", "target_ids")
     most = read_manifest(folder).identity.max_new_tokens
     found, known = set[Place](), set[Place]()

@@ -89,9 +89,9 @@ def reward_table(
     answer and the target's at temperature 0.
 
     Raises DraftpickError for an unknown reward, arm, feature or embedder, an alpha outside [0, 1],
-    an empty or damaged collection, a temperature or load that was not collected, a measured reward where
-    nothing was measured, and a reward of sizes where an early exit's was counted without the layers
-    that it runs.
+    an empty or damaged collection, a temperature or load that was not collected, a measured reward
+    where nothing was measured, and a reward of sizes where an early exit's was counted without the
+    layers that it runs.
     """
     table, _ = read_rewards(
         folder, reward, alpha, arms, embedder, temperatures, features, loops, at_once

@@ -5,6 +5,10 @@ class DraftpickError(Exception):
     """A mistake that the user can mend; the command line prints it and exits with code 2."""
 
 
+class Cancelled(Exception):
+    """Whoever asked has gone; the answer ended early."""
+
+
 class ContextTooLong(DraftpickError):
     """The prompt, or the prompt with its answer, does not fit the model's context."""
 

@@ -88,6 +88,11 @@ class Room(Protocol):
         """Go on with every answer."""
         ...
 
+    def stop(self, seat: Any, error: Exception) -> None:
+        """Let the seat's answer raise an error where it waits; nothing where it does not wait, as
+        one that has a thread of its own or that a single step writes."""
+        ...
+
     def close(self) -> None:
         """End every answer where it waits."""
         ...
@@ -134,6 +139,9 @@ class OneAtATime:
                 self._answer(self.seats[0].engine)
             finally:
                 self._answer = None
+
+    def stop(self, seat: Seat, error: Exception) -> None:
+        """As in Room."""
 
     def close(self) -> None:
         self._answer = None
@@ -210,6 +218,12 @@ class Together:
                     return
                 for seat, logits in zip(reading, read, strict=True):
                     seat.given, seat.wants = logits, None
+
+    def stop(self, seat: Seat, error: Exception) -> None:
+        """As in Room."""
+        if seat.at_work is not None and seat.wants is not None:
+            with torch.inference_mode():
+                self._go_on(seat, error)
 
     def close(self) -> None:
         """As in Room."""

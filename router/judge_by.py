@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,15 +19,24 @@ def judged_rows(
     table: RewardTable,
     held: RewardTable | None,
     loops: str = "all",
+    temperatures: Sequence[float] | None = None,
+    at_once: Sequence[int] | None = None,
 ) -> RewardTable:
-    """The held-out queries' rows, at every temperature that the reward speaks of, with what the
-    policy reads; all the queries where none are held out.
+    """The held-out queries' rows, with what the policy reads; all the queries where none are held
+    out.
 
-    table: what is trained on. Raises DraftpickError for an unknown reward, and one that was not
-    collected; PolicyError where no row of these queries is left.
+    table: what is trained on.
+    temperatures, at_once: as of `reward_table`; of a reward of greedy answers by themselves, those.
+
+    Raises DraftpickError for an unknown reward, and one that was not collected; PolicyError where
+    no row of these queries is left.
     """
+    from collect import rewards as known
     from collect.table import reward_table
     from policies import PolicyError
+
+    if known.get(reward).greedy_only:
+        temperatures = at_once = None
 
     found = reward_table(
         rewards,
@@ -36,6 +46,8 @@ def judged_rows(
         embedder=table.embedder,
         features=list(table.feature_names),
         loops=loops,
+        temperatures=temperatures,
+        at_once=at_once,
     )
     asked = set((table if held is None else held).groups)
     rows = [i for i, group in enumerate(found.groups) if group in asked]

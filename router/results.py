@@ -19,12 +19,14 @@ class Chosen:
     propensity: as in RoutedResult.
     scores: the policy's number for each of its arms; empty where the arm was forced.
     running: other requests that the machine decodes now.
+    drawn: whether the arm was drawn from the policy's distribution.
     """
 
     arm: str
     propensity: float = 1.0
     scores: Mapping[str, float] = field(default_factory=dict)
     running: int = 0
+    drawn: bool = False
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,10 @@ import numpy as np
 from collect.embedders import query_text, same_space
 from collect.features import RequestContext, feature_vector
 from decoders import plugins
-from decoders.errors import ArmDown, DraftpickError, NoSuchName
+from decoders.errors import ArmDown, Cancelled, DraftpickError, NoSuchName
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Prefilled, Request, Sampling
+from decoders.seeds import derived_seed
 from decoders.zoo.catalogue import TARGET
 
 from . import loading
@@ -119,6 +121,7 @@ class Router:
         self.log = DecisionLog(log) if isinstance(log, str | Path) else log
         self._recorder = self._make_recorder()
         self._learning: Learning | None = None
+        self._draws = count()  # of a learning router, so far
 
     def _make_recorder(self) -> Recorder | None:
         if self.log is None:
@@ -405,8 +408,11 @@ class Router:
             embedding = prefilled.embedding.detach().float().cpu().numpy()
             embed_s = time.perf_counter() - start
             start = time.perf_counter()
-        dynamic = dynamic or self._learning is not None
         rng = np.random.default_rng(request.seed) if dynamic else None
+        if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
+            dynamic, seed = True, request.seed
+            own = None if seed is None else derived_seed(seed, next(self._draws))
+            rng = np.random.default_rng(own)
         x = self._input(embedding, prompt_ids, request)
         decision = self.policy.choose(x, rng)
         policy_s = time.perf_counter() - start
@@ -434,7 +440,8 @@ class Router:
                 attempt.choice = redirected(attempt.choice, routed, pick.scores, attempt.down)
             arm, propensity = attempt.choice.arm, attempt.choice.propensity
             if chosen is not None:
-                chosen(Chosen(arm, propensity, named, self.running))
+                drawn = attempt.choice.dynamic
+                chosen(Chosen(arm, propensity, named, self.running, drawn))
             try:
                 result = self.engine.decode(
                     arm,
@@ -516,4 +523,5 @@ def _told(error: ArmDown) -> float:
 def _of_the_arm(error: BaseException) -> bool:
     """Whether a failure says something of the arm: not that somebody went away, or asked for what
     cannot be."""
-    return isinstance(error, Exception) and not isinstance(error, OSError | DraftpickError)
+    of_others = OSError | DraftpickError | Cancelled
+    return isinstance(error, Exception) and not isinstance(error, of_others)

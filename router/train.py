@@ -236,6 +236,12 @@ def train(
     if policy in ALGORITHMS:  # these watch themselves while they serve
         guard = False
 
+    read_at = None if temperatures is None else temperatures_in(temperatures)
+    loads = None if at_once is None else at_once_in(at_once)
+    if promised is not None:
+        if loads not in (None, (1,)):
+            raise PolicyError("a promise is of answers, not of load; leave --at-once out")
+        loads = (1,)
     manifest = read_manifest(rewards)
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
     tables = {
@@ -245,8 +251,8 @@ def train(
             weight,
             names_in(arms) or None,
             embedder=embedder,
-            temperatures=None if temperatures is None else temperatures_in(temperatures),
-            at_once=None if at_once is None else at_once_in(at_once),
+            temperatures=read_at,
+            at_once=loads,
             features=[] if features == "none" else features and names_in(features),
             loops=loops,
         )
@@ -312,7 +318,7 @@ def train(
     table, held = asked.table, asked.validation
     judge = None
     if judge_by is not None:
-        judge = judged_rows(rewards, judge_by, alpha, table, held, loops)
+        judge = judged_rows(rewards, judge_by, alpha, table, held, loops, read_at, loads)
     if curve or leave_task_out or leave_arm_out:
         require_enough(table)
     run = train_task(asked, tracking_uri=tracking_uri, experiment=experiment)

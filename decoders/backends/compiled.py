@@ -22,12 +22,23 @@ from torch import Tensor
 
 from .int8 import WIDE
 from .kv import KVCache, ScatterSlot
-from .llama_model import Between, LayerWeights, Place, Rope, Shape, all_heads, attention_mask, layer
+from .llama_model import (
+    BETWEEN,
+    KEYS_ROUND,
+    Between,
+    LayerWeights,
+    Place,
+    Rope,
+    Shape,
+    all_heads,
+    attention_mask,
+    layer,
+)
 from .packed import Rounded
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
 FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
-READ = 384  # positions likewise, of which there may be any number
+READ = 384  # positions likewise, at most, of which there may be any number
 
 
 @dataclass(frozen=True)
@@ -47,15 +58,15 @@ class Programs:
 
     one: `Layer` of a single token.
     few: of 2 to WIDE.
-    shared: gives that of `SharedLayer` (compiled_shared.py), which not everybody needs.
-    between: what is between the products of wider passes (compiled_between.py); None runs an
-        operation after the other.
+    shared: gives that of `SharedLayer` (compiled_shared.py), which not everybody needs; None where
+        there is no compiler any more.
+    between: what is between the products of wider passes (compiled_between.py).
     """
 
     one: Program
     few: Program
-    shared: Callable[[], Program]
-    between: Between | None = None
+    shared: Callable[[], Program | None]
+    between: Between = BETWEEN
 
 
 class CompiledLayers:
@@ -128,11 +139,18 @@ class Layer(torch.nn.Module):
         return layer(h, w, self.shape, (cos, sin), mask, slot)
 
 
+def positions(cache: Tensor) -> int:
+    """How many positions of a cache [..., C, D] to trace a program with: fewer than there are,
+    where they may be fewer, or the distance of its heads would be taken for a multiple of them."""
+    capacity = cache.shape[-2]
+    return min(READ, max(capacity - KEYS_ROUND, KEYS_ROUND))
+
+
 def traced(example: Example, tokens: int) -> torch.export.ExportedProgram:
     """The layer's operations for 1 token, or for 2 to WIDE where `tokens` is more than 1, over any
     number of positions."""
     shape, cache, dtype = example.shape, example.cache.all, example.rope[0].dtype
-    read = min(READ, cache.shape[3])
+    read = positions(cache)
     dynamic = torch.export.Dim.DYNAMIC
     some = {} if tokens == 1 else {0: dynamic(min=2, max=WIDE)}
     lines = {1: some[0]} if some else {}

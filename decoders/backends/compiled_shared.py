@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .compiled import READ, Example, Program, restored, stored
+from .compiled import Example, Program, positions, restored, stored
 from .int8 import WIDE
 from .llama_model import LayerWeights, Rope, Shape, all_heads, attention_mask
 from .shared_pass import LEAST, NEIGHBOURS, Group, shared_layer
@@ -79,7 +79,7 @@ def traced_shared(example: Example) -> torch.export.ExportedProgram:
     """The layer's operations for 2 to WIDE tokens of 2 to NEIGHBOURS rows, over any number of
     positions."""
     shape, cache, dtype = example.shape, example.cache.all, example.rope[0].dtype
-    read = min(READ, cache.shape[3])
+    read = positions(cache)
     dynamic = torch.export.Dim.DYNAMIC
     n, width = {0: dynamic(min=2, max=WIDE)}, dynamic(min=LEAST, max=WIDE)
     with torch.inference_mode(False), torch.no_grad():

@@ -58,12 +58,17 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
         found |= {name: _compiled(todo[name], paths[name]) for name in todo if not found[name]}
     programs = {name: program for name, program in found.items() if program is not None}
 
-    def shared() -> Program:
+    def shared() -> Program | None:
         path = folder / f"{key}-shared.pt2"
         program = _loaded(path)
-        if program is None:
-            say("compiling the layers for several answers at once: once, about half a minute")
-        return program or _compiled(traced_shared(example), path)
+        if program is not None:
+            return program
+        say("compiling the layers for several answers at once: once, about ten seconds")
+        try:
+            return _compiled(traced_shared(example), path)
+        except DraftpickError as error:  # the compiler that made the others is gone
+            say(f"several answers at once run ordinary passes: {error}")
+            return None
 
     return Programs(programs["one"], programs["few"], shared, between(programs))
 

@@ -24,6 +24,8 @@ from .fused import FusedLayers
 from .int8 import WIDE
 from .kv import KVCache, SliceSlot
 from .llama_model import (
+    BETWEEN,
+    Between,
     Place,
     Shape,
     Weights,
@@ -123,6 +125,11 @@ class LlamaBackend:
         if self.recorded is None:
             return "eager"
         return "recorded" if self.recorded.fused is None else "fused"
+
+    @property
+    def between(self) -> Between:
+        """What runs between the products of wide passes."""
+        return BETWEEN if self.compiled is None else self.compiled.programs.between
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -424,8 +431,7 @@ class LlamaBackend:
         if self.compiled is not None and place[1] is not None and len(h) <= WIDE:
             return self.compiled.through(h, first, last, place, start)
         slots = self._slots(start, len(h), place[1], first, last)
-        between = None if self.compiled is None else self.compiled.programs.between
-        return through(h, self.weights.layers[first:last], self.shape, place, slots, between)
+        return through(h, self.weights.layers[first:last], self.shape, place, slots, self.between)
 
     def _slots(
         self, start: int, t: int, mask: Tensor | None, first: int, last: int

@@ -74,68 +74,6 @@ class Weights:
     tied: bool = False
 
 
-def layer(
-    h: Tensor,
-    w: LayerWeights,
-    shape: Shape,
-    rope: Rope,
-    mask: Tensor | None,
-    slot: Slot | None = None,
-    parts: Sequence[Part] | None = None,
-    between: Between | None = None,
-) -> Tensor:
-    """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
-
-    rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D].
-    mask: what `attention_mask` made, None for causal attention from position 0.
-    slot: where keys and values are written and read, None where there is no cache.
-    parts: of the B, each with how many positions it reads; None where all read as many.
-    between: what runs between its products; None for the operations below.
-
-    Returns what has h's shape.
-    """
-    between = between or BETWEEN
-    qkv = queries_keys_values(h, w, shape, rope, between)
-    q, kv = qkv.tensor_split((shape.heads,), -3)
-    if slot is None:
-        k, v = kv.chunk(2, -3)
-    else:
-        slot.store(kv)
-        k, v = slot.keys, slot.values
-    if parts is None or mask is None:
-        a = attend(q, k, v, mask)
-    else:
-        a = torch.cat([attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
-    return after_attention(h, a.transpose(1, 2).reshape(*h.shape[:-1], -1), w, shape, between)
-
-
-def after_attention(
-    h: Tensor, a: Tensor, w: LayerWeights, shape: Shape, between: Between | None = None
-) -> Tensor:
-    """The rest of a layer: h [..., d], what came into it, and a [..., H * D], what its attention
-    gave."""
-    between = between or BETWEEN
-    h, x = between.added(h, linear(a, w.out), w.mlp_norm, shape.norm_eps)
-    return h + linear(between.gated(linear(x, w.gate_up)), w.down)
-
-
-Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
-
-
-def through(
-    h: Tensor,
-    layers: Sequence[LayerWeights],
-    shape: Shape,
-    place: Place,
-    slots: Sequence[Slot],
-    between: Between | None = None,
-) -> Tensor:
-    """h [T, d] through some layers; [T, d]. slots: one a layer, `KVCache.slots`."""
-    for w, slot in zip(layers, slots, strict=True):
-        h = layer(h, w, shape, *place, slot, between=between)
-    return h
-
-
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x: [..., d] over its root mean square, times weight [d].
 
@@ -148,15 +86,6 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         return F.rms_norm(x, (size,), weight, eps)
     both = torch.cat([x, -x], -1)
     return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
-
-
-def queries_keys_values(
-    h: Tensor, w: LayerWeights, shape: Shape, rope: Rope, between: Between | None = None
-) -> Tensor:
-    """h [..., T, d] -> [..., H + 2 KV, T, D], queries and keys turned to their positions."""
-    between = between or BETWEEN
-    x = between.normed(h, w.attention_norm, shape.norm_eps)
-    return between.turned(linear(x, w.qkv, w.qkv_bias), w.head_norms, shape, rope)
 
 
 def turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) -> Tensor:
@@ -181,6 +110,12 @@ def gated(gate_up: Tensor) -> Tensor:
     return F.silu(gate) * up
 
 
+def _rotate(x: Tensor, rope: Rope) -> Tensor:
+    """x: [B, H + 2 KV, T, D]; the table's sine has its sign folded in."""
+    cos, sin = rope
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
+
+
 @dataclass(frozen=True)
 class Between:
     """What a layer does between its products; another implementation may stand for each."""
@@ -192,6 +127,74 @@ class Between:
 
 
 BETWEEN = Between()
+
+
+def layer(
+    h: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    rope: Rope,
+    mask: Tensor | None,
+    slot: Slot | None = None,
+    parts: Sequence[Part] | None = None,
+    between: Between = BETWEEN,
+) -> Tensor:
+    """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
+
+    rope: of `all_heads`, broadcastable to [B, H + 2 KV, T, D].
+    mask: what `attention_mask` made, None for causal attention from position 0.
+    slot: where keys and values are written and read, None where there is no cache.
+    parts: of the B, each with how many positions it reads; None where all read as many.
+    between: what runs between its products.
+
+    Returns what has h's shape.
+    """
+    qkv = queries_keys_values(h, w, shape, rope, between)
+    q, kv = qkv.tensor_split((shape.heads,), -3)
+    if slot is None:
+        k, v = kv.chunk(2, -3)
+    else:
+        slot.store(kv)
+        k, v = slot.keys, slot.values
+    if parts is None or mask is None:
+        a = attend(q, k, v, mask)
+    else:
+        a = torch.cat([attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
+    return after_attention(h, a.transpose(1, 2).reshape(*h.shape[:-1], -1), w, shape, between)
+
+
+def after_attention(
+    h: Tensor, a: Tensor, w: LayerWeights, shape: Shape, between: Between = BETWEEN
+) -> Tensor:
+    """The rest of a layer: h [..., d], what came into it, and a [..., H * D], what its attention
+    gave."""
+    h, x = between.added(h, linear(a, w.out), w.mlp_norm, shape.norm_eps)
+    return h + linear(between.gated(linear(x, w.gate_up)), w.down)
+
+
+Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
+
+
+def through(
+    h: Tensor,
+    layers: Sequence[LayerWeights],
+    shape: Shape,
+    place: Place,
+    slots: Sequence[Slot],
+    between: Between = BETWEEN,
+) -> Tensor:
+    """h [T, d] through some layers; [T, d]. slots: one a layer, `KVCache.slots`."""
+    for w, slot in zip(layers, slots, strict=True):
+        h = layer(h, w, shape, *place, slot, between=between)
+    return h
+
+
+def queries_keys_values(
+    h: Tensor, w: LayerWeights, shape: Shape, rope: Rope, between: Between = BETWEEN
+) -> Tensor:
+    """h [..., T, d] -> [..., H + 2 KV, T, D], queries and keys turned to their positions."""
+    x = between.normed(h, w.attention_norm, shape.norm_eps)
+    return between.turned(linear(x, w.qkv, w.qkv_bias), w.head_norms, shape, rope)
 
 
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -294,12 +297,6 @@ def all_heads(rope: Rope, shape: Shape) -> Rope:
         torch.cat([cos.expand(turned), still], -3),
         torch.cat([sin.expand(turned), torch.zeros_like(still)], -3),
     )
-
-
-def _rotate(x: Tensor, rope: Rope) -> Tensor:
-    """x: [B, H + 2 KV, T, D]; the table's sine has its sign folded in."""
-    cos, sin = rope
-    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 def skip_layer(

@@ -146,7 +146,9 @@ class Seats:
         self._compiled: CompiledSharedLayers | None = None
         if like.compiled is not None and n > 1:
             program = like.compiled.programs.shared()
-            self._compiled = CompiledSharedLayers(program, like.compiled.weights, self._cache.all)
+            if program is not None:
+                rooms = self._cache.all
+                self._compiled = CompiledSharedLayers(program, like.compiled.weights, rooms)
 
     @property
     def passes(self) -> str:
@@ -181,6 +183,8 @@ class Seats:
 
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
+        if self.like.compiled is not None and self._compiled is None:
+            return False
         rows = [each.seat.row for each in wanted]
         near = self._compiled is None or max(rows) - min(rows) < NEIGHBOURS
         return near and sum(len(each.ids) for each in wanted) <= WIDE
@@ -193,7 +197,7 @@ class Seats:
         parts = (self.like.shape, self.like._rope, self._cache)
         narrow = layers is self.like.weights.layers and sum(map(len, held)) <= WIDE
         compiled = self._compiled if narrow else None
-        between = None if self.like.compiled is None else self.like.compiled.programs.between
+        between = self.like.between
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]

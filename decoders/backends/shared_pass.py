@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .kv import KVCache
 from .llama_model import (
+    BETWEEN,
     Between,
     LayerWeights,
     Rope,
@@ -80,7 +81,7 @@ def shared_layer(
     room: Tensor,
     places: tuple[Tensor, Tensor],
     groups: Sequence[tuple[Tensor, Group]],
-    between: Between | None = None,
+    between: Between = BETWEEN,
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
@@ -134,7 +135,7 @@ class SharedPass:
         rope: Rope,
         cache: KVCache,
         compiled: Runs | None = None,
-        between: Between | None = None,
+        between: Between = BETWEEN,
     ) -> None:
         self._shape, self._cache, self._between = shape, cache, between
         device, dtype = rope[0].device, rope[0].dtype

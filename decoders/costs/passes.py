@@ -59,6 +59,11 @@ class PassCosts:
         low, high = self.verify_s[below - 1 : below + 1]
         return low + (width - below) * (high - low)
 
+    def ratios(self, longest: int) -> list[float]:
+        """At index k, a pass over k + 1 tokens in passes over one, up to k = longest."""
+        one = self(1)
+        return [self(k + 1) / one for k in range(longest + 1)]
+
     def best_cut(self, chances: Sequence[float]) -> int:
         """How many drafted tokens to send to the target: the fewest that give the most tokens a
         second, as a round gives 1 + sum(chances[:k]) tokens for one pass over k + 1.

@@ -103,7 +103,7 @@ def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], in
     for seat in seats.all:
         alone = passes.known(seats.like)
         if alone is None:
-            alone = PassCosts(costs.seconds[0])
+            alone = costs.of(1)
         passes.assume(seat, UnderLoad(alone.verify_s, alone.busy, costs, running))
     return costs
 
@@ -112,7 +112,8 @@ def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], in
 def measure(seats: Seats) -> SharedCosts:
     """What the seats held is forgotten."""
     narrow = seats.narrow = _crossover(seats)
-    rows = tuple(n for n in ROWS if n <= len(seats.all))
+    most = len(seats.all)
+    rows = tuple(sorted({most, *(n for n in ROWS if n < most)}))
     times = tuple(tuple(_seconds(seats, n, t) for t in TOKENS) for n in rows)
     return SharedCosts(rows, TOKENS, times, narrow)
 

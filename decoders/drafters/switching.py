@@ -128,7 +128,6 @@ class SwitchingDrafter:
             number: part for number, part in enumerate(parts) if isinstance(part, ScorableDrafter)
         }
         self._passes, self._settings, self._source_apart = passes, settings, source_apart
-        self._widths = [passes(k + 1) / passes(1) for k in range(settings.longest + 1)]
         self.parameters = max(part.parameters for part in self.parts)
         self.context = min(part.context for part in self.parts)
         self._begin(0)
@@ -215,7 +214,8 @@ class SwitchingDrafter:
             return []
         record, settings = self._answer.records[number], self._settings
         share = record.right / record.tried
-        length = best_length(share, settings.draft_cost, settings.longest, self._widths)
+        widths = self._passes.ratios(settings.longest)
+        length = best_length(share, settings.draft_cost, settings.longest, widths)
         return [share**j for j in range(1, max(1, length) + 1)]
 
     def _choose(self, start: Start, asked: DraftRequest) -> int:
@@ -279,4 +279,5 @@ class SwitchingDrafter:
         """Tokens that the round would have given, in the time of a pass over one token."""
         drafted = len(reached)
         cost = self._settings.draft_cost if number in self._models else 0.0
-        return (1 + sum(reached)) / (self._widths[drafted] + cost * drafted)
+        width = self._passes(drafted + 1) / self._passes(1)
+        return (1 + sum(reached)) / (width + cost * drafted)

@@ -30,9 +30,7 @@ class AdaptiveLength:
             raise DraftpickError(f"an adaptive draft length needs max of at least 1, not {longest}")
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
-        self._passes, self._widths = passes, None
-        if passes is not None:
-            self._widths = [passes(k + 1) / passes(1) for k in range(longest + 1)]
+        self._passes = passes
         self._cost = 0.1  # of a drafted token, in passes over one
         self.reset()
 
@@ -41,8 +39,10 @@ class AdaptiveLength:
         self._tried = float(self.longest)
 
     def next(self) -> int:
-        acceptance = self._right / self._tried
-        return max(1, best_length(acceptance, self._cost, self.longest, self._widths))
+        acceptance, widths = self._right / self._tried, None
+        if self._passes is not None:  # which may change with what else is decoded
+            widths = self._passes.ratios(self.longest)
+        return max(1, best_length(acceptance, self._cost, self.longest, widths))
 
     def observe(self, stats: StepStats) -> None:
         if stats.drafted == 0:

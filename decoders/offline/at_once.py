@@ -14,41 +14,49 @@ from ..backends.seats import Seats
 from ..backends.sync import synchronize
 from ..costs import passes, under_load
 from ..costs.measured import Costs
-from ..costs.passes import REPEATS, PassCosts
+from ..costs.passes import REPEATS
 from ..costs.under_load import SharedCosts, UnderLoad
-from ..drafters import RecurrentDrafter
+from ..drafters import RecurrentDrafter, WidenedDrafter
 from ..errors import DraftpickError
-from ..protocols import Drafts
+from ..models import memory
+from ..protocols import Backend, Drafts
 from .costs import dearest
 
 if TYPE_CHECKING:
     from ..engine import Engine
 
 
-def follow(
-    engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
-) -> SharedCosts:
-    """Let the engine's arms draft as they do where so many answers are written at once.
-
-    most: answers, at most.
-    folder: where the costs of shared passes are kept; None keeps nothing.
-    answers: how many there are now.
-
-    Raises DraftpickError where the target has no passes to share.
-    """
-    target = engine.target
+def require_shared(target: Backend) -> LlamaBackend:
+    """The target; raises DraftpickError where it has no passes to share."""
     if not isinstance(target, LlamaBackend):
         raise DraftpickError(
             "answers that are written at once share the passes of the native backend alone, and "
             f"this target runs by {type(target).__name__}; leave --at-once out"
         )
-    seats = Seats(target, most)
+    return target
+
+
+def follow(
+    engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
+) -> SharedCosts:
+    """Let the engine's arms draft as they do where so many answers are written at once; what the
+    shared passes cost.
+
+    most: answers, at most.
+    folder: where these costs are kept; None keeps nothing.
+    answers: how many there are now.
+
+    Raises DraftpickError as `require_shared` does, OutOfMemory where there is no room for so many.
+    """
+    target = require_shared(engine.target)
+    with memory.explained(target.device, f"making room for {most} answers at once"):
+        seats = Seats(target, most)
     shared = (
         under_load.measure(seats)
         if folder is None
         else under_load.learn(seats, engine.target_fingerprint, folder, answers)
     )
-    alone = passes.known(target) or PassCosts(shared.seconds[0])
+    alone = passes.known(target) or passes.measure(target)
     passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
     for arm in engine.arm_names:
         engine.forget(arm)  # they ask for costs when they are made
@@ -69,6 +77,7 @@ def costs_at_once(
         for arm, seconds in alone.draft_s.items():
             strategy = engine.strategy(arm)
             model = dearest(strategy.drafter) if isinstance(strategy, Drafts) else None
+            model = model.inner if isinstance(model, WidenedDrafter) else model
             more = _steps(model, answers) if isinstance(model, RecurrentDrafter) else answers
             draft_s[arm] = seconds * more
         made[answers] = Costs(shared.of(answers).verify_s, draft_s)

@@ -23,7 +23,7 @@ from ..protocols import opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
 from .alone import Alone
-from .at_once import costs_at_once, follow
+from .at_once import costs_at_once, follow, require_shared
 from .composed import along, models_of, over
 from .costs import costs_of
 from .expected import Chances, Draft, drawn, expected, simulated
@@ -63,10 +63,9 @@ class Batch:
     ) -> None:
         self._engine, self._costs, self._answers = engine, costs, 1
         self._at_once = [answers for answers in at_once if answers > 1]
-        self._shared = None
+        self._folder, self._shared = folder, None
         if self._at_once:
-            most = max(self._at_once)
-            self._shared = follow(engine, most, folder, lambda: self._answers)
+            require_shared(engine.target)
         target = engine.target
         self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
         self._along: Along | None = None  # the answers that were read last
@@ -75,17 +74,19 @@ class Batch:
     def cost_table(self) -> Costs:
         """What passes and drafted tokens cost on this machine, measured when first asked for."""
         if self._costs is None:
-            with self.among(1):
-                costs = costs_of(self._engine)
-                if self._shared is not None:
-                    at_once = costs_at_once(self._engine, costs, self._shared, self._at_once)
-                    costs = replace(costs, at_once=at_once)
-            self._costs = costs
+            self._costs = costs_of(self._engine)
+        if self._at_once and not self._costs.at_once:
+            most = max(self._at_once)
+            shared = follow(self._engine, most, self._folder, lambda: self._answers)
+            at_once = costs_at_once(self._engine, self._costs, shared, self._at_once)
+            self._costs = replace(self._costs, at_once=at_once)
         return self._costs
 
     @contextmanager
     def among(self, answers: int) -> Iterator[None]:
-        """Within the block arms are replayed as where so many answers are written at once."""
+        """Within the block arms are replayed as where so many answers are written at once: 1, or
+        one of `at_once`."""
+        assert answers == 1 or answers in self._at_once
         before, self._answers = self._answers, answers
         try:
             yield
@@ -256,6 +257,8 @@ class Batch:
 
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless verifier, else None."""
+        if self._at_once:
+            _ = self.cost_table  # makes arms anew, which then follow the load
         strategy = self._engine.strategy(name)
         if type(strategy) is not SpeculativeDecoding or not strategy.verifier.lossless:
             return None

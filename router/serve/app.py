@@ -20,7 +20,7 @@ from . import errors, page
 from .answers import Answer, Answers, Round
 from .desk import DEFAULT, Desk
 from .errors import ApiError
-from .guards import Guards, bearer
+from .guards import Guards
 from .intake import AUTO, Intake, Limits, Way
 from .ledger import Ledger
 from .patience import BODY_S
@@ -137,6 +137,7 @@ class Service:
             self.ledger.unanswered("", "refused")
             raise
         reply = kind(
+            orders[0].id.partition("/")[0],
             body.model,
             way,
             answers.all,
@@ -149,7 +150,7 @@ class Service:
         handed_on = False
         try:
             async with watched(request) as here:
-                headers = _headers(way, await here(answers.begun()))
+                headers = _headers(reply, way, await here(answers.begun()))
                 if body.stream:  # from here on the response watches
                     streamed = Streamed(answers, _events(reply, answers), headers)
                     handed_on = True
@@ -199,7 +200,7 @@ def _event(told: dict[str, Any]) -> str:
     return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
-def _headers(way: Way, answer: Answer) -> dict[str, str]:
+def _headers(reply: Reply, way: Way, answer: Answer) -> dict[str, str]:
     """Who answers and why: of the answer that begins first, where there are several."""
     choice = answer.choice
     assert choice is not None
@@ -207,7 +208,8 @@ def _headers(way: Way, answer: Answer) -> dict[str, str]:
         "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
         "x-draftpick-propensity": f"{choice.propensity:.6g}",
         "x-draftpick-policy": quote(way.policy or "none"),
-        "x-draftpick-reason": way.reason,
+        "x-draftpick-reason": way.told(choice),
+        "x-request-id": reply.request_id,
     }
 
 
@@ -222,11 +224,8 @@ def _model(name: str, created: int) -> dict[str, Any]:
 
 
 def _client(request: Request) -> str:
-    """Whose turn in the queue it takes: the key's owner, else the address."""
-    key = bearer(request.scope)
-    if key is not None:
-        return f"key {key.decode(errors='replace')}"
-    return f"from {request.client.host}" if request.client else ""
+    """Whose turn in the queue it takes: an address's, as whoever asks may make up names."""
+    return request.client.host if request.client else ""
 
 
 class Gone(Exception):

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.backends.threads import let_go
-from decoders.errors import NoSuchName
+from decoders.errors import Cancelled, NoSuchName
 from decoders.together import OneAtATime
 
 from ..results import Chosen, RoutedResult
 from ..route import Router
-from .queue import FairQueue
+from .queue import FairQueue, QueueFull
 
 if TYPE_CHECKING:
     from decoders.records import Request
@@ -26,10 +26,6 @@ logger = logging.getLogger(__name__)
 
 DEFAULT = "default"  # the policy that the server was started with
 LOOK_S = 0.2  # how often an idle desk looks whether it was closed
-
-
-class Cancelled(Exception):
-    """Whoever asked has gone; the answer ended early."""
 
 
 class Closing(Exception):
@@ -120,7 +116,7 @@ class Desk:
             (seat, {name: each.on(seat.engine) for name, each in self.routers.items()})
             for seat in self._room.seats
         ]
-        self._busy: set[Ticket] = set()
+        self._busy: dict[Ticket, Any] = {}  # with its seat, once it has one
         self._draining = self._closed = False
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
         let_go()  # whoever loaded the engine
@@ -151,7 +147,10 @@ class Desk:
         with self._lock:
             if self._draining:
                 raise Closing("the server is shutting down; ask again elsewhere or later")
-            self.queue.put(order.client, ticket)
+            evicted = self.queue.put(order.client, ticket)
+        if evicted is not None:
+            words = "the queue is full, and others have fewer requests in it"
+            evicted.listener.failed(QueueFull(words))
         return ticket
 
     def withdraw(self, ticket: Ticket) -> None:
@@ -191,6 +190,7 @@ class Desk:
             while self._room.free() is not None and (ticket := self._next()) is not None:
                 seat = self._room.free(ticket.order.prompt_ids if self._reuse else ())
                 assert seat is not None
+                self._busy[ticket] = seat
                 self._room.begin(seat, self._answering(ticket, seat))
             if self._room.running:
                 self._step()
@@ -202,14 +202,17 @@ class Desk:
         with self._lock:  # so that none is ever seen neither waiting nor running
             ticket = None if self._closed else self.queue.take()
             if ticket is not None:
-                self._busy.add(ticket)
+                self._busy[ticket] = None
             return ticket
 
     def _step(self) -> None:
-        for _, routers in self._seated:
-            for router in routers.values():
-                router.running = self._room.running - 1
         try:
+            for ticket, seat in list(self._busy.items()):
+                if ticket.cancelled:
+                    self._room.stop(seat, Cancelled("cancelled while it was answered"))
+            for _, routers in self._seated:
+                for router in routers.values():
+                    router.running = self._room.running - 1
             self._room.step()
         except Exception:  # not an order's: that was told of its own
             logger.exception("a step failed")
@@ -225,7 +228,7 @@ class Desk:
                 logger.exception("a listener failed")
             finally:
                 with self._lock:
-                    self._busy.discard(ticket)
+                    self._busy.pop(ticket, None)
 
         return answer
 

@@ -112,8 +112,9 @@ def from_validation(found: Any) -> ApiError:
         if each["type"] == "json_invalid":
             told.append(f"the body is not JSON ({each['ctx']['error']})")
             continue
-        if each["type"] == "missing" and not place:
-            told.append("the body is empty; send a JSON object with Content-Type application/json")
+        if not place and each["type"] in ("missing", "model_attributes_type"):
+            what = "empty" if each["type"] == "missing" else "no JSON object"
+            told.append(f"the body is {what}; send one with Content-Type application/json")
             continue
         words = each["msg"].removeprefix("Value error, ")
         if each["type"] == "extra_forbidden":

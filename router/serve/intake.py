@@ -16,9 +16,10 @@ from decoders.records import Request, Sampling
 from decoders.seeds import derived_seed
 
 from ..messages import as_messages
+from ..results import Chosen
 from .desk import DEFAULT, Order
 from .errors import ApiError
-from .wire import ChatBody, CompletionBody, Wishes
+from .wire import LONGEST_SEED, ChatBody, CompletionBody, Wishes
 
 if TYPE_CHECKING:
     from ..seams import RoutingEngine
@@ -53,6 +54,10 @@ class Way:
     arm: str | None
     policy: str | None
     reason: str
+
+    def told(self, choice: Chosen) -> str:
+        """The reason, once it is known whether the policy drew: one that learns always does."""
+        return "drawn" if self.reason == "best" and choice.drawn else self.reason
 
 
 class Intake:
@@ -153,6 +158,7 @@ class Intake:
         if asked is not None and asked > cap:
             words = f"an answer may have at most {cap} tokens here, not {asked}"
             raise ApiError(400, words, "max_tokens")
+        unasked = min(cap, body.unasked_tokens or cap)
         given: dict[str, Any] = {
             name: value
             for name in ("temperature", "top_p", "top_k", "repetition_penalty")
@@ -160,11 +166,11 @@ class Intake:
         }
         given["top_k"] = max(given.get("top_k", usual.top_k), 0)  # vLLM's -1 is off as well
         wanted = Request(
-            max_new_tokens=cap if asked is None else asked,
+            max_new_tokens=unasked if asked is None else asked,
             sampling=replace(usual, **given),
             stop=tuple(body.stop),
             eos_ids=() if body.ignore_eos else None,
-            seed=body.seed,
+            seed=None if body.seed is None else body.seed % (LONGEST_SEED + 1),
             logprobs=body.likeliest,
         )
         held, context = len(prompt_ids), self._engine.context

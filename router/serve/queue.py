@@ -18,7 +18,8 @@ class QueueFull(Exception):
 class FairQueue(Generic[T]):
     """Round-robin over clients, first come first served within each. Safe among threads.
 
-    most: places, over all clients.
+    most: places, over all clients. Where all are taken, a client gets one of another that has two
+    or more places more.
     """
 
     def __init__(self, most: int = 64) -> None:
@@ -32,14 +33,19 @@ class FairQueue(Generic[T]):
         with self._changed:
             return sum(map(len, self._waiting.values()))
 
-    def put(self, client: str, item: T) -> None:
-        """Raises QueueFull."""
+    def put(self, client: str, item: T) -> T | None:
+        """What had to make room for it: the newest item of whoever has the most; None where there
+        was room. Raises QueueFull."""
         with self._changed:
-            held = sum(map(len, self._waiting.values()))
+            held, evicted = sum(map(len, self._waiting.values())), None
             if held >= self.most:
-                raise QueueFull(f"{held} requests wait already")
+                longest = max(self._waiting.values(), key=len)
+                if len(longest) < len(self._waiting.get(client, ())) + 2:
+                    raise QueueFull(f"{held} requests wait already")
+                evicted = longest.pop()
             self._waiting.setdefault(client, deque()).append(item)
             self._changed.notify()
+            return evicted
 
     def wait(self, timeout_s: float) -> bool:
         """Until there is something to take; False where nothing came in time."""

@@ -6,16 +6,17 @@ draftpick's own fields stand beside OpenAI's where a request asks for them (`exp
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, zip_longest
 from typing import Any
 
-from decoders.records import DecodeResult, TokenLogprob
+from decoders.records import DecodeResult
 
 from .answers import Answer, Round
 from .intake import Way
-from .text import UNFINISHED, TextStream
+from .text import NEAR, UNFINISHED, TextStream, spelled
 
 LEAST = -9999.0  # JSON has no minus infinity
 FINISHED = {"eos": "stop", "stop": "stop", "length": "length"}
@@ -26,6 +27,7 @@ Json = dict[str, Any]
 class Reply:
     """The response to one request.
 
+    request_id: as in the log of decisions, before the answer's number.
     model: as the client called it.
     tokenizer: used in the event loop alone.
     stop: strings at which an answer's text ends.
@@ -39,6 +41,7 @@ class Reply:
 
     def __init__(
         self,
+        request_id: str,
         model: str,
         way: Way,
         answers: Sequence[Answer],
@@ -48,10 +51,10 @@ class Reply:
         explain: bool = False,
         usage: bool = False,
     ) -> None:
-        self.model, self.way, self.answers = model, way, answers
+        self.request_id, self.model, self.way, self.answers = request_id, model, way, answers
         self.explain, self.usage, self._copies = explain, usage, copies
         self.tokenizer, self._stop = tokenizer, stop
-        self._id, self._created = f"{self.prefix}-{uuid.uuid4().hex}", int(time.time())
+        self._id, self._created = f"{self.prefix}-{request_id}", int(time.time())
         self._texts = [TextStream(tokenizer, stop) for _ in answers]
         self._begun: set[int] = set()
 
@@ -63,7 +66,8 @@ class Reply:
         """A part of it in a choice of a chunk."""
         raise NotImplementedError
 
-    def logprobs(self, result: DecodeResult) -> Json | None:
+    def logprobs(self, found: Sequence[ToldToken]) -> Json:
+        """Of an answer's tokens."""
         raise NotImplementedError
 
     # -- whole
@@ -75,9 +79,10 @@ class Reply:
         return told | (self._metrics() if self.explain else {})
 
     def _choice(self, answer: Answer) -> Json:
-        result, stream = decode_of(answer), TextStream(self.tokenizer, self._stop)
-        text = stream.add(result.ids) + stream.finish()
-        ended = {"logprobs": self.logprobs(result), "finish_reason": FINISHED[result.finish_reason]}
+        result = decode_of(answer)
+        text = self._text(result)
+        scored = self._logprobs(result, text)
+        ended = {"logprobs": scored, "finish_reason": FINISHED[result.finish_reason]}
         how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
         return {"index": answer.index, **self.said(text), **ended, **how}
 
@@ -106,7 +111,8 @@ class Reply:
         nothing: Json = {"tokens": [], "drafted": 0, "elapsed_s": answer.elapsed_s}
         if text:
             yield self._chunk(answer, self.piece(text), nothing)
-        reason, logprobs = FINISHED[result.finish_reason], self.logprobs(result)
+        reason = FINISHED[result.finish_reason]
+        logprobs = self._logprobs(result, self._text(result)) if result.logprobs else None
         end = self._chunk(answer, self.piece(""), nothing | _load(result), reason, logprobs)
         done = all(each.result is not None for each in self.answers)
         yield end | (self._metrics() if done and self.explain and not self.usage else {})
@@ -132,6 +138,15 @@ class Reply:
 
     # -- parts of both
 
+    def _text(self, result: DecodeResult) -> str:
+        stream = TextStream(self.tokenizer, self._stop)
+        return stream.add(result.ids) + stream.finish()
+
+    def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
+        if result.logprobs is None:
+            return None
+        return self.logprobs(list(told_tokens(result, self.tokenizer, text)))
+
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.model}
         return named | {"choices": choices}
@@ -144,7 +159,7 @@ class Reply:
             "arm": choice.arm,
             "propensity": choice.propensity,
             "policy": self.way.policy,
-            "reason": self.way.reason,
+            "reason": self.way.told(choice),
             "scores": dict(choice.scores),
             "running": choice.running,
         }
@@ -165,19 +180,12 @@ class ChatReply(Reply):
     def piece(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
-    def logprobs(self, result: DecodeResult) -> Json | None:
-        if result.logprobs is None:
-            return None
+    def logprobs(self, found: Sequence[ToldToken]) -> Json:
         told = []
-        for token, scored in told_tokens(result):
-            top = [self._scored(each, logprob) for each, logprob in scored.top]
-            told.append(self._scored(token, scored.logprob) | {"top_logprobs": top})
+        for each in found:
+            top = [_scored(text, logprob) for text, logprob in each.top]
+            told.append(_scored(each.text, each.logprob) | {"top_logprobs": top})
         return {"content": told, "refusal": None}
-
-    def _scored(self, token: int, logprob: float) -> Json:
-        text = str(self.tokenizer.decode([token]))
-        spelled = None if UNFINISHED in text else list(text.encode())  # part of a character
-        return {"token": text, "logprob": max(logprob, LEAST), "bytes": spelled}
 
 
 class TextReply(Reply):
@@ -191,24 +199,17 @@ class TextReply(Reply):
     def piece(self, text: str) -> Json:
         return {"text": text}
 
-    def logprobs(self, result: DecodeResult) -> Json | None:
-        if result.logprobs is None:
-            return None
-        found = list(told_tokens(result))
-        words = [self._spell(token) for token, _ in found]
-        ends = [len("".join(words[:count])) for count in range(len(words))]
+    def logprobs(self, found: Sequence[ToldToken]) -> Json:
+        lengths = [len(each.text) for each in found]
         return {
-            "tokens": words,
-            "token_logprobs": [max(scored.logprob, LEAST) for _, scored in found],
+            "tokens": [each.text for each in found],
+            "token_logprobs": [max(each.logprob, LEAST) for each in found],
             "top_logprobs": [
-                {self._spell(token): max(logprob, LEAST) for token, logprob in scored.top}
-                for _, scored in found
+                {text: max(logprob, LEAST) for text, logprob in reversed(each.top)}
+                for each in found  # of two that are spelled alike the likelier one stays
             ],
-            "text_offset": ends,
+            "text_offset": list(accumulate(lengths, initial=0))[:-1],
         }
-
-    def _spell(self, token: int) -> str:
-        return str(self.tokenizer.decode([token]))
 
 
 def _load(result: DecodeResult) -> Json:
@@ -222,11 +223,31 @@ def decode_of(answer: Answer) -> DecodeResult:
     return answer.result.result
 
 
-def told_tokens(result: DecodeResult) -> Iterator[tuple[int, TokenLogprob]]:
-    """Tokens with their log-probabilities, without the one that ends an answer."""
+@dataclass(frozen=True)
+class ToldToken:
+    """A token as it is spelled after those before it. top: the likeliest in its place, likewise."""
+
+    text: str
+    logprob: float
+    top: list[tuple[str, float]]
+
+
+def told_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ToldToken]:
+    """Those of the answer's text, without one that ends it or comes after it."""
     assert result.logprobs is not None
-    count = len(result.ids) - (result.finish_reason == "eos")
-    return zip(result.ids[:count], result.logprobs[:count], strict=True)
+    count, told = len(result.ids) - (result.finish_reason == "eos"), 0
+    for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):
+        if result.finish_reason == "stop" and told >= len(text):
+            return
+        spell = partial(spelled, tokenizer, result.ids[max(0, at - NEAR) : at])
+        word = spell(token)
+        told += len(word)
+        yield ToldToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
+
+
+def _scored(text: str, logprob: float) -> Json:
+    whole = None if UNFINISHED in text else list(text.encode())  # part of a character
+    return {"token": text, "logprob": max(logprob, LEAST), "bytes": whole}
 
 
 def usage_of(answers: Sequence[Answer], copies: int) -> Json:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+NEAR = 8  # tokens that say how the next one is spelled
 UNFINISHED = "\ufffd"  # what a character that lacks bytes decodes to
 
 
@@ -63,6 +64,15 @@ class TextStream:
 
     def _decode(self, ids: list[int]) -> str:
         return str(self._tokenizer.decode(ids, skip_special_tokens=True)) if ids else ""
+
+
+def spelled(tokenizer: Any, before: Sequence[int], token: int) -> str:
+    """What a token adds to the text of those before it, alone where that cannot be told: a
+    tokenizer may leave out the space of a text's first word."""
+    near = list(before[-NEAR:])
+    held = str(tokenizer.decode(near)) if near else ""
+    text = str(tokenizer.decode([*near, token]))
+    return text[len(held) :] if text.startswith(held) else str(tokenizer.decode([token]))
 
 
 def _begun(text: str, stop: str) -> int:

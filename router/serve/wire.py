@@ -6,7 +6,7 @@ the value that asks for nothing, since many clients send all they know.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -46,9 +46,10 @@ def _joined(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     for part in content:
-        if not isinstance(part, dict) or set(part) != {"type", "text"} or part["type"] != "text":
+        text = part.get("text") if isinstance(part, dict) else None
+        if not isinstance(text, str) or part != {"type": "text", "text": text}:
             raise ValueError('its parts must be {"type": "text", "text": ...}; only text is read')
-    return "".join(str(part["text"]) for part in content)
+    return "".join(part["text"] for part in content)
 
 
 def _listed_stops(stop: Any) -> Any:
@@ -86,10 +87,12 @@ class StreamOptions(Body):
 
 
 class Message(Body):
-    """The fields after content are those of an answer that a client sends back as it came."""
+    """name is accepted and not read. The fields after it are those of an answer that a client sends
+    back as it came."""
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[Words, BeforeValidator(_joined)]
+    name: str | None = None
     refusal: Annotated[Any, _only()] = None
     annotations: Annotated[Any, _only([])] = None
     audio: Annotated[Any, _only()] = None
@@ -126,7 +129,7 @@ class Wishes(Body):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    seed: Annotated[int, Field(ge=0, le=LONGEST_SEED)] | None = None
+    seed: Annotated[int, Field(ge=-LONGEST_SEED - 1, le=LONGEST_SEED)] | None = None
     stop: Annotated[list[Words], BeforeValidator(_listed_stops)] = []
     ignore_eos: bool = False
     n: Annotated[int, Field(ge=1)] | None = 1
@@ -137,6 +140,11 @@ class Wishes(Body):
     presence_penalty: Annotated[Any, _only(0)] = None
     logit_bias: Annotated[Any, _only({})] = None
     user: str | None = None
+    metadata: dict[str, str] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
 
     @model_validator(mode="after")
     def _streamed(self) -> Wishes:
@@ -169,11 +177,8 @@ class ChatBody(Wishes):
     tool_choice: Annotated[Any, _only("none", "auto")] = None
     parallel_tool_calls: Annotated[Any, _only(True, False)] = None
     modalities: Annotated[Any, _only(["text"])] = None
-    metadata: dict[str, str] | None = None
-    store: bool | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
+
+    unasked_tokens: ClassVar[int | None] = None
 
     @model_validator(mode="after")
     def _agree(self) -> ChatBody:
@@ -204,9 +209,11 @@ class CompletionBody(Wishes):
     echo: Annotated[Any, _only(False)] = None
     suffix: Annotated[Any, _only("")] = None
 
+    unasked_tokens: ClassVar[int | None] = 16  # of an answer for which no number is asked
+
     @property
     def most_tokens(self) -> int | None:
-        return 16 if self.max_tokens is None else self.max_tokens
+        return self.max_tokens
 
     @property
     def likeliest(self) -> int | None:

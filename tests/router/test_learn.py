@@ -13,7 +13,7 @@ from log_lines import decision
 from router_fakes import WORDS, FakeEngine
 
 import policies
-from decoders.errors import DraftpickError
+from decoders.errors import Cancelled, DraftpickError
 from policies import OnlinePolicy, PolicyError, RewardTable
 from router import cli
 from router.learn import replay
@@ -142,15 +142,26 @@ def test_an_arm_that_fails_is_learned_from_and_a_reader_who_leaves_is_not() -> N
         router.generate("boom")
     assert policy.status.requests == 1
 
-    class Gone:
-        def put(self, _: Any) -> None:
-            raise BrokenPipeError
+    for error in (BrokenPipeError, Cancelled):
 
-        end = put
+        class Gone:
+            def put(self, _: Any, error: type[Exception] = error) -> None:
+                raise error
 
-    with pytest.raises(BrokenPipeError):
-        router.generate("hello", streamer=Gone())
-    assert policy.status.requests == 1
+            end = put
+
+        with pytest.raises(error):
+            router.generate("hello", streamer=Gone())
+        assert policy.status.requests == 1
+
+
+def test_one_seed_for_all_requests_does_not_draw_one_arm_for_all() -> None:
+    def arms() -> list[str]:
+        router = Router(FakeEngine(), learner(explore=0.5, budget=0.9)).learning()
+        return [router.generate("x" * 20, max_new_tokens=16, seed=42).arm for _ in range(40)]
+
+    drawn = arms()
+    assert len(set(drawn)) > 1 and drawn == arms()
 
 
 def test_what_was_learned_is_saved_every_so_often(tmp_path: Path) -> None:

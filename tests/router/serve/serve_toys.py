@@ -134,11 +134,13 @@ def served(
     others: dict[str, Any] | None = None,
     engine: Engine | None = None,
     seats: int = 1,
+    log: Path | None = None,
+    kind: type[Router] = Router,
 ) -> Iterator[Served]:
     """others: policies registered beside the default one."""
     engine = toy_engine(pause_s) if engine is None else engine
     policies = {DEFAULT: ToyPolicy(), **(others or {})}
-    routers = {name: Router(engine, policy) for name, policy in policies.items()}
+    routers = {name: kind(engine, policy, None, log) for name, policy in policies.items()}
     desk = Desk(routers, FairQueue(places), room_of(engine, seats))
     held = bound("127.0.0.1", 0)
     app = make_app(desk, settings)

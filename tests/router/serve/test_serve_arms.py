@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from serve_toys import Served, ToyPolicy, served
+
+from router.logs.writer import log_files
+from router.route import Router
 
 EVEN, ODD = "abcabcab", "abcabca"
 
@@ -46,6 +51,29 @@ def test_drawn_arms_have_their_propensity(toy: Served) -> None:
         ("copy", "0.75", "default", "drawn"),
         ("autoregressive", "0.25", "default", "drawn"),
     }
+
+
+def test_a_policy_that_learns_draws_and_says_so() -> None:
+    class Learns(Router):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            self._learning = Mock()
+
+    with served(kind=Learns) as toy:
+        reasons = {who(toy, EVEN)[3] for _ in range(3)}
+        assert (
+            reasons == {"drawn"}
+            and ask(toy, model="copy").headers["x-draftpick-reason"] == "forced"
+        )
+
+
+def test_an_answer_is_found_in_the_log_by_its_id(tmp_path: Path) -> None:
+    with served(log=tmp_path / "log") as toy:
+        told = ask(toy, n=2)
+        assert told.json()["id"] == f"chatcmpl-{told.headers['x-request-id']}"
+    lines = [line for file in log_files(tmp_path / "log") for line in file.read_text().splitlines()]
+    logged = {json.loads(line)["id"] for line in lines}
+    assert logged == {f"{told.headers['x-request-id']}/{number}" for number in range(2)}
 
 
 def test_a_registered_policy_may_be_asked_for() -> None:

@@ -50,6 +50,19 @@ def test_a_full_queue_refuses_and_has_room_again() -> None:
         FairQueue(0)
 
 
+def test_whoever_asks_for_all_places_gives_one_up() -> None:
+    queue: FairQueue[str] = FairQueue(4)
+    for number in range(4):
+        assert queue.put("hog", f"hog {number}") is None
+    with pytest.raises(QueueFull):
+        queue.put("hog", "hog 4")
+    assert queue.put("late", "late 0") == "hog 3"
+    assert queue.put("other", "other 0") == "hog 2"
+    with pytest.raises(QueueFull):  # no one has two more
+        queue.put("late", "late 1")
+    assert [queue.take() for _ in range(5)] == ["hog 0", "late 0", "other 0", "hog 1", None]
+
+
 def test_waiting_ends_when_something_comes() -> None:
     queue: FairQueue[int] = FairQueue(2)
     assert not queue.wait(0.01)

@@ -45,7 +45,9 @@ def refused(made: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"max_tokens": 3, "max_completion_tokens": 4}, None, "differ"),
         ({"n": 0}, "n", "greater"),
         ({"n": 9}, "n", "at most 8"),
-        ({"seed": -1}, "seed", "greater"),
+        ({"seed": 2**63}, "seed", "less"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": None}]}]},
+         "messages.0.content", "only text"),
         ({"stop": [""]}, "stop", "1 to 1000"),
         ({"stop": ["a"] * 17}, "stop", "at most 16"),
         ({"top_logprobs": 2}, None, "logprobs: true"),
@@ -108,6 +110,9 @@ def test_what_is_no_request(strict: Served) -> None:
         assert refused(http.post(CHAT, content="", headers=JSON))
         assert refused(http.post(CHAT, content=b"\xff\xfe", headers=JSON))
         assert refused(http.post(CHAT, content="[1]", headers=JSON))
+        plain = {"Content-Type": "application/x-www-form-urlencoded"}
+        said = refused(http.post(CHAT, content=dumps({"messages": [USER]}), headers=plain))
+        assert "Content-Type application/json" in said["message"]
         assert refused(http.post(CHAT, content=dumps({"messages": [USER]})), 400)  # no JSON
         assert refused(http.get(CHAT), 405)
         assert "GET /v2" in refused(http.get("/v2"), 404)["message"]

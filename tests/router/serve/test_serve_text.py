@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from router.serve.text import TextStream
+from router.serve.text import TextStream, spelled
 
 
 class Bytes:
@@ -37,6 +37,23 @@ def test_the_pieces_are_the_text_before_the_first_stop(
     pieces.append(stream.finish())
     ends = [(text.find(stop) + len(stop), text.find(stop)) for stop in stops if stop in text]
     assert "".join(pieces) == text[: min(ends, default=(0, len(text)))[1]]
+
+
+class Words:
+    """As SentencePiece: a text's first word loses its space."""
+
+    words = (" a", " cat", "s", " sat")
+
+    def decode(self, ids: Sequence[int], **_: Any) -> str:
+        return "".join(self.words[at] for at in ids).removeprefix(" ")
+
+
+def test_a_token_is_spelled_as_after_the_ones_before_it() -> None:
+    ids = [0, 1, 2, 3]
+    told = [spelled(Words(), ids[:at], token) for at, token in enumerate(ids)]
+    assert told == ["a", " cat", "s", " sat"] and "".join(told) == Words().decode(ids)
+    party = list("x🎉".encode())
+    assert "".join(spelled(Bytes(), party[:at], token) for at, token in enumerate(party))
 
 
 def test_of_two_stop_strings_the_one_that_is_complete_first_counts() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from serve_toys import LETTERS, ToyPolicy, native_engine, served, until
 from test_serve_desk import Heard, order
+from torch import Tensor
 
 from decoders import Engine
+from decoders.backends.seats import Seats, Wanted
 from decoders.records import Request, Sampling
 from decoders.together import OneAtATime, Together, room_of
 from router.route import Router
@@ -66,6 +69,32 @@ def test_one_that_leaves_ends_and_the_others_go_on(desk: Desk, engine: Engine) -
     expected = engine.decode("autoregressive", order().prompt_ids, Request(100))
     assert stays.ids == expected.ids
     assert until(lambda: desk.running == 0)
+
+
+def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = room_of(engine, SEATS)
+    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room)  # type: ignore[arg-type]
+    read, began = Seats.read, threading.Event()
+
+    def slowly(self: Seats, wanted: Sequence[Wanted]) -> list[Tensor]:
+        began.set()
+        time.sleep(0.02)
+        return read(self, wanted)
+
+    monkeypatch.setattr(Seats, "read", slowly)
+    monkeypatch.setattr("decoders.together.PROMPT_TOKENS", 1)  # a part between two passes
+    monkeypatch.setattr("decoders.backends.seats.CHUNK", 1)
+    stays, leaves = Heard(), Heard()
+    desk.submit(order(tokens=200, arm="autoregressive"), stays)
+    assert began.wait(20)
+    ticket = desk.submit(order("a" * 100, tokens=5, arm="autoregressive"), leaves)
+    assert until(lambda: desk.running == 2)
+    ticket.cancel()
+    assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
+    assert leaves.rounds == 0 and leaves.choice is None and not stays.ended.is_set()
+    desk.close()
 
 
 def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
