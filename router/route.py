@@ -135,6 +135,11 @@ class Router:
         other.engine = engine
         return other
 
+    @property
+    def learns_from(self) -> str | None:
+        """The reward of a log that its policy learns from; None where it does not learn."""
+        return None if self._learning is None else self._learning.reward
+
     def unlogged(self) -> Router:
         """The same router without its log, for warming up; it does not learn."""
         other = copy(self)

@@ -191,6 +191,12 @@ def serve(
         cluster.close()
 
 
+BUSY = (
+    "the policy learns from tokens a second, which fall with every answer that is written beside: "
+    "serve with --seats 1, or train it on --reward saved-passes, which load does not change"
+)
+
+
 @dataclass(frozen=True)
 class Served:
     """What a process serves, before anything is loaded; the fields are the command's options."""
@@ -211,6 +217,7 @@ class Served:
         from decoders.together import room_of
         from decoders.zoo.catalogue import cache_dir
 
+        from ..learning import SPEEDS
         from .app import make_app
         from .desk import DEFAULT, Desk
         from .queue import FairQueue
@@ -219,6 +226,8 @@ class Served:
         routers = load_routers(self.options, self.named, self.embedder, self.log)
         if self.learn is not None:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
+            if self.seats > 1 and routers[DEFAULT].learns_from in SPEEDS:
+                print(BUSY, file=sys.stderr)
         cache = cache_dir() / "costs"
         room = room_of(routers[DEFAULT].engine, self.seats, self.steady, cache)
         if self.warm_up:

@@ -146,6 +146,36 @@ def test_train_prints_values_and_where_things_are(app: typer.Typer, tmp_path: Pa
     assert "has no option 'epochs'" in str(caught)
 
 
+def test_answers_at_once_from_the_command_line(
+    app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    common: list[object] = ["collect", *files, "--out", out, "--max-new-tokens", 8]
+    assert "whole numbers from 1 on" in str(run(app, *common, "--at-once", "1,0").exception)
+    result = run(app, *common, "--temperatures", "0,1", "--at-once", "1, 8")
+    assert result.exit_code == 0, (result.output, result.exception)
+    assert "0 of 72 new rows are errors" in result.stdout
+    shown = ["collect", "--summary", out, "--reward", "saved-passes"]
+    assert "8 answers at once" in " ".join(run(app, *shown).stdout.split())
+    record = json.loads(run(app, *shown, "--json").stdout)
+    means = [
+        found["arms"]["small"]["mean"]["qa"]
+        for found in (record, record["at_once"]["8"]["0"], record["at_temperature"]["1"])
+    ]
+    assert means == pytest.approx([0.75, 0.5, 0.5])
+    judged = run(app, "headroom", out, "--at-once", "8", "--json")
+    assert judged.exit_code == 0, judged.exception
+    assert json.loads(judged.stdout)["queries"] == 6
+    learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
+    learn += ["--reward", "modelled", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
+    learn += ["--out", tmp_path / "policy"]
+    assert "requests-running" in run(app, *learn).stdout
+    alone = run(app, *learn, "--at-once", "1")
+    assert alone.exit_code == 0 and "requests-running" not in alone.stdout
+    refused = run(app, *learn[:3], "--max-loss", "0.1", "--at-once", "1,8").exception
+    assert "a promise is of answers, not of load" in str(refused)
+
+
 def test_temperatures_from_the_command_line(
     app: typer.Typer, engine: FakeEngine, files: list[Path], tmp_path: Path
 ) -> None:

@@ -11,8 +11,9 @@ from decoder_toys import native, random_cell, save_cell
 
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.costs.passes import PassCosts, assume
+from decoders.costs.passes import WIDEST, PassCosts, assume
 from decoders.costs.under_load import SharedCosts
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
@@ -28,10 +29,18 @@ def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
         {"kind": "max_gram", "name": "copy", "by_cost": True},
         {"kind": "hybrid", "name": "both", "model": cell},
         {"name": "cell", "length": {"k": 3}, **cell},
+        {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}, **cell},
     ]
     target = native(tiny(max_position_embeddings=512, vocab_size=128))
     assume(target, PassCosts((1.0, 1.0, 1.0, 1.0, 1.0, 1.0)))
     return Engine(target, {each["name"]: recipe(**each) for each in made}, name="tiny")  # type: ignore[arg-type]
+
+
+def native_like(engine: Engine) -> LlamaBackend:
+    """The same model, of which no costs are known."""
+    target = engine.target
+    assert isinstance(target, LlamaBackend)
+    return LlamaBackend(target.shape, target.weights)
 
 
 def test_arms_that_go_by_costs_draft_less_beside_others(
@@ -47,17 +56,27 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
     assert costs.draft_s["cell"] <= costs.of_answers(8).draft_s["cell"]
     prompt = [3, 1, 4, 1, 5, 9, 2, 6]
     answer = [3, 1, 4, 1, 5, 9, 2, 6, 3, 1, 4, 1, 5, 9, 2, 6]
-    for arm, same in [("copy", False), ("both", False), ("cell", True)]:
-        drafted = []
+    for arm, least in [("copy", 0), ("both", 0), ("adaptive", 1), ("cell", 3)]:
+        drafted, rounds = [], 0
         for answers in (1, 2, 8, 1):
             with batch.among(answers):
-                drafted.append(batch.teacher_forced(arm, [prompt], [answer])[0].drafted)
-        assert drafted[0] == drafted[3]
-        if same:
+                (replay,) = batch.teacher_forced(arm, [prompt], [answer])
+            drafted.append(replay.drafted)
+            rounds = max(rounds, replay.rounds)
+        assert drafted[2] <= drafted[1] <= drafted[0] > 0
+        if arm != "adaptive":  # which remembers what a draft cost
+            assert drafted[3] == drafted[0]
+        if arm == "cell":  # of fixed length
             assert len(set(drafted)) == 1
-        else:
-            assert drafted[0] > 0 and drafted[2] == 0, arm  # eight times the pass for a token more
-            assert drafted[2] <= drafted[1] <= drafted[0]
+        else:  # eight times the pass for a token more
+            assert drafted[2] <= least * rounds and drafted[2] < drafted[0], arm
+
+
+def test_passes_of_one_answer_are_measured_where_no_arm_goes_by_them(engine: Engine) -> None:
+    fixed = {"autoregressive": engine.arms["autoregressive"], "cell": engine.arms["cell"]}
+    alone = Engine(native_like(engine), fixed, name="tiny")
+    costs = Batch(alone, at_once=(1, 2)).cost_table
+    assert len(costs.verify_s) == WIDEST and len(costs.of_answers(2).verify_s) == 8
 
 
 def test_shared_passes_are_timed(engine: Engine, tmp_path: Path) -> None:

@@ -19,9 +19,13 @@ SHAPES = {  # sequences, heads, key heads, new positions, positions seen
 }
 
 
+@pytest.mark.parametrize("tiles", [True, False])
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
-def test_attention_in_blocks_is_attention(name: str, masked: bool) -> None:
+def test_attention_in_blocks_is_attention(
+    name: str, masked: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("decoders.backends.llama_model.tiles", lambda: tiles)
     b, heads, kv_heads, t, s = SHAPES[name]
     if not masked and (b > 1 or s > t):
         pytest.skip("only a lone prompt from position 0 on goes without a mask")

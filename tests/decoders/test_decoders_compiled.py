@@ -185,6 +185,27 @@ def test_without_a_compiler_a_sentence_says_so(tiny: Tiny, tmp_path: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("context", [128, 256, 384, 500])
+def test_compiled_passes_of_any_cache_are_those_of_ordinary_ones(
+    tiny: Tiny, context: int, tmp_path: Path
+) -> None:
+    folder = tiny("llama", **FITS_INT4, max_position_embeddings=context)
+    plain, backend = (
+        LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4") for _ in range(2)
+    )
+    backend.compile_layers(partial(load_programs, folder=tmp_path, say=print))
+    for length in range(20, context - 10, 60):  # fewer positions are read than there are
+        for width in (1, 5):
+            ids = tokens(width, length)
+            for model in (plain, backend):
+                model.prefill((PROMPT * 60)[:length])
+            near(backend.extend(ids), plain.extend(ids))
+    one, other = Seats(backend, 3), Seats(plain, 3)
+    mine, theirs = (seats.read(several(seats, [0, 2], [2, 3])) for seats in (one, other))
+    near(torch.cat(mine), torch.cat(theirs))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounding"), KINDS[1:])
 def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
     tiny: Tiny, kind: str, rounding: Rounding, tmp_path: Path
