@@ -46,6 +46,7 @@ class Order:
     id: of the line in the log of decisions.
     client: who asks; clients take turns.
     policy: a registered one's name, None for the default.
+    streamed: whoever asks sees the beginning before the answer is whole.
     """
 
     prompt_ids: list[int]
@@ -56,6 +57,7 @@ class Order:
     id: str
     client: str
     policy: str | None = None
+    streamed: bool = True
 
 
 class Listener(Protocol):
@@ -256,6 +258,7 @@ class _Rounds:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
+        self.shown = ticket.order.streamed
 
     def put(self, ids: object) -> None:
         """The prompt, before the first token."""
