@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT = "default"  # the policy that the server was started with
 LOOK_S = 0.2  # how often an idle desk looks whether it was closed
+END_S = 5.0  # that cancelled answers have to end by themselves when it is
 
 
 class Cancelled(Exception):
@@ -124,6 +125,7 @@ class Desk:
         ]
         self._busy: set[Ticket] = set()
         self._draining = self._closed = False
+        self._ends = 0.0  # once closed, when what has not ended is left
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
         let_go()  # whoever loaded the engine
         self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
@@ -175,6 +177,7 @@ class Desk:
     def close(self) -> None:
         """Take no more orders, cancel those that were taken, and end the thread."""
         with self._lock:
+            self._ends = time.monotonic() + END_S
             self._draining = self._closed = True
             busy = list(self._busy)
         for ticket in busy:
@@ -190,6 +193,8 @@ class Desk:
 
     def _work(self) -> None:
         while not self._closed or self._room.running:  # cancelled ones end by themselves
+            if self._closed and time.monotonic() > self._ends:  # not where a server says nothing
+                self._room.close()
             while self._room.free() is not None and (ticket := self._next()) is not None:
                 seat = self._room.free(ticket.order.prompt_ids if self._reuse else ())
                 assert seat is not None

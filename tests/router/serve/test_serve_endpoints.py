@@ -18,6 +18,9 @@ from serve_toys import Served, served, until
 
 from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
+from decoders.records import Request
+from router.serve import desk as desk_module
+from router.serve.desk import Order
 
 CHAT = "/v1/chat/completions"
 PROMPT = "why is the sky blue"
@@ -216,3 +219,21 @@ def test_an_endpoint_is_left_when_its_client_goes(three: tuple[Any, ...]) -> Non
         with http.stream("POST", CHAT, json=asked(stream=True, max_tokens=500)) as response:
             next(response.iter_lines())
         assert until(lambda: first.left == 1) and until(lambda: server.desk.running == 0)
+
+
+def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
+    three: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first, _ = three
+    said = threading.Event()
+    first.words = lambda prompt: ["late"] * said.wait(20)
+    monkeypatch.setattr(desk_module, "END_S", 0.1)
+    ids = server.engine.encode_text(PROMPT)
+    nobody: Any = SimpleNamespace(began=id, wrote=id, done=id, failed=id)
+    server.desk.submit(Order(ids, Request(), None, None, False, "1", "me"), nobody)
+    assert until(lambda: first.asked)
+    ending = threading.Thread(target=server.desk.close)
+    ending.start()
+    ending.join(5)
+    assert not ending.is_alive()
+    said.set()
