@@ -123,9 +123,9 @@ class Desk:
             (seat, {name: each.on(seat.engine) for name, each in self.routers.items()})
             for seat in self._room.seats
         ]
+        self._ends = 0.0  # when what has not ended is left, once closed
         self._busy: set[Ticket] = set()
         self._draining = self._closed = False
-        self._ends = 0.0  # once closed, when what has not ended is left
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
         let_go()  # whoever loaded the engine
         self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
@@ -175,7 +175,8 @@ class Desk:
         return True
 
     def close(self) -> None:
-        """Take no more orders, cancel those that were taken, and end the thread."""
+        """Take no more orders, cancel those that were taken, and end the thread. An answer that
+        waits for a silent server is left after some seconds."""
         with self._lock:
             self._ends = time.monotonic() + END_S
             self._draining = self._closed = True
