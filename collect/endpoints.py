@@ -10,7 +10,7 @@ import numpy as np
 
 from decoders.costs.measured import Costs
 from decoders.endpoints.engine import EndpointEngine
-from decoders.errors import ArmDown, DraftpickError
+from decoders.errors import ArmDown, DraftpickError, UpstreamRefused
 from decoders.records import DecodeResult, Request
 from decoders.seeds import derived_seed
 
@@ -42,6 +42,7 @@ class Endpoints:
     """The executor of an engine of endpoints.
 
     patience_s: how long a dead endpoint is waited for before the sweep stops; what is stored stays.
+        It is asked once more at the end of that time, whatever pause it has earned or asked for.
     sleep: waits so many seconds.
     """
 
@@ -95,19 +96,25 @@ class Endpoints:
     def _answer(
         self, arm: str, prompt_ids: list[int], request: Request
     ) -> DecodeResult | Exception:
-        waited_s = 0.0
+        waited_s, last = 0.0, False
         while True:
             try:
                 return self._engine.decode(arm, prompt_ids, request)
             except ArmDown as down:
-                if waited_s + down.pause_s > self._patience_s:
+                if last:
                     raise DraftpickError(
                         f"the endpoint of arm {arm!r} does not answer ({down.reason}), not even "
                         f"after {waited_s:.0f} s; start it and run the same command again: what is "
                         "stored is kept"
                     ) from down
-                waited_s += down.pause_s
-                self._sleep(down.pause_s)
+                last = waited_s + down.pause_s >= self._patience_s
+                pause_s = self._patience_s - waited_s if last else down.pause_s
+                waited_s += pause_s
+                self._sleep(pause_s)
+                if last:
+                    self._engine.wake(arm)
+            except UpstreamRefused:  # so it would every query
+                raise
             except Exception as error:  # a request that is refused is this query's outcome
                 return error
 

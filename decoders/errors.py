@@ -34,6 +34,22 @@ class ArmDown(DraftpickError):
         self.arm, self.reason, self.pause_s = arm, reason, pause_s
 
 
+class UpstreamError(DraftpickError):
+    """A server that is an arm gave no answer, for no fault of the request. arm: its name."""
+
+    def __init__(self, arm: str, message: str) -> None:
+        super().__init__(message)
+        self.arm = arm
+
+
+class UpstreamBroke(UpstreamError):
+    """It broke off in the middle of an answer, the beginning of which was given out."""
+
+
+class UpstreamRefused(UpstreamError):
+    """It refuses whoever asks: the key is missing or wrong, or the address, or the model's name."""
+
+
 class NoSuchName(DraftpickError):
     """An unknown arm, task, model, policy or reward; the message lists the names that exist."""
 

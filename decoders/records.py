@@ -220,6 +220,12 @@ class DecodeResult:
     load_s: float | None = None
 
     @property
+    def tokens_read(self) -> int:
+        """Of the prompt: an endpoint's own count where it gives one, as `prompt_ids` are bytes
+        there."""
+        return len(self.prompt_ids) if self.prompt_tokens is None else self.prompt_tokens
+
+    @property
     def decode_s(self) -> float:
         """Seconds after the prompt was read."""
         return self.draft_s + self.verify_s + self.other_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
@@ -21,22 +21,26 @@ def upper_words(prompt: str) -> list[str]:
 class FakeEndpoint:
     """step_s: seconds before each event, by the prompt's text.
     status: what it answers with in place of 200, with `headers`.
+    refuses: fields that it says 400 to.
     dies_after: requests after which it says 503.
     cut_after: events after which it breaks off.
     counted: completion tokens that it claims; None for as many as events.
     asked: bodies of requests, and `keys` their Authorization.
+    left: requests whose client went before the end.
     """
 
     step_s: Callable[[str], float] = lambda prompt: 0.0
     words: Callable[[str], list[str]] = upper_words
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
+    refuses: tuple[str, ...] = ()
     dies_after: int | None = None
     cut_after: int | None = None
     counted: int | None = None
     last_word: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    left: int = 0
     port: int = 0
     _server: ThreadingHTTPServer | None = None
 
@@ -78,14 +82,24 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_POST(self) -> None:
-        fake = self.fake
+        try:
+            self._answer(self.fake)
+        except (BrokenPipeError, ConnectionResetError):  # the client has had enough
+            self.fake.left += 1
+            self.close_connection = True
+
+    def _answer(self, fake: FakeEndpoint) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake.asked.append(body)
         fake.keys.append(self.headers.get("Authorization"))
         dead = fake.dies_after is not None and len(fake.asked) > fake.dies_after
         status = 503 if dead else fake.status
+        unknown = [name for name in fake.refuses if name in body]
+        if unknown:
+            status = 400
         if self.path != "/v1/chat/completions" or status != 200:
-            said = json.dumps({"error": {"message": f"told to say {status}"}}).encode()
+            words = f"unsupported: {', '.join(unknown)}" if unknown else f"told to say {status}"
+            said = json.dumps({"error": {"message": words}}).encode()
             self.send_response(status if self.path == "/v1/chat/completions" else 404)
             for name, value in fake.headers.items():
                 self.send_header(name, value)
@@ -100,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         prompt = body["messages"][-1]["content"]
         words = fake.words(prompt)
-        told = words[: body["max_tokens"]]
+        told = words[: body.get("max_tokens", body.get("max_completion_tokens"))]
         self._event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         for number, word in enumerate(told):
             if number == fake.cut_after:
@@ -116,6 +130,5 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, content: dict[str, Any]) -> None:
-        with suppress(BrokenPipeError, ConnectionResetError):  # the client has had enough
-            self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
-            self.wfile.flush()
+        self.wfile.write(f"data: {json.dumps(content)}\n\n".encode())
+        self.wfile.flush()

@@ -162,6 +162,52 @@ def test_a_collection_stops_where_an_endpoint_stays_dead_and_goes_on(
     assert (report.already, report.collected, report.errors) == (stored, 9 - stored, 0)
 
 
+def kept_waiting(
+    place: Path, server: FakeEndpoint, heals_after: int | None = None
+) -> tuple[list[float], Any]:
+    """How long `drafter` was waited for each time; it answers again after so many waits."""
+    clock, waits = Clock(), list[float]()
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        clock.now += seconds
+        if len(waits) == heals_after:
+            server.status = 200
+
+    engine = engine_of(place, clock=clock)
+    queries, options = [Query("q", "code", (CODE[0],))], for_endpoints(Options())
+    return waits, lambda: sweep(
+        engine, Endpoints(engine, sleep=sleep), queries, place / "o", options
+    )
+
+
+def test_a_dead_endpoint_is_waited_for_a_whole_minute(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    servers[1].status = 503
+    waits, collect = kept_waiting(place, servers[1])
+    with pytest.raises(DraftpickError, match="not even after 60 s"):
+        collect()
+    assert waits == [1, 2, 4, 8, 16, 29] and len(servers[1].asked) == 7
+
+
+def test_a_long_pause_that_an_endpoint_asks_for_is_cut_to_the_minute(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    servers[1].status, servers[1].headers = 429, {"Retry-After": "3600"}
+    waits, collect = kept_waiting(place, servers[1], heals_after=1)
+    assert (collect().errors, waits) == (0, [60])
+
+
+def test_a_collection_stops_where_an_endpoint_refuses_whoever_asks(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
+) -> None:
+    servers[1].status = 401
+    engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
+    with pytest.raises(DraftpickError, match=r"HTTP 401.*see to the arm's key"):
+        sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
+
+
 def test_a_refused_query_is_an_error_row_of_that_arm(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from ..errors import DraftpickError
 from .base import ArmRecipe
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ..protocols import Backend, Strategy
     from ..records import Request
 
-OURS = ("model", "messages", "max_tokens", "stream", "stream_options")  # what every body says
+OURS = ("model", "messages", "stream", "stream_options")  # what every body says, and the limit
 Price = Annotated[float, Field(ge=0)]
 
 
@@ -24,7 +24,10 @@ class EndpointRecipe(ArmRecipe):
     url: up to and without `/chat/completions`, for instance http://gpu-1:8000/v1.
     model: the name that the server knows it by.
     api_key_env: the environment variable that holds the key; None where none is asked for.
-    extra_body: more fields of every request, as the server documents them.
+    limit_field: what the server calls the most tokens of an answer.
+    extra_body: more fields of every request, as the server documents them. A `temperature` here is
+        sent in place of the request's.
+    send_temperature: false for a server that refuses the field, and goes by its own.
     prompt_price, completion_price: money for a million tokens, in a currency that all arms share.
     timeout_s: seconds without a byte after which the server counts as dead.
     same_answers: whether its answers are distributed as those of the file's first endpoint, as with
@@ -35,7 +38,9 @@ class EndpointRecipe(ArmRecipe):
     url: str
     model: str
     api_key_env: str | None = None
+    limit_field: Annotated[str, Field(pattern=r"^\w+$")] = "max_tokens"
     extra_body: dict[str, Any] = Field(default_factory=dict)
+    send_temperature: bool = True
     prompt_price: Price | None = None
     completion_price: Price | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
@@ -49,10 +54,18 @@ class EndpointRecipe(ArmRecipe):
             raise ValueError(f"give an address such as http://localhost:8000/v1, not {url!r}")
         return url.rstrip("/").removesuffix("/chat/completions")
 
+    @field_validator("limit_field")
+    @classmethod
+    def _is_a_limit(cls, name: str) -> str:
+        if name in (*OURS, "temperature"):
+            raise ValueError(f"{name} is another field; give the one for the most tokens")
+        return name
+
     @field_validator("extra_body")
     @classmethod
-    def _leaves_ours(cls, body: dict[str, Any]) -> dict[str, Any]:
-        if taken := [name for name in OURS if name in body]:
+    def _leaves_ours(cls, body: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
+        ours = (*OURS, "max_tokens", others.data.get("limit_field"))
+        if taken := [name for name in body if name in ours]:
             raise ValueError(f"{', '.join(taken)} is said by every request; leave it out")
         return body
 
@@ -64,7 +77,17 @@ class EndpointRecipe(ArmRecipe):
     def remote(self) -> bool:
         return True
 
+    @property
+    def takes_temperature(self) -> bool:
+        """Whether a request's temperature is sent."""
+        return self.send_temperature and "temperature" not in self.extra_body
+
     def check(self, request: Request) -> None:
+        if request.logprobs is not None:
+            raise DraftpickError(
+                f"the arm {self.name!r} is an endpoint, whose log-probabilities are not read; "
+                "leave logprobs out"
+            )
         if request.eos_ids:
             raise DraftpickError(
                 f"the arm {self.name!r} is an endpoint, which knows its own end-of-sequence tokens "

@@ -48,6 +48,11 @@ class Breaker:
             self._until = self._clock() + self._length()  # others wait for what this one finds
             return True
 
+    def wake(self) -> None:
+        """End the pause, so that the next caller may ask."""
+        with self._lock:
+            self._until = self._clock()
+
     def failed(self, reason: str, at_least_s: float = 0.0) -> None:
         """at_least_s: a pause that the server asked for."""
         with self._lock:

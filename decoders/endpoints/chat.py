@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Sequence
 from threading import Lock
-from typing import Any
+from typing import Any, Self
 
 from ..errors import DraftpickError
 
@@ -47,6 +47,10 @@ class Pieces:
         self._lock = Lock()
         self._texts = [""]
         self._ids: dict[str, int] = {"": NOTHING}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Itself: a copy would not know the words that come later."""
+        return self
 
     def encode(self, text: str) -> list[int]:
         """Ids whose texts, put together, are the text."""

@@ -11,11 +11,12 @@ import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ..arms import ArmRecipe
 from ..arms.endpoint import EndpointRecipe
-from ..errors import ArmDown, DraftpickError, NoSuchName
+from ..errors import ArmDown, DraftpickError, NoSuchName, UpstreamBroke
 from ..options import EngineOptions
 from ..protocols import RoundStreamer
 from ..records import DecodeResult, Prefilled, Request
@@ -27,7 +28,8 @@ from .stream import Event, Unavailable, completions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-FINGERED = {"note", "api_key_env", "timeout_s", "url"}  # deployments move; what they serve stays
+# Deployments move; what they serve stays.
+FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url"}
 
 
 def remote(recipes: Mapping[str, ArmRecipe]) -> bool:
@@ -131,6 +133,11 @@ class EndpointEngine:
             if pause_s > 0
         }
 
+    def wake(self, arm: str) -> None:
+        """Let the arm be asked at once, though it is left alone. Raises NoSuchName."""
+        self.arm(arm)
+        self._breakers[arm].wake()
+
     # -- answering ----------------------------------------------------------------------------
 
     def encode_chat(self, messages: Sequence[dict[str, str]]) -> list[int]:
@@ -169,8 +176,12 @@ class EndpointEngine:
         counts the events after the first that brought text, which are the server's steps where it
         sends each as it is made; what it drafts it does not say.
 
+        streamer: as for `decoders.Engine`. One with `shown = False` shows nobody what it is given
+            before `end`, and may be given another answer after a part of this one.
+
         Raises ArmDown where the server is dead, or was a moment ago, and nothing of the answer was
-        streamed; DraftpickError where it refuses the request or breaks off in the middle.
+        shown; UpstreamBroke where some was, UpstreamRefused where it refuses whoever asks, and
+        DraftpickError where it refuses this request.
         """
         recipe, messages = self.arm(arm), chat_of(prompt_ids)
         recipe.check(request)
@@ -179,13 +190,13 @@ class EndpointEngine:
             raise ArmDown(arm, breaker.reason, breaker.pause_s)
         answer = _Answer(self.tokenizer, prompt_ids, streamer)
         try:
-            answer.read(completions(recipe, _body(messages, request)))
+            with closing(completions(recipe, _body(recipe, messages, request))) as events:
+                answer.read(events)
         except Unavailable as error:
             breaker.failed(str(error), error.pause_s)
-            if streamer is not None and answer.ids:
-                raise DraftpickError(
-                    f"the endpoint of arm {arm!r} {error}, in the middle of its answer; ask again"
-                ) from error
+            if answer.ids and getattr(streamer, "shown", streamer is not None):
+                words = f"the endpoint of arm {arm!r} {error}, in the middle of its answer"
+                raise UpstreamBroke(arm, f"{words}; ask again") from error
             raise ArmDown(arm, str(error), breaker.pause_s) from error
         except DraftpickError:
             breaker.succeeded()  # it lives, and refused
@@ -197,16 +208,19 @@ class EndpointEngine:
         return answer.result(recipe, request)
 
 
-def _body(messages: list[dict[str, str]], request: Request) -> dict[str, Any]:
+def _body(
+    recipe: EndpointRecipe, messages: list[dict[str, str]], request: Request
+) -> dict[str, Any]:
     """Fields that OpenAI knows, and where they are asked for those that vLLM and SGLang add."""
     sampling = request.sampling
     body: dict[str, Any] = {
         "messages": messages,
-        "max_tokens": request.max_new_tokens,
-        "temperature": sampling.temperature,
+        recipe.limit_field: request.max_new_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
     }
+    if recipe.takes_temperature:
+        body["temperature"] = sampling.temperature
     if sampling.top_p < 1:
         body["top_p"] = sampling.top_p
     if sampling.top_k:

@@ -10,19 +10,24 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DraftpickError
+from ..errors import DraftpickError, UpstreamRefused
 
 if TYPE_CHECKING:
     from ..arms.endpoint import EndpointRecipe
 
-BUSY = 429
+BUSY = (408, 429)
+CALLERS = (400, 413, 422)  # what a server says of the request itself
 SHOWN = 300  # letters of a server's complaint
 
 
@@ -49,13 +54,15 @@ class Event:
     completion_tokens: int | None = None
 
 
-def completions(arm: EndpointRecipe, body: dict[str, Any]) -> Iterator[Event]:
-    """Events of one answer, as they come.
+def completions(arm: EndpointRecipe, body: dict[str, Any]) -> Generator[Event, None, None]:
+    """Events of one answer, as they come. Whoever wants no more of them closes it, so that the
+    server stops.
 
     body: of the request, without what the recipe says.
 
     Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
-    answer does, and DraftpickError where it refuses the request or a key is missing.
+    answer does, UpstreamRefused where it refuses whoever asks or a key is missing, and
+    DraftpickError where it refuses this request.
     """
     request = urllib.request.Request(
         f"{arm.url}/chat/completions",
@@ -82,9 +89,10 @@ def _authorization(arm: EndpointRecipe) -> dict[str, str]:
         return {}
     key = os.environ.get(arm.api_key_env)
     if not key:
-        raise DraftpickError(
+        raise UpstreamRefused(
+            arm.name,
             f"the arm {arm.name!r} takes its key from {arm.api_key_env}, which is not set; export "
-            "it, or leave `api_key_env` out"
+            "it, or leave `api_key_env` out",
         )
     return {"Authorization": f"Bearer {key}"}
 
@@ -95,10 +103,16 @@ def _explained(arm: EndpointRecipe) -> Iterator[None]:
         yield
     except urllib.error.HTTPError as error:
         said = _complaint(error)
-        if error.code == BUSY or error.code >= 500:
-            raise Unavailable(f"HTTP {error.code}{said}", _pause_s(error)) from error
-        raise DraftpickError(
-            f"the endpoint of arm {arm.name!r} refused the request: HTTP {error.code}{said}"
+        if error.code in BUSY or error.code >= 500:
+            asked = error.headers.get("Retry-After", "")
+            raise Unavailable(f"HTTP {error.code}{said}", pause_s(asked, time.time())) from error
+        named = f"the endpoint of arm {arm.name!r}"
+        if error.code in CALLERS:
+            raise DraftpickError(f"{named} refused the request: HTTP {error.code}{said}") from error
+        raise UpstreamRefused(
+            arm.name,
+            f"{named} refused the request: HTTP {error.code}{said}; see to the arm's key, `url` "
+            "and `model`",
         ) from error
     except TimeoutError as error:
         raise Unavailable(f"not a byte in {arm.timeout_s:g} s") from error
@@ -123,10 +137,20 @@ def _complaint(error: urllib.error.HTTPError) -> str:
     return f" ({said})" if said else ""
 
 
-def _pause_s(error: urllib.error.HTTPError) -> float:
-    """The header Retry-After in seconds; 0 where it is missing or a date."""
-    asked = error.headers.get("Retry-After", "")
-    return float(asked) if asked.isdigit() else 0.0
+def pause_s(asked: str, now: float) -> float:
+    """The header Retry-After in seconds from now; 0 where it is neither a number nor a date.
+
+    now: seconds since 1970.
+    """
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", asked.strip()):
+        return float(asked)
+    try:
+        until = parsedate_to_datetime(asked)
+    except ValueError:
+        return 0.0
+    if until.tzinfo is None:  # HTTP's dates are of Greenwich, said or not
+        until = until.replace(tzinfo=UTC)
+    return max(0.0, until.timestamp() - now)
 
 
 def _event(arm: EndpointRecipe, content: str) -> Event:

@@ -8,8 +8,10 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
+from decoders.errors import Cancelled
+
 from ..results import Chosen, RoutedResult
-from .desk import Cancelled, Desk, Order, Ticket
+from .desk import Desk, Order, Ticket
 from .errors import ApiError, as_api_error
 from .ledger import Ledger
 

@@ -150,12 +150,15 @@ class Service:
         handed_on = False
         try:
             async with watched(request) as here:
-                headers = _headers(reply, way, await here(answers.begun()))
+                first = await here(answers.begun())
                 if body.stream:  # from here on the response watches
-                    streamed = Streamed(answers, _events(reply, answers), headers)
+                    streamed = Streamed(
+                        answers, _events(reply, answers), _headers(reply, way, first)
+                    )
                     handed_on = True
                     return streamed
                 await here(answers.whole())
+            headers = _headers(reply, way, first)  # of the arm that ended it
             if body.explain:
                 headers |= _loaded(answers.all)
             return JSONResponse(reply.whole(), headers=headers)

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT = "default"  # the policy that the server was started with
 LOOK_S = 0.2  # how often an idle desk looks whether it was closed
+END_S = 5.0  # that cancelled answers have to end by themselves when it is
 
 
 class Closing(Exception):
@@ -42,6 +43,7 @@ class Order:
     id: of the line in the log of decisions.
     client: who asks; clients take turns.
     policy: a registered one's name, None for the default.
+    streamed: whoever asks sees the beginning before the answer is whole.
     """
 
     prompt_ids: list[int]
@@ -52,6 +54,7 @@ class Order:
     id: str
     client: str
     policy: str | None = None
+    streamed: bool = True
 
 
 class Listener(Protocol):
@@ -116,6 +119,7 @@ class Desk:
             (seat, {name: each.on(seat.engine) for name, each in self.routers.items()})
             for seat in self._room.seats
         ]
+        self._ends = 0.0  # when what has not ended is left, once closed
         self._busy: dict[Ticket, Any] = {}  # with its seat, once it has one
         self._draining = self._closed = False
         self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
@@ -170,8 +174,10 @@ class Desk:
         return True
 
     def close(self) -> None:
-        """Take no more orders, cancel those that were taken, and end the thread."""
+        """Take no more orders, cancel those that were taken, and end the thread. An answer that
+        waits for a silent server is left after some seconds."""
         with self._lock:
+            self._ends = time.monotonic() + END_S
             self._draining = self._closed = True
             busy = list(self._busy)
         for ticket in busy:
@@ -187,6 +193,8 @@ class Desk:
 
     def _work(self) -> None:
         while not self._closed or self._room.running:  # cancelled ones end by themselves
+            if self._closed and time.monotonic() > self._ends:  # not where a server says nothing
+                self._room.close()
             while self._room.free() is not None and (ticket := self._next()) is not None:
                 seat = self._room.free(ticket.order.prompt_ids if self._reuse else ())
                 assert seat is not None
@@ -259,6 +267,7 @@ class _Rounds:
 
     def __init__(self, ticket: Ticket) -> None:
         self._ticket = ticket
+        self.shown = ticket.order.streamed
 
     def put(self, ids: object) -> None:
         """The prompt, before the first token."""

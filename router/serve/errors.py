@@ -5,10 +5,17 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Any
 
-from decoders.errors import ArmDown, ContextTooLong, DraftpickError
+from decoders.errors import (
+    ArmDown,
+    Cancelled,
+    ContextTooLong,
+    DraftpickError,
+    UpstreamBroke,
+    UpstreamRefused,
+)
 from policies.errors import PolicyError
 
-from .desk import Cancelled, Closing
+from .desk import Closing
 from .queue import QueueFull
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ TYPES = {
     413: "invalid_request_error",
     429: "rate_limit_error",
     500: "server_error",
+    502: "server_error",
     503: "server_error",
     504: "timeout_error",
 }
@@ -72,6 +80,13 @@ def as_api_error(error: Exception) -> ApiError:
         case ArmDown():
             logger.error("%s", error)
             return ApiError(503, str(error), code="arm_down")
+        case UpstreamBroke():
+            logger.error("%s", error)
+            return ApiError(502, str(error), code="upstream_broke_off")
+        case UpstreamRefused():  # its words may quote a key
+            logger.error("%s", error)
+            words = f"the endpoint of arm {error.arm!r} refuses this server, whose log says why"
+            return ApiError(502, words, code="upstream_refused")
         case OutOfMemory():
             logger.error("%s", error)
             return ApiError(503, f"{error}; ask for less, or again when less is running")

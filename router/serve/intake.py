@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from collect.embedders import query_text
+from decoders.endpoints.engine import EndpointEngine
 from decoders.errors import ContextTooLong, DraftpickError
 from decoders.records import Request, Sampling
 from decoders.seeds import derived_seed
@@ -128,6 +129,7 @@ class Intake:
                         id=f"{request_id}/{number}",
                         client=client,
                         policy=None if way.policy == DEFAULT else way.policy,
+                        streamed=bool(body.stream),
                     )
                 )
         return orders
@@ -147,6 +149,11 @@ class Intake:
         return [(ids, query_text(messages))]
 
     def _texts(self, body: CompletionBody) -> list[tuple[list[int], str | None]]:
+        if isinstance(self._engine, EndpointEngine) and not all(
+            isinstance(each, str) for each in body.prompt
+        ):
+            words = "endpoints take texts, not token ids, as their tokenizers are not known here"
+            raise ApiError(400, words, "prompt")
         return [
             (self._engine.encode_text(each), each) if isinstance(each, str) else (each, None)
             for each in body.prompt

@@ -147,7 +147,7 @@ class Ledger:
         counts = self._of(arm)
         counts.tokens += tokens
         counts.seconds += routed.wall_s
-        self._prompt.inc(len(routed.result.prompt_ids))
+        self._prompt.inc(routed.result.tokens_read)
         if routed.result.load_s is not None:
             self._load_s.observe(routed.result.load_s)
         if first_s is not None and tokens > 1:

@@ -253,7 +253,7 @@ def _scored(text: str, logprob: float) -> Json:
 def usage_of(answers: Sequence[Answer], copies: int) -> Json:
     """Every prompt counts once, however many answers it gets."""
     results = [decode_of(answer) for answer in answers]
-    read = sum(len(result.prompt_ids) for result in results[::copies])
+    read = sum(result.tokens_read for result in results[::copies])
     written = sum(len(result.ids) for result in results)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 

@@ -18,7 +18,8 @@ from decoders.endpoints.breaker import Breaker
 from decoders.endpoints.chat import Pieces, chat_ids, chat_of
 from decoders.endpoints.engine import EndpointEngine, remote
 from decoders.endpoints.hashing import HashingEmbedder
-from decoders.errors import ArmDown, DraftpickError
+from decoders.endpoints.stream import pause_s
+from decoders.errors import ArmDown, DraftpickError, UpstreamBroke, UpstreamRefused
 from decoders.records import Request, Sampling
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])
@@ -112,6 +113,17 @@ def test_a_request_is_put_in_the_servers_words(
     assert not unasked & server.asked[-1].keys()  # servers may refuse what they do not know
 
 
+def test_a_server_that_takes_other_fields_is_asked_by_those(server: FakeEndpoint) -> None:
+    server.refuses = ("max_tokens", "temperature")
+    with pytest.raises(DraftpickError, match=r"HTTP 400 .unsupported: max_tokens, temperature"):
+        engine_of(server).decode("a", HELLO, Request(2))
+    engine = engine_of(server, limit_field="max_completion_tokens", send_temperature=False)
+    assert engine.decode("a", HELLO, Request(2)).text == "WHY IS"
+    server.refuses = ()
+    engine_of(server, extra_body={"temperature": 1}).decode("a", HELLO, Request(2))
+    assert server.asked[-1]["temperature"] == 1
+
+
 def test_why_an_answer_ended_is_told(server: FakeEndpoint) -> None:
     engine = engine_of(server)
     assert engine.decode("a", HELLO, Request(2)).finish_reason == "length"
@@ -159,6 +171,12 @@ def test_a_chat_comes_back_from_its_ids(texts: list[str]) -> None:
     assert chat_of(chat_ids(chat)) == chat
 
 
+def test_logprobs_are_refused_rather_than_left_out(server: FakeEndpoint) -> None:
+    with pytest.raises(DraftpickError, match="leave logprobs out"):
+        engine_of(server).decode("a", HELLO, Request(logprobs=2))
+    assert not server.asked
+
+
 def test_ids_that_are_no_chat_are_refused(server: FakeEndpoint) -> None:
     for ids in ([1, 2, 3], [300], []):
         with pytest.raises(DraftpickError, match="takes a chat, not token ids"):
@@ -203,10 +221,31 @@ def test_a_dead_server_is_left_alone_and_asked_again(server: FakeEndpoint, how: 
 
 
 def test_a_server_may_ask_for_a_longer_pause(server: FakeEndpoint) -> None:
-    server.status, server.headers = 429, {"Retry-After": "30"}
+    server.status, server.headers = 429, {"Retry-After": "30.5"}
     with pytest.raises(ArmDown) as error:
         engine_of(server, clock=Clock()).decode("a", HELLO, Request())
-    assert error.value.pause_s == 30
+    assert error.value.pause_s == 30.5
+
+
+@pytest.mark.parametrize(
+    ("asked", "seconds"),
+    [
+        ("30", 30.0),
+        (" 1.5 ", 1.5),
+        ("Fri, 13 Feb 2009 23:31:32 GMT", 2.0),
+        ("Friday, 13-Feb-09 23:31:32 GMT", 2.0),
+        ("Fri Feb 13 23:31:32 2009", 2.0),
+        ("Fri, 13 Feb 2009 23:31:20 GMT", 0.0),
+        *((none, 0.0) for none in ("", "soon", "-3", "inf", "nan", "²", "9" * 40)),
+    ],
+)
+def test_a_pause_is_asked_for_in_seconds_or_by_a_date(asked: str, seconds: float) -> None:
+    assert pause_s(asked, 1234567890.0) == seconds  # 23:31:30
+
+
+@given(st.text(max_size=30))
+def test_no_header_makes_the_pause_fail(asked: str) -> None:
+    assert pause_s(asked, 0.0) >= 0
 
 
 def test_a_refusal_is_the_callers_and_leaves_the_arm_awake(server: FakeEndpoint) -> None:
@@ -214,16 +253,50 @@ def test_a_refusal_is_the_callers_and_leaves_the_arm_awake(server: FakeEndpoint)
     server.status = 400
     with pytest.raises(DraftpickError, match=r"refused.*HTTP 400 \(told to say 400\)") as error:
         engine.decode("a", HELLO, Request())
-    assert not isinstance(error.value, ArmDown) and not engine.asleep
+    assert type(error.value) is DraftpickError and not engine.asleep
+    for status in (401, 403, 404):
+        server.status = status
+        with pytest.raises(UpstreamRefused, match=rf"HTTP {status}.*; see to the arm's key"):
+            engine.decode("a", HELLO, Request())
+    assert not engine.asleep
 
 
 def test_an_answer_that_breaks_off_after_it_was_shown_is_an_error(server: FakeEndpoint) -> None:
     server.cut_after = 2
     engine = engine_of(server)
-    with pytest.raises(DraftpickError, match="in the middle of its answer") as error:
+    with pytest.raises(UpstreamBroke, match="in the middle of its answer"):
         engine.decode("a", HELLO, Request(), streamer=Recording())
-    assert not isinstance(error.value, ArmDown)
     assert engine.asleep.keys() == {"a"}
+
+
+def test_an_answer_that_breaks_off_where_nobody_sees_it_may_come_from_another(
+    server: FakeEndpoint,
+) -> None:
+    server.cut_after = 2
+    streamer: Any = Recording()
+    streamer.shown = False
+    with pytest.raises(ArmDown):
+        engine_of(server).decode("a", HELLO, Request(), streamer=streamer)
+    assert len(streamer.seen) == 3 and not streamer.ended
+
+
+def test_a_server_is_left_as_soon_as_its_answer_is_not_wanted(server: FakeEndpoint) -> None:
+    class Enough(Exception):
+        pass
+
+    class Brief(Recording):
+        def put(self, value: Any) -> None:
+            super().put(value)
+            if len(self.seen) > 2:
+                raise Enough
+
+    server.step_s, server.words = lambda prompt: 0.02, lambda prompt: [" on"] * 100
+    with pytest.raises(Enough) as held:  # which holds the frames of the call
+        engine_of(server).decode("a", HELLO, Request(), streamer=Brief())
+    ends = time.monotonic() + 5
+    while not server.left and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert server.left == 1 and held.value is not None
 
 
 def test_a_pause_doubles_up_to_its_limit_and_lets_one_through() -> None:
@@ -265,6 +338,14 @@ def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
             "{kind: endpoint, url: 'http://h', model: m, extra_body: {stream: false}}",
             "arms.a.extra_body: stream is said by every request",
         ),
+        (
+            "{kind: endpoint, url: 'http://h', model: m, limit_field: most, extra_body: {most: 1}}",
+            "arms.a.extra_body: most is said by every request",
+        ),
+        (
+            "{kind: endpoint, url: 'http://h', model: m, limit_field: stream}",
+            "arms.a.limit_field: stream is another field",
+        ),
         ("{kind: endpoint, url: 'http://h', model: m, timeout_s: 0}", "arms.a.timeout_s"),
         ("{kind: endpoint, url: 'http://h'}", "arms.a.model"),
     ],
@@ -278,7 +359,8 @@ def test_mistakes_are_told_by_field(tmp_path: Any, body: str, words: str) -> Non
 
 def test_what_the_fingerprint_covers(server: FakeEndpoint) -> None:
     plain = engine_of(server).arms_fingerprint(["a"])
-    assert engine_of(server, timeout_s=5).arms_fingerprint(["a"]) == plain
+    moved = engine_of(server, timeout_s=5, limit_field="max_completion_tokens")
+    assert moved.arms_fingerprint(["a"]) == plain
     assert engine_of(server, extra_body={"n": 1}).arms_fingerprint(["a"]) != plain
 
 
@@ -286,6 +368,6 @@ def test_a_missing_key_is_told_before_anything_is_sent(
     server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NO_KEY", raising=False)
-    with pytest.raises(DraftpickError, match="NO_KEY, which is not set"):
+    with pytest.raises(UpstreamRefused, match="NO_KEY, which is not set"):
         engine_of(server, api_key_env="NO_KEY").decode("a", HELLO, Request())
     assert not server.asked

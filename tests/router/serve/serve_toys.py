@@ -132,15 +132,16 @@ def served(
     places: int = 8,
     pause_s: float = 0.0,
     others: dict[str, Any] | None = None,
-    engine: Engine | None = None,
+    engine: Any = None,
     seats: int = 1,
     log: Path | None = None,
     kind: type[Router] = Router,
+    policy: Any = None,
 ) -> Iterator[Served]:
-    """others: policies registered beside the default one."""
+    """others: policies registered beside the default one, `policy`."""
     engine = toy_engine(pause_s) if engine is None else engine
-    policies = {DEFAULT: ToyPolicy(), **(others or {})}
-    routers = {name: kind(engine, policy, None, log) for name, policy in policies.items()}
+    policies = {DEFAULT: policy or ToyPolicy(), **(others or {})}
+    routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
     desk = Desk(routers, FairQueue(places), room_of(engine, seats))
     held = bound("127.0.0.1", 0)
     app = make_app(desk, settings)

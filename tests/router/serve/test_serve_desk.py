@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from serve_toys import ToyPolicy, toy_engine, until
 
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.errors import Cancelled, DraftpickError, NoSuchName
 from decoders.records import Request
 from router.results import Chosen, RoutedResult
 from router.route import Router
-from router.serve.desk import DEFAULT, Cancelled, Closing, Desk, Order
+from router.serve.desk import DEFAULT, Closing, Desk, Order
 from router.serve.queue import FairQueue, QueueFull
 
 PAUSE_S = 0.01

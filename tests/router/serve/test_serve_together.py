@@ -15,10 +15,11 @@ from torch import Tensor
 
 from decoders import Engine
 from decoders.backends.seats import Seats, Wanted
+from decoders.errors import Cancelled
 from decoders.records import Request, Sampling
 from decoders.together import OneAtATime, Together, room_of
 from router.route import Router
-from router.serve.desk import DEFAULT, Cancelled, Desk
+from router.serve.desk import DEFAULT, Desk
 from router.serve.queue import FairQueue
 
 SEATS = 4

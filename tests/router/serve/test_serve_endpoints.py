@@ -1,0 +1,239 @@
+"""Serving arms that are servers: answers, counts, several at once, and servers that fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+from fake_endpoints import FakeEndpoint, listening
+from serve_toys import Served, served, until
+
+from decoders.arms import recipe
+from decoders.endpoints.engine import EndpointEngine
+from decoders.records import Request
+from router.serve import desk as desk_module
+from router.serve.desk import Order
+
+CHAT = "/v1/chat/completions"
+PROMPT = "why is the sky blue"
+ANSWER = "WHY IS THE SKY BLUE"
+
+
+class FirstBest:
+    """Its first arm has the highest score."""
+
+    name, embedder = "first", "any"
+    arms = ("first", "second")
+    origin = SimpleNamespace(arms_fingerprint="", features=())
+
+    def distribution(self, x: Any) -> Any:
+        return np.array([[0.75, 0.25]])
+
+    def choose(self, x: Any, rng: Any = None) -> Any:
+        return SimpleNamespace(arm="first", index=0, propensity=1.0, scores=[2.0, 1.0])
+
+
+@contextmanager
+def serving(seats: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
+    """body: more of the recipe of the first arm."""
+    first, second = FakeEndpoint(), FakeEndpoint(words=lambda prompt: ["second", " best"])
+    with listening(first, second):
+        usual = {"kind": "endpoint", "model": "m"}
+        arms = {
+            "first": recipe(**{"name": "first", "url": first.url, **usual, **body}),
+            "second": recipe(name="second", url=second.url, **usual),
+        }
+        with served(engine=EndpointEngine(arms), seats=seats, policy=FirstBest()) as server:
+            yield server, first, second
+
+
+@pytest.fixture
+def three() -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
+    with serving() as running:
+        yield running
+
+
+def asked(**named: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 16, **named}
+
+
+def text_of(response: Any) -> str:
+    return str(response.json()["choices"][0]["message"]["content"])
+
+
+def events(response: Any) -> list[dict[str, Any]]:
+    return [json.loads(line[6:]) for line in response.text.splitlines() if line[:7] == "data: {"]
+
+
+def test_a_whole_answer_has_the_endpoints_own_counts(three: tuple[Any, ...]) -> None:
+    server, first, _ = three
+    first.counted = 9
+    with server.http() as http:
+        response = http.post(CHAT, json=asked(temperature=0.5, seed=3))
+        assert text_of(response) == ANSWER
+        assert response.json()["choices"][0]["finish_reason"] == "stop"
+        counts = {"prompt_tokens": 5, "completion_tokens": 9, "total_tokens": 14}
+        assert response.json()["usage"] == counts
+        named = {name: response.headers[f"x-draftpick-{name}"] for name in ("arm", "reason")}
+        assert named == {"arm": "first", "reason": "best"}
+        told = first.asked[-1]
+        assert (told["temperature"], told["seed"], told["max_tokens"]) == (0.5, 3, 16)
+        assert "vllm:prompt_tokens_total 5.0" in http.get("/metrics").text
+        assert http.get("/stats").json()["arms"]["first"]["requests"] == 1
+        assert http.post(CHAT, json=asked(max_tokens=2)).json()["choices"][0]["finish_reason"] == (
+            "length"
+        )
+
+
+def test_a_streamed_answer_by_the_official_client(three: tuple[Any, ...]) -> None:
+    server, first, _ = three
+    first.step_s = lambda prompt: 0.01
+    wanted: Any = asked(model="second", stream=True, stream_options={"include_usage": True})
+    raw = server.client().chat.completions.with_raw_response.create(**wanted)
+    assert raw.headers["x-draftpick-arm"] == "second"
+    *chunks, counts = raw.parse()
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "second best"
+    assert (counts.usage.prompt_tokens, counts.usage.completion_tokens) == (5, 2)
+    words = list(server.client().chat.completions.create(**asked(model="auto", stream=True)))
+    assert [chunk.choices[0].delta.content for chunk in words[1:6]] == [
+        "WHY", " IS", " THE", " SKY", " BLUE",
+    ]  # fmt: skip
+
+
+def test_several_are_answered_at_once(three: tuple[Any, ...]) -> None:
+    server, first, _ = three
+    together = threading.Barrier(3)
+
+    def words(prompt: str) -> list[str]:
+        together.wait(10)  # breaks where fewer than three are asked at once
+        return [f"you said {prompt}"]
+
+    first.words = words
+
+    def ask(number: int) -> str:
+        message = {"role": "user", "content": f"word{number}"}
+        with server.http() as http:
+            return text_of(http.post(CHAT, json=asked(messages=[message])))
+
+    with ThreadPoolExecutor(6) as pool:
+        assert list(pool.map(ask, range(6))) == [f"you said word{number}" for number in range(6)]
+    with server.http() as http:
+        made = http.post(CHAT, json=asked(n=3)).json()
+        assert [one["message"]["content"] for one in made["choices"]] == [f"you said {PROMPT}"] * 3
+        assert made["usage"]["prompt_tokens"] == 5  # once
+
+
+def test_completions_are_texts(three: tuple[Any, ...]) -> None:
+    server, first, _ = three
+    with server.http() as http:
+        made = http.post("/v1/completions", json={"prompt": "a b", "max_tokens": 4})
+        assert made.json()["choices"][0]["text"] == "A B"
+        for prompt in ([1, 2, 3], ["a b", list(b'[{"role": "user", "content": "x"}]')]):
+            refused = http.post("/v1/completions", json={"prompt": prompt})
+            assert refused.status_code == 400 and "not token ids" in refused.text
+        assert http.post(CHAT, json=asked(logprobs=True)).status_code == 400
+    assert len(first.asked) == 1
+
+
+def test_a_whole_answer_that_breaks_off_is_given_by_the_next_best(three: tuple[Any, ...]) -> None:
+    server, first, second = three
+    first.cut_after = 2
+    with server.http() as http:
+        response = http.post(CHAT, json=asked(explain=True))
+        assert text_of(response) == "second best"
+        assert response.headers["x-draftpick-arm"] == "second"
+        assert response.json()["choices"][0]["draftpick"]["arm"] == "second"
+        assert response.json()["usage"]["completion_tokens"] == 2
+        named = http.post(CHAT, json=asked(model="first"))  # who names an arm gets that or nothing
+        assert (named.status_code, named.json()["error"]["code"]) == (503, "arm_down")
+    assert len(second.asked) == 1
+
+
+def test_a_stream_that_breaks_off_ends_with_the_servers_error(
+    three: tuple[Any, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, first, _ = three
+    first.cut_after = 2
+    with server.http() as http:
+        *told, last = events(http.post(CHAT, json=asked(stream=True)))
+        words = [chunk["choices"][0]["delta"].get("content") for chunk in told]
+        assert words == ["", "WHY", " IS"]
+        assert (last["error"]["type"], last["error"]["code"]) == (
+            "server_error",
+            "upstream_broke_off",
+        )
+        assert "in the middle of its answer" in caplog.text
+        again = http.post(CHAT, json=asked(stream=True))  # it is known to be down
+        assert again.headers["x-draftpick-arm"] == "second"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stream_that_fails_before_its_first_word_is_given_by_the_next_best(
+    three: tuple[Any, ...], stream: bool
+) -> None:
+    server, first, _ = three
+    first.cut_after = 0
+    with server.http() as http:
+        response = http.post(CHAT, json=asked(stream=stream))
+        assert response.headers["x-draftpick-arm"] == "second" and "second" in response.text
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, "no key"])
+def test_a_refusal_of_this_server_is_its_own_fault(
+    status: int | str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NO_KEY", raising=False)
+    with serving(**({"api_key_env": "NO_KEY"} if status == "no key" else {})) as running:
+        server, first, _ = running
+        if isinstance(status, int):
+            first.status = status
+        with pytest.raises(openai.APIStatusError) as error:
+            server.client().chat.completions.create(model="auto", **asked())
+        assert error.value.status_code == 502 and error.value.code == "upstream_refused"
+        assert "told to say" not in error.value.message and "NO_KEY" not in error.value.message
+        assert (f"told to say {status}" if first.asked else "NO_KEY, which is not") in caplog.text
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_refusal_of_the_request_is_the_clients_fault(three: tuple[Any, ...], status: int) -> None:
+    server, first, _ = three
+    first.status = status
+    with server.http() as http:
+        response = http.post(CHAT, json=asked())
+        assert response.status_code == 400
+        assert f"HTTP {status} (told to say {status})" in response.json()["error"]["message"]
+
+
+def test_an_endpoint_is_left_when_its_client_goes(three: tuple[Any, ...]) -> None:
+    server, first, _ = three
+    first.step_s, first.words = lambda prompt: 0.02, lambda prompt: [" on"] * 500
+    with server.http() as http:
+        with http.stream("POST", CHAT, json=asked(stream=True, max_tokens=500)) as response:
+            next(response.iter_lines())
+        assert until(lambda: first.left == 1) and until(lambda: server.desk.running == 0)
+
+
+def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
+    three: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, first, _ = three
+    said = threading.Event()
+    first.words = lambda prompt: ["late"] * said.wait(20)
+    monkeypatch.setattr(desk_module, "END_S", 0.1)
+    ids = server.engine.encode_text(PROMPT)
+    nobody: Any = SimpleNamespace(began=id, wrote=id, done=id, failed=id)
+    server.desk.submit(Order(ids, Request(), None, None, False, "1", "me"), nobody)
+    assert until(lambda: first.asked)
+    ending = threading.Thread(target=server.desk.close)
+    ending.start()
+    ending.join(5)
+    assert not ending.is_alive()
+    said.set()
