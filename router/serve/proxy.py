@@ -159,7 +159,8 @@ class Proxy:
                 finally:
                     await upstream.aclose()
                 response = Response(content, upstream.status_code)
-            size = [(n, v) for n, v in response.raw_headers if n == b"content-length"]
+            measured = upstream.headers.raw if request.method == "HEAD" else response.raw_headers
+            size = [(n.lower(), v) for n, v in measured if n.lower() == b"content-length"]
             response.raw_headers = [
                 (n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in told
             ] + size
