@@ -130,7 +130,7 @@ def sharing(origins: Sequence[str]) -> dict[str, Any]:
         "allow_origins": list(origins),
         "allow_methods": ["GET", "HEAD", "POST"],
         "allow_headers": ["*"],
-        "expose_headers": [*told, "retry-after"],
+        "expose_headers": [*told, "x-request-id", "retry-after"],
     }
 
 
