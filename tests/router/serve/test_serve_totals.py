@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from decoders.records import DecodeResult
+from router.results import RoutedResult
 from router.serve.ledger import Ledger
 from router.serve.totals import Told, Totals
 
@@ -55,10 +56,13 @@ class Answered:
                 each.round(self.arm, accepted + 1, accepted, drafted)
                 tokens += accepted + 1
             each.first_token(self.seconds)
-            result = SimpleNamespace(
-                ids=[0] * tokens, prompt_ids=[0] * 5, finish_reason="eos", load_s=None
-            )
-            routed: Any = SimpleNamespace(result=result, wall_s=self.seconds, scores={"a": 1.0})
+            result = DecodeResult(
+                arm=self.arm, prompt_ids=[0] * 5, ids=[0] * tokens, text="", finish_reason="eos",
+                rounds=len(self.rounds), drafted=0, accepted=0, accepted_per_position=[],
+                target_calls=1, draft_calls=0, prefill_s=self.seconds, draft_s=0.0, verify_s=0.0,
+                other_s=0.0,
+            )  # fmt: skip
+            routed = RoutedResult(result, self.arm, 1.0, [1.0], embed_s=0.0, policy_s=0.0)
             each.answered(self.arm, routed, 0.0, self.seconds * (tokens - 1))
 
 
