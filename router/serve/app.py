@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
 from . import errors, page
@@ -28,6 +29,7 @@ from .replies import ChatReply, Reply, TextReply
 from .wire import ChatBody, CompletionBody
 
 T = TypeVar("T")
+Work = TypeVar("Work", bound=Callable[..., Any])
 
 GONE = 499  # the client closed the connection; nobody reads this
 
@@ -38,6 +40,7 @@ class Settings:
     max_body: bytes.
     timeout_s: for one request.
     body_s: until its body is there.
+    origins: of other pages whose scripts may ask from a browser; "*" is any.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -45,6 +48,7 @@ class Settings:
     max_body: int = 2**21
     timeout_s: float = 600.0
     body_s: float = BODY_S
+    origins: tuple[str, ...] = ()
 
 
 def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
@@ -59,6 +63,8 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     app.add_middleware(
         Guards, key=settings.api_key, most_bytes=settings.max_body, body_s=settings.body_s
     )
+    if settings.origins:  # outside the guards: browsers ask for leave without a key
+        app.add_middleware(CORSMiddleware, **sharing(settings.origins))
     errors.mount(app)
     service = Service(desk, settings)
     started = service.started
@@ -73,31 +79,31 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     async def completions(body: CompletionBody, request: Request) -> Response:
         return await service.answer(TextReply, body, request)
 
-    @app.get("/v1/models")
+    @readable(app, "/v1/models")
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [_model(name, started) for name in service.models]}
 
-    @app.get("/v1/models/{name:path}")
+    @readable(app, "/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
         if name not in service.models:
             raise ApiError(404, f"no model {name!r} here", "model", "model_not_found")
         return _model(name, started)
 
-    @app.get("/health")
+    @readable(app, "/health")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get("/ready")
+    @readable(app, "/ready")
     async def ready() -> Response:
         if desk.draining:
             return JSONResponse({"status": "shutting down"}, 503)
         return JSONResponse({"status": "ready"})
 
-    @app.get("/stats")
+    @readable(app, "/stats")
     async def stats() -> dict[str, Any]:
-        return service.ledger.stats()
+        return service.stats()
 
-    @app.get("/metrics")
+    @readable(app, "/metrics")
     async def metrics() -> Response:
         content, kind = service.ledger.exposition()
         return Response(content, media_type=kind)
@@ -105,11 +111,35 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
     return app
 
 
+def readable(app: FastAPI, path: str) -> Callable[[Work], Work]:
+    """Registers what answers GET and HEAD at a path."""
+
+    def register(work: Work) -> Work:
+        app.api_route(path, methods=["GET", "HEAD"], include_in_schema=False)(work)
+        # For the schema alone, whose operations need a route each: the one above answers.
+        app.get(path)(work)
+        return work
+
+    return register
+
+
+def sharing(origins: Sequence[str]) -> dict[str, Any]:
+    """What CORSMiddleware is given: scripts of these origins may do what any client may."""
+    told = [f"x-draftpick-{each}" for each in ("arm", "propensity", "policy", "reason", "load-s")]
+    return {
+        "allow_origins": list(origins),
+        "allow_methods": ["GET", "HEAD", "POST"],
+        "allow_headers": ["*"],
+        "expose_headers": [*told, "x-request-id", "retry-after"],
+    }
+
+
 class Service:
     """Answers requests through a desk."""
 
     def __init__(self, desk: Desk, settings: Settings) -> None:
         self._desk, self._timeout_s = desk, settings.timeout_s
+        self._limits = settings.limits
         router = desk.routers.get(DEFAULT) or next(iter(desk.routers.values()))
         engine = router.engine
         self.started = int(time.time())
@@ -124,6 +154,14 @@ class Service:
             running=lambda: desk.running,
             waiting=lambda: desk.waiting,
         )
+
+    def stats(self) -> dict[str, Any]:
+        """What `GET /stats` gives."""
+        limits = {
+            "most_tokens": self._limits.most_tokens,
+            "temperature": self._limits.usual.temperature,
+        }
+        return self.ledger.stats() | {"limits": limits}
 
     async def answer(
         self, kind: Callable[..., Reply], body: ChatBody | CompletionBody, request: Request

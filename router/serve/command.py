@@ -56,6 +56,14 @@ def serve(
             help="Ask clients for this key; best given by the environment, as others see commands.",
         ),
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="ORIGIN",
+            help="Let scripts of this origin, such as https://chat.example, ask from a browser; * "
+            "is any. Repeatable. The server's own page needs none.",
+        ),
+    ] = None,
     temperature: Annotated[float, typer.Option(help="Of requests that name none.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
     seats: Annotated[
@@ -166,9 +174,10 @@ def serve(
     if api_key == "":
         raise DraftpickError("the key is empty; leave --api-key out, or give it characters")
     named = policies_of(policy or [])
+    origins = origins_of(allow_origin or [])
     held = bound(host, port)
     limits = Limits(most_tokens=max_tokens, most_orders=queue, usual=usual.sampling)
-    settings = Settings(limits, api_key, max_body, timeout)
+    settings = Settings(limits, api_key, max_body, timeout, origins=origins)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
     asked = Served(options, named, embedder, log, settings, seats, steady, queue, warm_up, learn)
@@ -186,7 +195,7 @@ def serve(
     cluster = OnRay(asked.placed().make, ray_address, replicas)
     try:
         several = Replicas(cluster, cluster.n)
-        run(Proxy(several, max_body, timeout), several, held, drain)
+        run(Proxy(several, settings), several, held, drain)
     finally:
         cluster.close()
 
@@ -276,6 +285,17 @@ def policies_of(given: Sequence[str]) -> dict[str, str]:
             )
         named[name] = place
     return named
+
+
+def origins_of(given: Sequence[str]) -> tuple[str, ...]:
+    """As browsers spell them; raises DraftpickError for what is none."""
+    for each in given:
+        if each != "*" and not re.fullmatch(r"[a-z][a-z0-9+.-]*://[^/?#\s]+", each.lower()):
+            raise DraftpickError(
+                "--allow-origin is a scheme and a host, with the port where it is not the usual "
+                f"one and nothing behind it, for instance https://chat.example, not {each!r}"
+            )
+    return tuple(each.lower() for each in given)
 
 
 def load_routers(

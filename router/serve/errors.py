@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from decoders.errors import (
@@ -19,7 +20,9 @@ from .desk import Closing
 from .queue import QueueFull
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI, Request, Response
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
 
 logger = logging.getLogger(__name__)
 
@@ -36,19 +39,31 @@ TYPES = {
     504: "timeout_error",
 }
 RETRY_S = 1  # after which a client whose turn did not come may ask again
+HEADERS = {  # by status
+    401: {"WWW-Authenticate": "Bearer"},
+    429: {"Retry-After": str(RETRY_S)},
+    503: {"Retry-After": str(RETRY_S)},
+}
 
 
 class ApiError(Exception):
     """What a client is told in the place of an answer.
 
     param: the field of the request that is at fault.
+    headers: of the response, beside those that its status asks for.
     """
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, code: str | None = None
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status, self.param, self.code = status, param, code
+        self.headers = dict(headers or {})
 
     def to_json(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error")
@@ -56,10 +71,10 @@ class ApiError(Exception):
         return {"error": told}
 
     def response(self) -> Response:
-        from fastapi.responses import JSONResponse
+        from starlette.responses import JSONResponse
 
-        waits = {"Retry-After": str(RETRY_S)} if self.status in (429, 503) else {}
-        return JSONResponse(self.to_json(), self.status, headers=waits)
+        headers = HEADERS.get(self.status, {}) | self.headers
+        return JSONResponse(self.to_json(), self.status, headers=headers)
 
 
 def as_api_error(error: Exception) -> ApiError:
@@ -96,27 +111,26 @@ def as_api_error(error: Exception) -> ApiError:
     return ApiError(500, "the server failed to answer; its log says why", code="internal_error")
 
 
-def mount(app: FastAPI) -> None:
+def mount(app: Starlette) -> None:
     """Give every error of an application this form."""
     from fastapi.exceptions import RequestValidationError
     from starlette.exceptions import HTTPException
 
-    @app.exception_handler(RequestValidationError)
-    def invalid(request: Request, error: RequestValidationError) -> Response:
+    async def invalid(request: Request, error: Any) -> Response:
         return from_validation(error.errors()).response()
 
-    @app.exception_handler(HTTPException)
-    def http(request: Request, error: HTTPException) -> Response:
+    async def http(request: Request, error: Any) -> Response:
         where = f"{request.method} {request.url.path}"
         words = f"{where}: {error.detail}" if error.status_code in (404, 405) else error.detail
-        return ApiError(error.status_code, words).response()
+        return ApiError(error.status_code, words, headers=error.headers).response()
 
-    @app.exception_handler(Exception)
-    def other(request: Request, error: Exception) -> Response:
+    async def other(request: Request, error: Exception) -> Response:
         return as_api_error(error).response()
 
-    for kind in (ApiError, QueueFull, Closing, DraftpickError, PolicyError):
-        app.add_exception_handler(kind, lambda request, error: as_api_error(error).response())
+    app.add_exception_handler(RequestValidationError, invalid)
+    app.add_exception_handler(HTTPException, http)
+    for kind in (Exception, ApiError, QueueFull, Closing, DraftpickError, PolicyError):
+        app.add_exception_handler(kind, other)
 
 
 def from_validation(found: Any) -> ApiError:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
 from typing import Any
 
 from ..results import RoutedResult
@@ -39,17 +40,39 @@ class ArmCounts:
             for position in range(accepted):
                 self.accepted[position] += 1
 
+    def add(self, other: ArmCounts) -> None:
+        """What the arm did on another server."""
+        self.requests += other.requests
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted = [
+            mine + its for mine, its in zip_longest(self.accepted, other.accepted, fillvalue=0)
+        ]
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+
     def to_json(self, requests: int) -> dict[str, Any]:
-        """requests: of all arms. accepted_per_position: shares of the drafts."""
+        """The counts, and rates from them. requests: of all arms. accepted_per_position: shares of
+        the drafts."""
         accepted = sum(self.accepted)
-        return {
-            "requests": self.requests,
+        return asdict(self) | {
             "share": self.requests / requests if requests else 0.0,
             "acceptance_rate": accepted / self.drafted if self.drafted else 0.0,
             "mean_acceptance_length": 1 + accepted / self.drafts if self.drafts else 1.0,
             "accepted_per_position": [count / self.drafts for count in self.accepted],
             "tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0,
         }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> ArmCounts:
+        """The counts that `to_json` told."""
+        return cls(**{each.name: told[each.name] for each in fields(cls)})
+
+
+def by_arm(arms: Mapping[str, ArmCounts]) -> dict[str, dict[str, Any]]:
+    """What /stats tells of arms."""
+    requests = sum(counts.requests for counts in arms.values())
+    return {name: counts.to_json(requests) for name, counts in arms.items()}
 
 
 class Ledger:
@@ -174,10 +197,9 @@ class Ledger:
     # -- what is told
 
     def stats(self) -> dict[str, Any]:
-        """What `GET /stats` gives."""
+        """What `GET /stats` gives, but for the limits."""
         self._forget()
         up_s = time.monotonic() - self._started
-        requests = sum(counts.requests for counts in self.arms.values())
         return {
             "target": self._target,
             "policy": self._policy,
@@ -185,7 +207,7 @@ class Ledger:
             "requests_running": self._running(),
             "requests_waiting": self._waiting(),
             "tokens_per_s": sum(count for _, count in self._recent) / min(up_s, RECENT_S),
-            "arms": {name: counts.to_json(requests) for name, counts in self.arms.items()},
+            "arms": by_arm(self.arms),
         }
 
     def exposition(self) -> tuple[bytes, str]:

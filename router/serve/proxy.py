@@ -8,27 +8,32 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator
 from functools import partial
+from typing import Any
 
 import httpx
 from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from .app import GONE, Gone, watched
+from . import errors
+from .app import GONE, Gone, Settings, sharing, watched
 from .errors import ApiError
 from .guards import Guards
 from .replicas import Replica, Replicas
-from .summing import summed
+from .totals import Told, Totals
 
 MOST_DEATHS = 3  # of replicas over one request
 LOOK_S = 0.05  # how often it is looked for a replica where there is none
 CONNECT_S = 5.0
 IDLE_S = 2.0  # for which a connection is kept; a replica closes its own after five
 HEALTH_S = 1.0  # between two looks at every replica
+TELL_S = 3.0  # in which a replica tells its figures, or is left out
 OF_ONE_HOP = {
     "connection", "content-length", "date", "host", "keep-alive", "proxy-connection", "server",
     "te", "trailer", "transfer-encoding", "upgrade",
@@ -36,12 +41,17 @@ OF_ONE_HOP = {
 
 
 class Proxy:
-    """The application. most_bytes, timeout_s: of a request, as in `app.Settings`."""
+    """The application. settings: the replicas' own."""
 
-    def __init__(self, replicas: Replicas, most_bytes: int, timeout_s: float) -> None:
-        self._replicas, self._timeout_s = replicas, timeout_s
+    def __init__(self, replicas: Replicas, settings: Settings) -> None:
+        self._replicas, self._timeout_s = replicas, settings.timeout_s
+        self._started = time.monotonic()
         self._client: httpx.AsyncClient | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._totals = Totals()
+        self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
+        key = settings.api_key
+        self._own = {} if key is None else {b"authorization": b"Bearer " + key.encode()}
         methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
         routes = [
             Route("/health", self._health),
@@ -51,14 +61,10 @@ class Proxy:
             Route("/{path:path}", self._hand_on, methods=methods),
         ]
         app = Starlette(routes=routes)
-
-        async def told(request: Request, error: Exception) -> Response:
-            assert isinstance(error, ApiError)
-            return error.response()
-
-        app.add_exception_handler(ApiError, told)
-        # Keys are checked by the replicas, which have them.
-        self._app = Guards(app, key=None, most_bytes=most_bytes)
+        errors.mount(app)
+        self._app: ASGIApp = Guards(app, key, settings.max_body, settings.body_s)
+        if settings.origins:
+            self._app = CORSMiddleware(self._app, **sharing(settings.origins))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._client is None:  # in the loop that it is used in
@@ -153,7 +159,8 @@ class Proxy:
                 finally:
                     await upstream.aclose()
                 response = Response(content, upstream.status_code)
-            size = [(n, v) for n, v in response.raw_headers if n == b"content-length"]
+            measured = upstream.headers.raw if request.method == "HEAD" else response.raw_headers
+            size = [(n.lower(), v) for n, v in measured if n.lower() == b"content-length"]
             response.raw_headers = [
                 (n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in told
             ] + size
@@ -215,39 +222,52 @@ class Proxy:
         return JSONResponse({"status": "ready"})
 
     async def _stats(self, request: Request) -> Response:
-        found = await self._everywhere(request)
-        if isinstance(found, Response):
-            return found
-        each = [{"url": url} | json.loads(content) for url, content in found]
-        total = {
-            name: sum(replica[name] for replica in each)
-            for name in ("requests_running", "requests_waiting", "tokens_per_s")
+        each = await self._everywhere()
+        own = {
+            "uptime_s": time.monotonic() - self._started,
+            "lost": self._replicas.lost_count,
+            "replicas": each,
         }
-        return JSONResponse(total | {"lost": self._replicas.lost_count, "replicas": each})
+        return JSONResponse(self._totals.stats() | own)
 
     async def _metrics(self, request: Request) -> Response:
-        found = await self._everywhere(request)
-        if isinstance(found, Response):
-            return found
-        content, kind = summed([content.decode() for _, content in found])
+        await self._everywhere()
+        content, kind = self._totals.metrics()
         return Response(content, media_type=kind)
 
-    async def _everywhere(self, request: Request) -> list[tuple[str, bytes]] | Response:
-        """(address, body) of each replica that answers; the answer of one that refuses."""
+    async def _everywhere(self) -> list[dict[str, Any]]:
+        """Bring the totals up to date; what each replica says in /stats, with its address. Whoever
+        asks while they are asked has the same answer: so no older figures follow newer ones."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self._ask_all())
+        each = await asyncio.shield(self._asking)
+        if self._totals.empty:
+            raise ApiError(503, "no replica has said anything yet; ask again in a moment")
+        return each
+
+    async def _ask_all(self) -> list[dict[str, Any]]:
+        asked = self._replicas.live
+        answers = await asyncio.gather(*map(self._told, asked))
+        told = {replica: each for replica, each in zip(asked, answers, strict=True) if each}
+        self._totals.update(told, self._replicas.live)
+        return [
+            {"url": replica.url, "answers": each is not None} | (each.stats if each else {})
+            for replica, each in zip(asked, answers, strict=True)
+        ]
+
+    async def _told(self, replica: Replica) -> Told | None:
+        """None where it does not answer in time: the next request or look finds out why."""
         assert self._client is not None
-        found: list[tuple[str, bytes]] = []
-        for replica in self._replicas.live:
-            try:
-                asked = await self._client.get(
-                    f"{replica.url}{request.url.path}", headers=_handed_on(request)
-                )
-            except httpx.TransportError:
-                continue  # the next request or look finds it out
-            if asked.status_code != 200:
-                kind = asked.headers.get("content-type")
-                return Response(asked.content, asked.status_code, media_type=kind)
-            found.append((replica.url, asked.content))
-        return found
+        try:
+            async with asyncio.timeout(TELL_S):
+                stats, metrics = [
+                    (await self._client.get(replica.url + path, headers=self._own))
+                    .raise_for_status()
+                    for path in ("/stats", "/metrics")
+                ]  # fmt: skip
+        except (TimeoutError, httpx.HTTPError):
+            return None
+        return Told(stats.json(), metrics.text)
 
 
 class _Through(StreamingResponse):
@@ -264,14 +284,16 @@ class _Through(StreamingResponse):
             await self._end()
 
 
-def _handed_on(request: Request) -> list[tuple[str, str]]:
+def _handed_on(request: Request) -> list[tuple[bytes, bytes]]:
     """The request's headers, and whom it is from, so that clients take turns in a replica too."""
     kept = [
         (name, value)
-        for name, value in request.headers.items()
-        if name not in OF_ONE_HOP and name != "x-forwarded-for"
+        for name, value in request.headers.raw
+        if name.decode("latin-1") not in OF_ONE_HOP and name != b"x-forwarded-for"
     ]
-    return [*kept, ("x-forwarded-for", request.client.host)] if request.client else kept
+    if request.client is None:
+        return kept
+    return [*kept, (b"x-forwarded-for", request.client.host.encode())]
 
 
 def _words(error: Exception) -> str:

@@ -17,6 +17,9 @@ from .patience import HeadInTime, limit_reading
 from .readiness import READY, STOPPING, notify
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
+# For which an idle connection is kept: longer than proxies in front keep theirs, usually a minute,
+# or one would now and then send a request into a connection that has just been closed.
+IDLE_S = 75
 
 
 def bound(host: str, port: int) -> socket.socket:
@@ -58,6 +61,7 @@ def serve(app: ASGIApp, desk: Drains, held: socket.socket, drain_s: float) -> No
         http=HeadInTime,
         log_level="warning",
         backlog=BACKLOG,
+        timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=5,
         lifespan="off",
     )

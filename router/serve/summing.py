@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+COUNTED = ("counter", "histogram", "summary")  # kinds of metrics that only grow
+
 
 class _Sums:
     """A collector of metric families, samples of the same name and labels added up."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
+    def __init__(self, texts: Iterable[tuple[str, bool]]) -> None:
+        """texts: each with whether its gauges count too."""
         from prometheus_client.parser import text_string_to_metric_families
 
         self._families: dict[str, Any] = {}
         sums: dict[str, dict[tuple[str, tuple[tuple[str, str], ...]], float]] = {}
-        for text in texts:
+        for text, gauges in texts:
             for family in text_string_to_metric_families(text):
+                if not gauges and family.type not in COUNTED:
+                    continue
                 self._families.setdefault(family.name, family)
                 mine = sums.setdefault(family.name, {})
                 for sample in family.samples:
@@ -32,9 +37,13 @@ class _Sums:
         return [family for family in self._families.values() if family.samples]
 
 
-def summed(texts: Sequence[str]) -> tuple[bytes, str]:
-    """(what Prometheus reads, its content type) of what each server's /metrics gave."""
+def summed(texts: Sequence[str], counters_of: Sequence[str] = ()) -> tuple[bytes, str]:
+    """(what Prometheus reads, its content type) of what each server's /metrics gave.
+
+    counters_of: more of them, of which counters and histograms alone are taken.
+    """
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-    collector: Any = _Sums(texts)
+    whole = [(text, True) for text in texts]
+    collector: Any = _Sums([*whole, *((text, False) for text in counters_of)])
     return generate_latest(collector), CONTENT_TYPE_LATEST

@@ -13,6 +13,7 @@ const EXAMPLES = [
 ];
 
 const turns = []; // {question, text}: what the model is told of the conversation
+let usual = { temperature: 0 }; // what the server takes where a request says nothing
 let running = null; // the AbortController of the answer that streams
 
 export function startChat() {
@@ -42,6 +43,18 @@ export function offer(models) {
   const auto = make("option", { value: "auto" }, "auto: the policy picks");
   byId("model").replaceChildren(auto, ...arms.map((name) => make("option", { value: name }, name)));
   byId("model").value = arms.includes(chosen) ? chosen : "auto";
+}
+
+/** The server's own settings stand in fields that are empty. */
+export function suggest(limits) {
+  usual = limits;
+  byId("temperature").placeholder = limits.temperature;
+  byId("max-tokens").placeholder = byId("max-tokens").max = limits.most_tokens;
+}
+
+/** The number in a field; undefined, which is not sent, where it is empty. */
+function numberIn(name) {
+  return byId(name).value === "" ? undefined : byId(name).valueAsNumber;
 }
 
 function anew() {
@@ -75,8 +88,8 @@ function ask(question) {
   const body = {
     model: byId("model").value,
     messages,
-    temperature: byId("temperature").valueAsNumber,
-    max_tokens: byId("max-tokens").valueAsNumber,
+    temperature: numberIn("temperature"),
+    max_tokens: numberIn("max-tokens"),
   };
   const article = make("article", {});
   byId("conversation").append(make("h3", { class: "question" }, question), article);
@@ -118,10 +131,10 @@ function compareButton(article, below, answer, body) {
   const click = () => {
     if (running) return;
     const place = make("div", { class: "comparison" });
+    const greedy = (body.temperature ?? usual.temperature) === 0;
     below.replaceChildren(place);
     guarded(article, below, {
-      work: (signal) =>
-        compare(answer, body, { place, signal, greedy: body.temperature === 0, changed: follow }),
+      work: (signal) => compare(answer, body, { place, signal, greedy, changed: follow }),
       again: click,
     });
   };

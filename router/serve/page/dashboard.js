@@ -14,7 +14,7 @@ const parts = {
 };
 const samples = []; // {at, value}: tokens a second of all requests together
 
-/** `back` is called when the server answers for the first time, and when it answers again. */
+/** `back` is given the figures when the server answers for the first time, and when it does again. */
 export function startDashboard(back) {
   let stats = null;
   let gone = null; // since when
@@ -23,7 +23,7 @@ export function startDashboard(back) {
     clearTimeout(due);
     try {
       stats = await get("stats");
-      if (gone || !byId("server").textContent) back();
+      if (gone || !byId("server").textContent) back(stats);
       gone = null;
       remember(stats.tokens_per_s);
       byId("server").textContent = `${stats.target} · policy ${stats.policy ?? "none"}`;
@@ -86,12 +86,14 @@ function inWords(stats, gone, busy) {
 
 function tiles(stats, asked) {
   const tile = (value, name) => make("div", {}, make("dt", {}, name), make("dd", {}, value));
+  const replicas = stats.replicas?.filter(({ answers }) => answers).length;
   return [
     tile(digits(stats.tokens_per_s), "tokens a second"),
     tile(String(stats.requests_running), "running"),
     tile(String(stats.requests_waiting), "waiting"),
     tile(String(asked), "requests"),
     tile(duration(stats.uptime_s), "up"),
+    ...(known(replicas) ? [tile(String(replicas), "replicas")] : []),
   ];
 }
 

@@ -1,7 +1,7 @@
 /* Start the page: the two views, the conversation and the dashboard. */
 
 import { get } from "./api.js";
-import { offer, startChat } from "./chat.js";
+import { offer, startChat, suggest } from "./chat.js";
 import { startDashboard } from "./dashboard.js";
 import { byId } from "./dom.js";
 import { askForKey } from "./key.js";
@@ -47,6 +47,9 @@ async function loadModels() {
 
 startViews();
 startChat();
-startDashboard(loadModels);
+startDashboard((stats) => {
+  if (stats.limits) suggest(stats.limits);
+  loadModels();
+});
 byId("other-key").addEventListener("click", () => askForKey({ insist: true }));
 if (matchMedia("(max-width: 50rem)").matches) byId("settings").open = false;

@@ -78,6 +78,7 @@ class PageServer:
         self.stats = {
             "target": "toy-135m", "policy": "guarded", "uptime_s": 75.0, "requests_running": 0,
             "requests_waiting": 0, "tokens_per_s": 0.0,
+            "limits": {"most_tokens": 1024, "temperature": 0.0},
             "arms": {name: dict(ARM) for name in ARMS},
         }  # fmt: skip
 

@@ -319,6 +319,24 @@ def test_settings_and_the_conversation_are_sent(user: User, server: PageServer) 
 
 
 @in_a_browser
+def test_what_is_left_empty_is_left_to_the_server(user: User, server: PageServer) -> None:
+    server.stats["limits"] = {"most_tokens": 128, "temperature": 0.7}
+    user.open(server)
+    shown = {name: user.one(f"#{name}") for name in ("temperature", "max-tokens")}
+    user.wait(lambda: shown["max-tokens"].get_attribute("placeholder") == "128")
+    assert shown["temperature"].get_attribute("placeholder") == "0.7"
+    user.asks()
+    assert not {"temperature", "max_tokens"} & set(server.asked[-1])
+    user.fills("#max-tokens", "129")  # more than the server gives
+    user.one("#question").send_keys("More?\n")
+    assert len(server.asked) == 1
+    user.fills("#max-tokens", "12")
+    user.one("#question").clear()
+    user.asks("Less?")
+    assert server.asked[-1]["max_tokens"] == 12 and "temperature" not in server.asked[-1]
+
+
+@in_a_browser
 def test_stopping_ends_the_answer_at_the_server_too(user: User, server: PageServer) -> None:
     server.rounds, server.pause_s = ROUNDS * 100, 0.05
     user.asks(until=".token.bonus")
@@ -451,6 +469,16 @@ def test_the_dashboard(user: User, server: PageServer) -> None:
     bar, fill = user.one("tbody .bar").size["width"], user.one("tbody .bar-fill").size["width"]
     assert fill / bar == pytest.approx(0.7, abs=0.02)
     assert "L" in user.one("svg.spark path").get_attribute("d")
+
+
+@in_a_browser
+def test_the_dashboard_of_several_replicas(user: User, server: PageServer) -> None:
+    server.used()
+    server.stats["replicas"] = [{"answers": True}, {"answers": False}, {"answers": True}]
+    user.open(server, "dashboard")
+    user.wait(lambda: user.all("svg.positions"))
+    tiles = dict(each.text.split("\n") for each in user.all(".tiles div"))
+    assert tiles["replicas"] == "2" and tiles["requests"] == "10"
 
 
 @in_a_browser

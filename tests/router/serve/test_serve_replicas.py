@@ -24,7 +24,7 @@ from decoders.errors import DraftpickError
 from decoders.options import EngineOptions
 from router.cli import app, main
 from router.options import LogOptions
-from router.serve import command
+from router.serve import command, proxy
 from router.serve.app import Settings
 from router.serve.proxy import Proxy
 from router.serve.replicas import Replicas
@@ -74,12 +74,15 @@ def cut(server: Served) -> None:
 
 @contextmanager
 def proxied(
-    n: int = 2, pause_s: float = 0.0, settings: Settings | None = None, places: int = 8
+    n: int = 2,
+    pause_s: float = 0.0,
+    settings: Settings = Settings(max_body=2**20, timeout_s=20.0),
+    places: int = 8,
 ) -> Iterator[tuple[str, Replicas, Threads]]:
     starter = Threads(pause_s, settings, places)
     replicas = Replicas(starter, n, random.Random(1))
     held = bound("127.0.0.1", 0)
-    config = uvicorn.Config(Proxy(replicas, 2**20, 20.0), log_level="warning", lifespan="off")
+    config = uvicorn.Config(Proxy(replicas, settings), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()
@@ -221,6 +224,61 @@ def test_keys_are_asked_for() -> None:
             assert httpx.get(url + path).status_code == 401
             own = {"Authorization": "Bearer secret"}
             assert httpx.get(url + path, headers=own).status_code == 200
+
+
+def test_what_a_lost_one_counted_stays_and_a_page_can_be_drawn(toy: Served) -> None:
+    with proxied() as (url, replicas, starter), httpx.Client(timeout=20) as http:
+        for _ in range(4):
+            http.post(url + CHAT, json=ASKED)
+        before, counted = http.get(f"{url}/stats").json(), counters(http, url)
+        assert set(httpx.get(f"{toy.url}/stats").json()) < set(before)  # what the page reads
+        assert sum(arm["requests"] for arm in before["arms"].values()) == 4
+        assert counted["draftpick_requests_total"] == 4
+        cut(starter.started[0])
+        assert until(lambda: replicas.lost_count == 1 and len(replicas.live) == 2, 10)
+        after = http.get(f"{url}/stats").json()
+        assert after["arms"] == before["arms"] and after["lost"] == 1
+        assert after["target"] == "toy" and after["uptime_s"] > before["uptime_s"]
+        assert counters(http, url) == counted
+        http.post(url + CHAT, json=ASKED)
+        assert counters(http, url)["draftpick_requests_total"] == 5
+
+
+def test_one_that_hangs_keeps_nobody_from_the_others_figures(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "TELL_S", 0.6)
+    with proxied(3) as (url, _, starter), httpx.Client(timeout=20) as http:
+        for _ in range(4):
+            http.post(url + CHAT, json=ASKED)
+        counted = counters(http, url)
+        for hung in starter.started[:2]:
+            (listener,) = hung.server.servers
+            listener.get_loop().call_soon_threadsafe(time.sleep, 3)
+        began = time.monotonic()
+        assert counters(http, url) == counted
+        stats = http.get(f"{url}/stats").json()
+        assert time.monotonic() - began < 2  # neither asks in turn, nor waits for the end
+        assert sorted(each["answers"] for each in stats["replicas"]) == [False, False, True]
+        assert sum(arm["requests"] for arm in stats["arms"].values()) == 4
+
+
+def counters(http: httpx.Client, url: str) -> dict[str, float]:
+    """By name, over all labels."""
+    sums: dict[str, float] = {}
+    for line in http.get(f"{url}/metrics").text.splitlines():
+        name, _, value = line.rpartition(" ")
+        name = name.partition("{")[0]
+        if not line.startswith("#") and not name.startswith("vllm:num_requests"):
+            sums[name] = sums.get(name, 0.0) + float(value)
+    return sums
+
+
+def test_headers_of_any_bytes_are_handed_on() -> None:
+    with proxied(settings=Settings(api_key="geheim-ß")) as (url, _, _):
+        right = {"Authorization": "Bearer geheim-ß".encode()}
+        for path in ("/metrics", "/stats", "/v1/models"):
+            assert httpx.get(url + path, headers=right).status_code == 200
 
 
 def test_where_one_queue_is_full_another_replica_is_asked() -> None:
@@ -371,7 +429,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
     replicas = Replicas(starter, starter.n)
     held = bound("127.0.0.1", 0)
     url = f"http://127.0.0.1:{held.getsockname()[1]}"
-    config = uvicorn.Config(Proxy(replicas, 2**20, 60.0), log_level="warning", lifespan="off")
+    config = uvicorn.Config(Proxy(replicas, Settings()), log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()
