@@ -454,12 +454,12 @@ def test_lower_kv_is_counted_once(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -
     names = {id(w): index for index, w in enumerate(target.weights.layers)}
     real = llama_model.layer
 
-    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, slot: Any) -> Any:
+    def noted(h: Any, w: Any, shape: Any, rope: Any, mask: Any, slot: Any, **more: Any) -> Any:
         if id(w) in names:
             assert slot.write.untyped_storage().data_ptr() == own
             start = slot.write.storage_offset() // shape.head_dim % rounded(target.context)
             runs.append((names[id(w)], start, len(h)))
-        return real(h, w, shape, rope, mask, slot)
+        return real(h, w, shape, rope, mask, slot, **more)
 
     monkeypatch.setattr(llama_model, "layer", noted)
     target.prefill(PROMPT)
