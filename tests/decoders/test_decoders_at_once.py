@@ -13,7 +13,7 @@ from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.costs.passes import WIDEST, PassCosts, assume
+from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
 from decoders.draft_vocab import DraftVocab
 from decoders.errors import DraftpickError
@@ -77,6 +77,8 @@ def test_passes_of_one_answer_are_measured_where_no_arm_goes_by_them(engine: Eng
     alone = Engine(native_like(engine), fixed, name="tiny")
     costs = Batch(alone, at_once=(1, 2)).cost_table
     assert len(costs.verify_s) == WIDEST and len(costs.of_answers(2).verify_s) == 8
+    drafts_by = known(alone.target)
+    assert drafts_by is not None and len(drafts_by.verify_s) == WIDEST
 
 
 def test_shared_passes_are_timed(engine: Engine, tmp_path: Path) -> None:
