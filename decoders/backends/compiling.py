@@ -25,6 +25,7 @@ from . import (
     llama_model,
     packed,
     shared_pass,
+    tiles,
 )
 from .compiled import FEW, Example, Program, Programs, stored, traced
 from .compiled_between import PARTS, between, traced_parts
@@ -40,6 +41,7 @@ SOURCES: tuple[ModuleType, ...] = (
     packed,
     int8,
     int4,
+    tiles,
 )
 
 

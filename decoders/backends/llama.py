@@ -46,6 +46,7 @@ from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .rounded_store import RoundedStore
 from .sync import synchronize
 from .threads import threads
+from .tiles import Int4Tiles, Int8Tiles
 from .tree import Tree, moves, require_chain
 
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
@@ -92,11 +93,14 @@ class LlamaBackend:
         context: int | None = None,
         rounding: Rounding | None = None,
         store: RoundedStore | None = None,
+        tiles: bool = False,
     ) -> LlamaBackend:
         """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16.
         store: where they are kept rounded.
+        tiles: multiply by them with the kernel of tiles.py, which must be loaded; of a store, its
+            own.
         """
-        return cls(*load(folder, device, dtype, rounding, store), context)
+        return cls(*load(folder, device, dtype, rounding, store, tiles), context)
 
     def twin(self, context: int) -> LlamaBackend:
         """As in SharingBackend."""
@@ -145,6 +149,11 @@ class LlamaBackend:
         """float32, bfloat16, int8 or int4."""
         dtype = str(self.dtype).removeprefix("torch.")
         return str(getattr(self.weights.layers[0].out, "precision", dtype))
+
+    @property
+    def tiles(self) -> bool:
+        """Whether rounded weights are multiplied on the processor's tiles."""
+        return isinstance(self.weights.layers[0].out, Int4Tiles | Int8Tiles)
 
     @property
     def length(self) -> int:

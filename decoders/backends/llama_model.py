@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from .int4 import misfit
 from .kv import Slot
 from .packed import Matrix, dense, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
+from .tile_kernel import has_tiles
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 Part = tuple[slice, int]  # of a batch, and how many positions it reads
@@ -232,7 +232,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     b, kv_heads = k.shape[:2]
     heads, t, d = q.shape[-3:]
     long = t > QUERIES // 2 and q.dtype == torch.bfloat16 and q.device.type == "cpu"
-    if long and not tiles():
+    if long and not has_tiles():
         return _in_blocks(q.reshape(b, kv_heads, -1, t, d), k, v, mask)
     if long or mask is None:
         q, grouped = q.reshape(b, heads, t, d), heads != kv_heads
@@ -252,12 +252,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
         rows = _repeated(rows, mask.shape[-2])
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
     return a[:, :, :own].reshape(b, heads, t, d)
-
-
-@lru_cache
-def tiles() -> bool:
-    """Whether this CPU multiplies bfloat16 by tiles (AMX)."""
-    return bool(torch.cpu._is_amx_tile_supported())
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -16,10 +16,17 @@ from torch import Tensor
 
 from .int4 import Int4Weight, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
+from .tiles import Int4Tiles, Int8Tiles, fits, to_int4_tiles, to_int8_tiles
 
 Rounding = Literal["int8", "int4"]
-Rounded = Int8Weight | Int4Weight
+Rounded = Int8Weight | Int4Weight | Int8Tiles | Int4Tiles
 Matrix = Tensor | Rounded  # [out, in]
+MADE_BY: dict[type[Rounded], Callable[[Tensor, Tensor | None], Rounded]] = {
+    Int8Weight: to_int8,
+    Int4Weight: to_int4,
+    Int8Tiles: to_int8_tiles,
+    Int4Tiles: to_int4_tiles,
+}
 
 ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
 WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
@@ -45,9 +52,16 @@ def pack(weight: Matrix) -> Matrix:
     return packed
 
 
-def rounded(rounding: Rounding, dense: Tensor, wide: Tensor | None) -> Rounded:
-    """dense: bfloat16 [out, in], ordinary. wide: kept beside it."""
-    return to_int8(dense, wide) if rounding == "int8" else to_int4(dense, wide)
+def kind_of(rounding: Rounding, sizes: torch.Size, tiles: bool) -> type[Rounded]:
+    """What a matrix [out, in] is rounded to. tiles: for their kernel, where the sizes fit it."""
+    if tiles and fits(sizes):
+        return Int8Tiles if rounding == "int8" else Int4Tiles
+    return Int8Weight if rounding == "int8" else Int4Weight
+
+
+def rounded(rounding: Rounding, dense: Tensor, wide: Tensor | None, tiles: bool = False) -> Rounded:
+    """dense: bfloat16 [out, in], ordinary. wide: kept beside it. tiles: as in `kind_of`."""
+    return MADE_BY[kind_of(rounding, dense.shape, tiles)](dense, wide)
 
 
 Rounder = Callable[[Rounding, Tensor, Tensor | None], Rounded]

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from weakref import WeakValueDictionary
 
@@ -18,7 +19,7 @@ from ..protocols import StateBackend
 from .int4 import misfit
 from .llama_model import rms_norm
 from .llama_weights import layout, packed_head
-from .packed import Matrix, Rounding, linear
+from .packed import Matrix, Rounding, linear, rounded
 from .recurrent_cell import CELL, RecurrentCell
 
 
@@ -54,13 +55,14 @@ class RecurrentHead:
         self.device, self.dtype = target.device, target.dtype
         self.embed = target.embed
         rounding = _rounding(target, cell)
-        how = layout(rounding)
+        by = partial(rounded, tiles=getattr(target, "tiles", False))
+        how = layout(rounding, by)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
             for norm, gate_up, down in zip(cell.norms, cell.gate_up, cell.down, strict=True)
         ]
         self.embed_norm, self.norm = cell.embed_norm.detach(), cell.norm.detach()
-        self.head = packed_head(target.head_rows(vocab.to_target), rounding)
+        self.head = packed_head(target.head_rows(vocab.to_target), rounding, by)
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
 
     @classmethod

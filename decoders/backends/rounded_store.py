@@ -19,15 +19,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from . import int4, int8
-from .int4 import Int4Weight
-from .int8 import Int8Weight
-from .packed import Rounded, Rounding, rounded
-
-KINDS: dict[Rounding, type[Int8Weight] | type[Int4Weight]] = {
-    "int8": Int8Weight,
-    "int4": Int4Weight,
-}
+from . import int4, int8, tiles
+from .packed import Rounded, Rounding, kind_of, rounded
 
 
 class RoundedStore:
@@ -36,11 +29,15 @@ class RoundedStore:
     folder, name: where the file lies, and how its name begins; the name goes on with what else the
         values depend on (PyTorch, the processor's instructions, the code that rounds).
     say: is told in one line where the file is damaged or cannot be written.
+    tiles: as in packed.kind_of.
     """
 
-    def __init__(self, folder: Path, name: str, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, name: str, say: Callable[[str], None], tiles: bool = False
+    ) -> None:
+        name = f"{name}-tiles" if tiles else name
         self.path = folder / f"{name}-{_key()}.safetensors"
-        self._say, self._changed = say, False
+        self._say, self._tiles, self._changed = say, tiles, False
         self._tensors: dict[str, Tensor] = {}  # all that this loading has used
         self._digests: dict[str, str] = {}  # of the two tensors of each matrix
         self._kept: dict[str, str] = {}  # likewise, of the file's
@@ -53,13 +50,15 @@ class RoundedStore:
 
     def rounded(self, rounding: Rounding, dense: Tensor, wide: Tensor | None) -> Rounded:
         """As packed.rounded, recalled where it is kept."""
-        name = f"{rounding}-{_digest(dense)}-{'x'.join(map(str, dense.shape))}"
+        kind = kind_of(rounding, dense.shape, self._tiles)
+        name = f"{kind.__name__}-{_digest(dense)}-{'x'.join(map(str, dense.shape))}"
         parts = self._recalled(name) if name in self._kept else None
         if parts is None:
-            parts, self._changed = rounded(rounding, dense, None).stored, True
+            made = rounded(rounding, dense, None, self._tiles)
+            parts, self._changed = made.stored, True
         self._digests[name] = _digest(*parts)
         self._tensors |= {f"{name}.{at}": part for at, part in enumerate(parts)}
-        return KINDS[rounding](*parts, wide)
+        return kind(*parts, wide)
 
     def save(self) -> None:
         """Write what was used, if any of it was not kept yet."""
@@ -102,6 +101,6 @@ def _digest(*tensors: Tensor) -> str:
 
 
 def _key() -> str:
-    code = [inspect.getsource(module) for module in (int4, int8)]
+    code = [inspect.getsource(module) for module in (int4, int8, tiles)]
     where = (torch.__version__, torch.backends.cpu.get_cpu_capability())
     return hashlib.sha256(repr((code, where)).encode()).hexdigest()[:16]

@@ -89,7 +89,9 @@ class Place:
     def of(cls, target: Backend, fingerprint: str) -> Place:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
-        kind = f"{type(target).__name__} {getattr(target, 'passes', '')}".strip()
+        products = "on tiles" if getattr(target, "tiles", False) else ""
+        parts = (type(target).__name__, getattr(target, "passes", ""), products)
+        kind = " ".join(filter(None, parts))
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
 
     @property

@@ -88,7 +88,8 @@ def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], in
     seat's `passes.known` follows them from now on. What was measured while other processes kept
     cores busy is used, and not kept. fingerprint: the target's."""
     place = replace(
-        Place.of(seats.all[0], fingerprint), backend=f"{len(seats.all)} seats, {seats.passes}"
+        Place.of(seats.all[0], fingerprint),
+        backend=f"{len(seats.all)} seats, {seats.passes}{', on tiles' * seats.like.tiles}",
     )
     path = folder / place.file
     costs = _read(path)

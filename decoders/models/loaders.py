@@ -79,11 +79,18 @@ def not_native(folder: Path) -> str | None:
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
     as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
-    rounded weights are compiled, if it is large enough to pay and there is a C++ compiler."""
+    rounded weights are compiled, and multiplied by on the processor's tiles if it has them, if it
+    is large enough to pay and there is a C++ compiler."""
     reason = not_native(asked.folder)
     if reason is None:
-        backend = _native(asked, "auto" if asked.device.type == "cuda" else None)
-        if backend.device.type == "cpu" and asked.rounding and backend.parameters >= LARGE:
+        pays = (
+            asked.device.type == "cpu"
+            and asked.rounding is not None
+            and _parameters(asked) >= LARGE
+        )
+        kernels = "auto" if asked.device.type == "cuda" else None
+        backend = _native(asked, kernels, pays and _tiles())
+        if pays:
             try:
                 _compile(backend, " (--backend native does without)")
             except DraftpickError as error:
@@ -133,7 +140,7 @@ def compiled(asked: LoadRequest) -> Backend:
             "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
             "--device cpu), or use native"
         )
-    backend = _native(asked, None)
+    backend = _native(asked, None, _tiles())
     _compile(backend)
     return backend
 
@@ -165,8 +172,25 @@ def _recorded(asked: LoadRequest, kernels: str) -> Backend:
     return _native(asked, kernels)
 
 
-def _native(asked: LoadRequest, kernels: str | None) -> LlamaBackend:
-    """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none."""
+def _parameters(asked: LoadRequest) -> int:
+    from . import memory
+
+    need = memory.need_of(asked.folder, asked.device, asked.dtype, asked.rounding, asked.context)
+    return need.parameters
+
+
+def _tiles() -> bool:
+    """Whether rounded weights can be multiplied on the processor's tiles."""
+    from ..backends.tile_kernel import load_kernel
+    from ..zoo.catalogue import cache_dir
+
+    return load_kernel(cache_dir() / "compiled", partial(print, file=sys.stderr, flush=True))
+
+
+def _native(asked: LoadRequest, kernels: str | None, tiles: bool = False) -> LlamaBackend:
+    """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
+    tiles: as in LlamaBackend.load.
+    """
     from ..backends.llama import LlamaBackend
 
     if asked.rounding is not None:
@@ -174,14 +198,20 @@ def _native(asked: LoadRequest, kernels: str | None) -> LlamaBackend:
     _check_native(asked)
     with _in_memory(asked):
         backend = LlamaBackend.load(
-            asked.folder, asked.device, asked.dtype, asked.context, asked.rounding, _store(asked)
+            asked.folder,
+            asked.device,
+            asked.dtype,
+            asked.context,
+            asked.rounding,
+            _store(asked, tiles),
+            tiles,
         )
         if kernels is not None:
             _record(backend, kernels, asked.folder.name)
     return backend
 
 
-def _store(asked: LoadRequest) -> RoundedStore | None:
+def _store(asked: LoadRequest, tiles: bool) -> RoundedStore | None:
     """Where the rounded weights of a model that draftpick converted are kept; None of others."""
     from ..backends.rounded_store import RoundedStore
     from ..zoo.catalogue import COMPLETE, cache_dir
@@ -190,8 +220,8 @@ def _store(asked: LoadRequest) -> RoundedStore | None:
         return None
     if not (asked.folder / COMPLETE).is_file():
         return None
-    say = partial(print, file=sys.stderr, flush=True)
-    return RoundedStore(cache_dir() / "rounded", f"{asked.folder.name}-{asked.rounding}", say)
+    name, say = f"{asked.folder.name}-{asked.rounding}", partial(print, file=sys.stderr, flush=True)
+    return RoundedStore(cache_dir() / "rounded", name, say, tiles)
 
 
 @contextmanager

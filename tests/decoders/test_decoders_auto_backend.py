@@ -16,6 +16,12 @@ from decoders.models.loaders import LoadRequest, auto
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(autouse=True)
+def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test says whether there are tiles; on a machine that has them, they are compiled for."""
+    monkeypatch.setattr(loaders, "_tiles", lambda: False)
+
+
 @pytest.fixture(scope="module")
 def asked(tiny: Callable[..., Path]) -> LoadRequest:
     folder = tiny(hidden_size=64, intermediate_size=96)
@@ -24,6 +30,7 @@ def asked(tiny: Callable[..., Path]) -> LoadRequest:
 
 def test_a_small_model_is_not_compiled(asked: LoadRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "_compile", lambda *given: pytest.fail("compiled"))
+    monkeypatch.setattr(loaders, "_tiles", lambda: pytest.fail("compiled"))
     backend = auto(asked)
     assert isinstance(backend, LlamaBackend) and backend.passes == "eager"
 

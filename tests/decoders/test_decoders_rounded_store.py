@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -36,9 +37,9 @@ def rounds(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Rounding]]:
     """What is rounded rather than recalled."""
     made: list[Rounding] = []
 
-    def counted(rounding: Rounding, dense: torch.Tensor, wide: torch.Tensor | None) -> object:
+    def counted(rounding: Rounding, *given: Any) -> object:
         made.append(rounding)
-        return packed.rounded(rounding, dense, wide)
+        return packed.rounded(rounding, *given)
 
     monkeypatch.setattr(rounded_store, "rounded", counted)
     yield made

@@ -1,0 +1,117 @@
+"""int4 and int8 weights laid out for a processor's tiles (AMX), and products with them.
+
+PyTorch's own kernels for such weights multiply row after row, so that a pass over 16 tokens costs
+five times one over a single token. On tiles, 16 rows cost less than twice as much as one, and one
+less than by PyTorch (docs/notes/performance.md): drafts and shared passes may be that much wider.
+The kernel (tiles.cpp) is compiled once for a machine. A row's product does not depend on how many
+others there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .int4 import GROUP, quantised
+from .int8 import to_int8
+
+OUTS = 16  # outputs of a tile
+
+
+def fits(sizes: torch.Size) -> bool:
+    """Whether a matrix [out, in] can be laid out so."""
+    return sizes[0] % OUTS == 0 and sizes[1] % GROUP == 0
+
+
+@dataclass(frozen=True, eq=False)
+class Int4Tiles:
+    """As Int4Weight, in blocks of OUTS outputs and GROUP inputs.
+
+    values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output (tiles.cpp).
+    grid: bfloat16 [out / OUTS, in / GROUP, OUTS, 2], scale and zero.
+    wide: as in Int8Weight.
+    """
+
+    precision: ClassVar[str] = "int4"
+    values: Tensor
+    grid: Tensor
+    wide: Tensor | None
+
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.grid
+
+    def numel(self) -> int:
+        return self.values.numel() * 8
+
+    def dequantised(self) -> Tensor:
+        """What is multiplied by, as bfloat16 [out, in]: its product with each unit vector."""
+        units = torch.eye(self.values.shape[1] * GROUP, dtype=self.grid.dtype)
+        return self.times(units, None).T.contiguous()
+
+    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        made = torch.ops.draftpick.int4_tiles(_rows(x), self.values, self.grid)
+        return _like(x, made, bias)
+
+
+@dataclass(frozen=True, eq=False)
+class Int8Tiles:
+    """As Int8Weight, in blocks of OUTS outputs and GROUP inputs.
+
+    values: int8 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2], the inputs in pairs.
+    scale: bfloat16 [out].
+    wide: as in Int8Weight.
+    """
+
+    precision: ClassVar[str] = "int8"
+    values: Tensor
+    scale: Tensor
+    wide: Tensor | None
+
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.scale
+
+    def numel(self) -> int:
+        return self.values.numel()
+
+    def dequantised(self) -> Tensor:
+        """What is multiplied by, as bfloat16 [out, in]."""
+        values = self.values.permute(0, 3, 1, 2, 4).reshape(len(self.scale), -1)
+        return values.to(self.scale.dtype) * self.scale.unsqueeze(1)
+
+    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        made = torch.ops.draftpick.int8_tiles(_rows(x), self.values, self.scale)
+        return _like(x, made, bias)
+
+
+@torch.inference_mode()
+def to_int4_tiles(dense: Tensor, wide: Tensor | None) -> Int4Tiles:
+    """dense: bfloat16 [out, in], which `fits`; rounded as `to_int4` does."""
+    q, grid = quantised(dense)
+    blocks = q.view(-1, OUTS, q.shape[1] // GROUP, 4, 4, 2)
+    shifts = torch.arange(4).unsqueeze(1) * 4 + torch.arange(2) * 16
+    values = (blocks << shifts).sum((-2, -1), dtype=torch.int32).permute(0, 2, 3, 1)
+    grid = grid.view(len(grid), -1, OUTS, 2).transpose(0, 1)
+    return Int4Tiles(values.contiguous(), grid.contiguous(), wide)
+
+
+@torch.inference_mode()
+def to_int8_tiles(dense: Tensor, wide: Tensor | None) -> Int8Tiles:
+    """Likewise, as `to_int8` does."""
+    plain = to_int8(dense, None)
+    blocks = plain.values.view(-1, OUTS, dense.shape[1] // GROUP, GROUP // 2, 2)
+    return Int8Tiles(blocks.permute(0, 2, 3, 1, 4).contiguous(), plain.scale, wide)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(-1, x.shape[-1]).contiguous()
+
+
+def _like(x: Tensor, made: Tensor, bias: Tensor | None) -> Tensor:
+    return (made if bias is None else made + bias).view(*x.shape[:-1], -1)

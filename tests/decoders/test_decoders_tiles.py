@@ -1,0 +1,289 @@
+"""Products on a processor's tiles: the numbers of PyTorch's own kernels, in any number of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders.backends import tile_kernel, tiles
+from decoders.backends.compiling import load_programs
+from decoders.backends.int8 import WIDE, Int8Weight
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
+from decoders.backends.rounded_store import RoundedStore
+from decoders.backends.seats import Seats, Wanted
+from decoders.backends.tiles import Int4Tiles, Int8Tiles
+from decoders.costs.passes import Place
+from decoders.models import loaders
+from decoders.models.loaders import LoadRequest
+from decoders.zoo.catalogue import cache_dir
+
+Tiny = Callable[..., Path]
+TILES = pytest.mark.skipif(not tile_kernel.has_tiles(), reason="this processor has no tiles (AMX)")
+ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
+SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture(scope="module")
+def kernel() -> None:
+    told: list[str] = []
+    if not tile_kernel.load_kernel(cache_dir() / "compiled", told.append):
+        pytest.skip(f"the kernel cannot be compiled here: {told}")
+
+
+def some(*size: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+# -- layouts, on any machine -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_int8_is_rounded_as_for_other_kernels(sizes: tuple[int, int]) -> None:
+    weight = some(*sizes)
+    made, plain = tiles.to_int8_tiles(weight, None), MADE_BY[Int8Weight](weight, None)
+    assert torch.equal(made.dequantised(), plain.dequantised())
+    assert made.numel() == weight.numel() and made.precision == "int8"
+
+
+def test_eight_inputs_of_an_output_lie_in_one_number() -> None:
+    """As tiles.cpp reads them: even ones in the lower half, odd ones in the upper."""
+    q = torch.randint(0, 16, (16, 32), generator=torch.Generator().manual_seed(1))
+    q[:, 0], q[:, 1] = 0, 15  # so that each group is rounded to q itself, of scale 1 and zero 0
+    made = tiles.to_int4_tiles((q - 8).bfloat16(), None)
+    assert made.numel() == q.numel() and made.precision == "int4"
+    bits = made.values[0, 0].long() & 0xFFFFFFFF  # [4, 16]
+    for i in range(4):
+        for output in range(16):
+            number = int(bits[i, output])
+            even = [number >> 4 * j & 15 for j in range(4)]
+            odd = [number >> 16 + 4 * j & 15 for j in range(4)]
+            assert even + odd == [
+                *q[output, 8 * i : 8 * i + 8 : 2],
+                *q[output, 8 * i + 1 : 8 * i + 8 : 2],
+            ]
+    assert torch.equal(made.grid[0, 0], torch.tensor([1.0, 0.0]).bfloat16().expand(16, 2))
+
+
+def test_sizes_that_do_not_fit_stay_with_other_kernels() -> None:
+    for sizes in [(24, 32), (16, 48), (8, 64)]:
+        for rounding in ROUNDINGS:
+            assert kind_of(rounding, torch.Size(sizes), True) not in (Int4Tiles, Int8Tiles)
+    assert kind_of("int4", torch.Size((16, 32)), True) is Int4Tiles
+    assert kind_of("int4", torch.Size((16, 32)), False) is not Int4Tiles
+
+
+def test_without_tiles_there_is_no_kernel_and_nothing_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    monkeypatch.setattr(tile_kernel, "has_tiles", lambda: False)
+    told: list[str] = []
+    assert not tile_kernel.load_kernel(tmp_path, told.append)
+    assert not told and not list(tmp_path.iterdir())
+
+
+@TILES
+def test_without_a_compiler_it_is_done_without_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._inductor import config
+
+    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    told: list[str] = []
+    with config.patch({"cpp.cxx": ("no-such-compiler",)}):
+        assert not tile_kernel.load_kernel(tmp_path / "made", told.append)
+    assert len(told) == 2 and "PyTorch's own products" in told[1]
+    assert not list((tmp_path / "made").iterdir())
+
+
+@TILES
+def test_a_compiler_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = tmp_path / "tiles.cpp"
+    broken.write_text("int main( {")
+    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    monkeypatch.setattr(tile_kernel, "SOURCE", broken)
+    told: list[str] = []
+    assert not tile_kernel.load_kernel(tmp_path / "made", told.append)
+    assert "slower: " in told[1] and "error: " in told[1]
+
+
+# -- products --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=ROUNDINGS)
+def rounding(request: pytest.FixtureRequest) -> Rounding:
+    found: Rounding = request.param
+    return found
+
+
+@TILES
+@pytest.mark.parametrize("sizes", SIZES)
+def test_it_multiplies_by_the_same_numbers_as_other_kernels(
+    kernel: None, rounding: Rounding, sizes: tuple[int, int]
+) -> None:
+    weight, x = some(*sizes), some(3, 5, sizes[1], seed=1)
+    made, plain = (rounded(rounding, weight, None, on) for on in (True, False))
+    assert torch.equal(made.dequantised(), plain.dequantised())
+    bias = some(sizes[0], seed=2)
+    found = made.times(x, bias)
+    exact = x.double() @ plain.dequantised().double().T + bias.double()
+    assert found.shape == (3, 5, sizes[0]) and found.dtype == torch.bfloat16
+    apart = (found.double() - exact).abs()
+    theirs = (plain.times(x, bias).double() - exact).abs()
+    assert apart.mean() <= 1.1 * theirs.mean() and apart.max() <= 1.5 * theirs.max() + 1e-6
+
+
+@TILES
+@settings(deadline=None, max_examples=30)
+@given(
+    rows=st.integers(1, 70),
+    outs=st.integers(1, 6).map(lambda n: 16 * n),
+    groups=st.integers(1, 5),
+    spread=st.sampled_from([0.0, 1e-3, 1.0, 1e3]),
+    seed=st.integers(0, 99),
+)
+def test_a_row_does_not_depend_on_the_others(
+    kernel: None, rows: int, outs: int, groups: int, spread: float, seed: int
+) -> None:
+    weight, x = some(outs, 32 * groups, seed=seed), some(rows, 32 * groups, seed=seed + 1)
+    weight[:, :32] *= spread
+    for rounding in ROUNDINGS:
+        made = rounded(rounding, weight, None, True)
+        together = made.times(x, None)
+        exact = x.double() @ made.dequantised().double().T
+        assert torch.allclose(together.double(), exact, rtol=0.01, atol=0.01 * exact.abs().max())
+        one = torch.cat([made.times(x[i : i + 1], None) for i in range(rows)])
+        assert torch.equal(one, together)
+
+
+@TILES
+def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None:
+    made, x = rounded(rounding, some(32, 64), None, True), some(20, 64, seed=1)
+    right = made.times(x, None)
+    x[3, 5], x[17, 40] = torch.nan, torch.inf
+    found = made.times(x, None)
+    assert not found[3].isfinite().any() and not found[17].isfinite().any()
+    others = [i for i in range(20) if i not in (3, 17)]
+    assert torch.equal(found[others], right[others])
+
+
+@TILES
+def test_wrong_shapes_are_refused(kernel: None) -> None:
+    made = tiles.to_int4_tiles(some(32, 64), None)
+    for x in (some(2, 32), some(2, 64).float(), some(64, 2).T):
+        with pytest.raises(RuntimeError):
+            torch.ops.draftpick.int4_tiles(x, made.values, made.grid)
+
+
+@TILES
+def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> None:
+    weight = some(32, 64)
+    made = rounded(rounding, weight, weight, True)
+    x = some(WIDE + 1, 64, seed=1)
+    assert torch.equal(linear(x, made), torch.nn.functional.linear(x, weight))
+    assert torch.equal(linear(x[:WIDE], made), made.times(x[:WIDE], None))
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def model(tiny: Tiny, rounding: Rounding, on: bool) -> LlamaBackend:
+    folder = tiny("qwen2", **FITS_INT4, max_position_embeddings=700)
+    return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, tiles=on)
+
+
+def near(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Apart by bfloat16's rounding; a wrong weight would move every logit by about 1."""
+    apart = (one.float() - other.float()).abs()
+    assert apart.mean() < 0.1 and apart.max() < 0.6
+
+
+def tokens(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+@TILES
+def test_a_model_on_tiles_answers_as_on_other_kernels(
+    kernel: None, tiny: Tiny, rounding: Rounding
+) -> None:
+    plain, backend, traced = (model(tiny, rounding, on) for on in (False, True, True))
+    assert backend.tiles and not plain.tiles and backend.precision == plain.precision == rounding
+    compiled_by_tracing(traced)
+    for each in (plain, backend, traced):
+        each.prefill(PROMPT)
+    for step, width in enumerate([1, 2, 17, WIDE, 1, WIDE + 1, 5]):
+        ids = tokens(width, step)
+        expected = plain.extend(ids)
+        near(backend.extend(ids), expected)
+        near(traced.extend(ids), expected)
+    assert Place.of(backend, "same").file != Place.of(plain, "same").file
+
+
+@TILES
+@pytest.mark.slow
+def test_compiled_passes_on_tiles_do_not_depend_on_their_width(
+    kernel: None, tiny: Tiny, rounding: Rounding, tmp_path: Path
+) -> None:
+    plain, backend = (model(tiny, rounding, on) for on in (False, True))
+    backend.compile_layers(partial(load_programs, folder=tmp_path, say=print))
+    for each in (plain, backend):
+        each.prefill(PROMPT)
+    held, ids = backend.length, tokens(WIDE)
+    one = torch.cat([backend.extend(ids[i : i + 1]) for i in range(WIDE)])
+    near(one, plain.extend(ids))
+    for width in (2, 5, 16, 17, WIDE):
+        backend.truncate(held)
+        assert torch.equal(backend.extend(ids[:width]), one[:width]), width
+    seats = Seats(backend, 4, steady=True)
+
+    def several() -> list[Wanted]:
+        for row, seat in enumerate(seats.all):
+            seat.prefill((PROMPT * 20)[: 20 + 7 * row])
+        return [Wanted(seat, tokens(2 + seat.row, seat.row)) for seat in seats.all]
+
+    together = seats.read(several())
+    alone = [each.seat.read_alone(each) for each in several()]
+    assert all(map(torch.equal, together, alone))
+
+
+@TILES
+def test_rounded_weights_are_kept_for_tiles_apart(
+    kernel: None, rounding: Rounding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight, told = some(32, 64), list[str]()
+    made = {}
+    for on in (True, False):
+        store = RoundedStore(tmp_path, "model", told.append, on)
+        made[on] = store.rounded(rounding, weight, None)
+        store.save()
+    assert len(list(tmp_path.iterdir())) == 2
+    monkeypatch.setattr("decoders.backends.rounded_store.rounded", None)  # all is recalled
+    for on in (True, False):
+        again = RoundedStore(tmp_path, "model", told.append, on).rounded(rounding, weight, None)
+        assert type(again) is type(made[on]) and not told
+        assert all(map(torch.equal, again.stored, made[on].stored))
+
+
+@pytest.fixture
+def asked(tiny: Tiny) -> Iterator[LoadRequest]:
+    yield LoadRequest(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
+
+
+@TILES
+def test_auto_multiplies_large_models_on_tiles(
+    kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaders, "_compile", lambda *given: None)
+    assert not loaders.auto(asked).tiles  # type: ignore[attr-defined]
+    monkeypatch.setattr(loaders, "LARGE", 1)
+    assert loaders.auto(asked).tiles  # type: ignore[attr-defined]
+    assert not loaders.native(asked).tiles  # type: ignore[attr-defined]
