@@ -53,6 +53,8 @@ OPERATORS = {  # the profiler's names on a CPU -> what they are for
         "aten::linear",
         "aten::_weight_int8pack_mm",
         "aten::_weight_int4pack_mm_for_cpu",
+        "draftpick::int4_tiles",
+        "draftpick::int8_tiles",
     ),
     "attention": ("aten::scaled_dot_product_attention",),
     "norms": ("aten::rms_norm", "aten::layer_norm"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, compiled_by_tracing
+from decoder_toys import CPU, FITS_INT4, compiled_by_tracing, random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,10 +17,12 @@ from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
+from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rounded_store import RoundedStore
 from decoders.backends.seats import Seats, Wanted
 from decoders.backends.tiles import Int4Tiles, Int8Tiles
 from decoders.costs.passes import Place
+from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
 from decoders.zoo.catalogue import cache_dir
@@ -253,6 +255,16 @@ def test_compiled_passes_on_tiles_do_not_depend_on_their_width(
     together = seats.read(several())
     alone = [each.seat.read_alone(each) for each in several()]
     assert all(map(torch.equal, together, alone))
+
+
+@TILES
+def test_a_recurrent_drafter_multiplies_as_its_target_does(kernel: None, tiny: Tiny) -> None:
+    cell, vocab = random_cell(32, 1, torch.bfloat16), DraftVocab([*range(16)], 16)
+    heads = [RecurrentHead(model(tiny, "int4", on), cell, vocab) for on in (True, False)]
+    assert isinstance(heads[0].blocks[0].down, Int4Tiles) and isinstance(heads[0].head, Int8Tiles)
+    given = some(3, 32), torch.tensor([3, 0, 7])
+    for mine, theirs in zip(*(head.step(*given) for head in heads), strict=True):
+        near(mine, theirs)
 
 
 @TILES
