@@ -33,7 +33,9 @@ inline __m512 floats(__m256i halves) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-inline __m512 floats(const uint16_t* from) { return floats(_mm256_loadu_si256((const __m256i*)from)); }
+inline __m512 floats(const uint16_t* from) {
+  return floats(_mm256_loadu_si256((const __m256i*)from));
+}
 
 inline void store(uint16_t* to, __m512 values) {
   _mm256_storeu_si256((__m256i*)to, (__m256i)_mm512_cvtneps_pbh(values));
@@ -80,9 +82,12 @@ void on_tiles(const Product& p, const Work& work) {
 // A 32-bit value of vector i and output n holds inputs 8 i .. 8 i + 7: of each 16 bits four, the
 // even ones in the lower half.
 struct Int4 {
+  const uint32_t *values, *grid;
   __m512i steps;  // bfloat16 of q - 8, by q; twice, as five bits of an index count
 
-  Int4() {
+  Int4(const at::Tensor& of_values, const at::Tensor& of_grid)
+      : values((const uint32_t*)of_values.const_data_ptr()),
+        grid((const uint32_t*)of_grid.const_data_ptr()) {
     alignas(64) uint16_t table[32];
     for (int q = 0; q < 32; ++q) {
       const float value = q % 16 - 8;
@@ -104,7 +109,81 @@ struct Int4 {
   }
 };
 
-// Each group's product is scaled by itself, and its zero multiplied by the sum of its inputs.
+// Blocks of outputs for up to 32 rows. Each group's product is scaled by itself, and its zero
+// multiplied by the sum of its inputs. The totals of the upper rows are kept in R registers, at
+// least as many as there are rows.
+template <int R>
+void blocks(const Product& p, const Int4& int4, const float* sums, int64_t stride, int64_t first,
+            int64_t last, int64_t top, int64_t upper, int64_t lower) {
+  alignas(64) uint16_t ring[RING][VALUES];
+  alignas(64) float made[PAIR][2 * ROWS][OUTS] = {};
+  alignas(64) float rest[ROWS][OUTS];  // totals of the lower rows
+  const int64_t groups = p.groups();
+  for (int64_t block = first; block < last; ++block) {
+    const uint32_t* w = int4.values + block * groups * VALUES / 8;
+    const uint32_t* scales = int4.grid + block * groups * OUTS;
+    __m512 total[R];
+#pragma GCC unroll 16
+    for (int row = 0; row < R; ++row) total[row] = _mm512_setzero_ps();
+    std::memset(rest, 0, lower * sizeof rest[0]);
+    auto add = [&](int64_t g) __attribute__((always_inline)) {
+      const __m512i pairs = _mm512_loadu_si512(scales + g * OUTS);
+      const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+      const __m512 zero =
+          _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF0000)));
+      const float(*own)[OUTS] = made[g & 1];
+      const float* sum = sums + g * stride + top;
+#pragma GCC unroll 16
+      for (int row = 0; row < R; ++row) {
+        total[row] = _mm512_fmadd_ps(_mm512_load_ps(own[row]), scale, total[row]);
+        total[row] = _mm512_fmadd_ps(zero, _mm512_set1_ps(sum[row]), total[row]);
+      }
+      for (int64_t row = 0; row < lower; ++row) {
+        const __m512 before = _mm512_load_ps(rest[row]);
+        const __m512 with = _mm512_fmadd_ps(_mm512_load_ps(own[ROWS + row]), scale, before);
+        _mm512_store_ps(rest[row], _mm512_fmadd_ps(zero, _mm512_set1_ps(sum[ROWS + row]), with));
+      }
+    };
+    for (int64_t g = 0; g < std::min(AHEAD, groups); ++g)
+      int4.expand(w + g * VALUES / 8, ring[g]);
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t next = g + AHEAD;
+      if (next < groups) int4.expand(w + next * VALUES / 8, ring[next & (RING - 1)]);
+      const uint16_t* from = p.x + top * p.inputs + g * GROUP;
+      _tile_loadd(WEIGHTS, ring[g & (RING - 1)], 64);
+      _tile_loadd(UPPER, from, p.inputs * 2);
+      if (lower) _tile_loadd(LOWER, from + ROWS * p.inputs, p.inputs * 2);
+      if (g & 1) {
+        _tile_zero(2);
+        _tile_dpbf16ps(2, UPPER, WEIGHTS);
+        _tile_stored(2, made[1], 64);
+        if (lower) {
+          _tile_zero(3);
+          _tile_dpbf16ps(3, LOWER, WEIGHTS);
+          _tile_stored(3, made[1][ROWS], 64);
+        }
+      } else {
+        _tile_zero(0);
+        _tile_dpbf16ps(0, UPPER, WEIGHTS);
+        _tile_stored(0, made[0], 64);
+        if (lower) {
+          _tile_zero(1);
+          _tile_dpbf16ps(1, LOWER, WEIGHTS);
+          _tile_stored(1, made[0][ROWS], 64);
+        }
+      }
+      if (g) add(g - 1);
+    }
+    add(groups - 1);
+    uint16_t* to = p.out + top * p.outputs + block * OUTS;
+#pragma GCC unroll 16
+    for (int row = 0; row < R; ++row)
+      if (row < upper) store(to + row * p.outputs, total[row]);
+    for (int64_t row = 0; row < lower; ++row)
+      store(to + (ROWS + row) * p.outputs, _mm512_load_ps(rest[row]));
+  }
+}
+
 at::Tensor int4_tiles(const at::Tensor& x, const at::Tensor& values, const at::Tensor& grid) {
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
   TORCH_CHECK(values.dim() == 4 && values.scalar_type() == at::kInt && values.is_contiguous());
@@ -114,71 +193,21 @@ at::Tensor int4_tiles(const at::Tensor& x, const at::Tensor& values, const at::T
   at::Tensor out = at::empty({x.size(0), values.size(0) * OUTS}, x.options());
   const Product p{(const uint16_t*)x.const_data_ptr(), (uint16_t*)out.data_ptr(), x.size(0),
                   x.size(1), out.size(1)};
-  const uint32_t* weights = (const uint32_t*)values.const_data_ptr();
-  const uint32_t* grids = (const uint32_t*)grid.const_data_ptr();
-  const int64_t groups = p.groups();
-  std::vector<float> sums(groups * p.rows);  // of a row's inputs of each group
+  const int64_t groups = p.groups(), stride = p.rows + ROWS;
+  std::vector<float> sums(groups * stride);  // of a row's inputs of each group
   for (int64_t row = 0; row < p.rows; ++row)
     for (int64_t g = 0; g < groups; ++g) {
       const uint16_t* at = p.x + row * p.inputs + g * GROUP;
-      sums[g * p.rows + row] =
+      sums[g * stride + row] =
           _mm512_reduce_add_ps(_mm512_add_ps(floats(at), floats(at + GROUP / 2)));
     }
-  const Int4 int4;
+  const Int4 int4(values, grid);
   on_tiles(p, [&](int64_t first, int64_t last, int64_t top, int64_t upper, int64_t lower) {
-    alignas(64) uint16_t ring[RING][VALUES];
-    alignas(64) float made[PAIR][2 * ROWS][OUTS];
-    alignas(64) float total[2 * ROWS][OUTS];
-    for (int64_t block = first; block < last; ++block) {
-      const uint32_t* w = weights + block * groups * VALUES / 8;
-      const uint32_t* scales = grids + block * groups * OUTS;
-      std::memset(total, 0, (upper + lower) * sizeof total[0]);
-      auto add = [&](int64_t g) {
-        const __m512i pairs = _mm512_loadu_si512(scales + g * OUTS);
-        const __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-        const __m512 zero =
-            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF0000)));
-        const float* sum = sums.data() + g * p.rows + top;
-        for (int64_t row = 0; row < upper + lower; ++row) {
-          const __m512 before = _mm512_load_ps(total[row]);
-          const __m512 with = _mm512_fmadd_ps(_mm512_load_ps(made[g & 1][row]), scale, before);
-          _mm512_store_ps(total[row], _mm512_fmadd_ps(zero, _mm512_set1_ps(sum[row]), with));
-        }
-      };
-      for (int64_t g = 0; g < std::min(AHEAD, groups); ++g)
-        int4.expand(w + g * VALUES / 8, ring[g]);
-      for (int64_t g = 0; g < groups; ++g) {
-        const int64_t next = g + AHEAD;
-        if (next < groups) int4.expand(w + next * VALUES / 8, ring[next & (RING - 1)]);
-        const uint16_t* from = p.x + top * p.inputs + g * GROUP;
-        _tile_loadd(WEIGHTS, ring[g & (RING - 1)], 64);
-        _tile_loadd(UPPER, from, p.inputs * 2);
-        if (lower) _tile_loadd(LOWER, from + ROWS * p.inputs, p.inputs * 2);
-        if (g & 1) {
-          _tile_zero(2);
-          _tile_dpbf16ps(2, UPPER, WEIGHTS);
-          _tile_stored(2, made[1], 64);
-          if (lower) {
-            _tile_zero(3);
-            _tile_dpbf16ps(3, LOWER, WEIGHTS);
-            _tile_stored(3, made[1][ROWS], 64);
-          }
-        } else {
-          _tile_zero(0);
-          _tile_dpbf16ps(0, UPPER, WEIGHTS);
-          _tile_stored(0, made[0], 64);
-          if (lower) {
-            _tile_zero(1);
-            _tile_dpbf16ps(1, LOWER, WEIGHTS);
-            _tile_stored(1, made[0][ROWS], 64);
-          }
-        }
-        if (g) add(g - 1);
-      }
-      add(groups - 1);
-      for (int64_t row = 0; row < upper + lower; ++row)
-        store(p.out + (top + row) * p.outputs + block * OUTS, _mm512_load_ps(total[row]));
-    }
+    const auto run = upper == 1   ? blocks<1>
+                     : upper <= 4 ? blocks<4>
+                     : upper <= 8 ? blocks<8>
+                                  : blocks<16>;
+    run(p, int4, sums.data(), stride, first, last, top, upper, lower);
   });
   return out;
 }
