@@ -375,3 +375,13 @@ def test_prompts_are_timed_by_their_length(
     told = capsys.readouterr().out
     assert "native, float32" in told and "hf, float32" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if "│" in line] == ["5", "40"]
+
+
+def test_products(script: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "products.json"
+    script("products", "--rows", 1, 33, "--layers", 1, "--repeats", 2, "--out", out)
+    found = json.loads(out.read_text())["products"]
+    ways = {one["way"] for one in found}
+    assert {"PyTorch", "unrounded"} <= ways <= {"PyTorch", "tiles", "unrounded"}
+    assert len(found) == 5 * 2 * len(ways) and all(one["us"] > 0 for one in found)
+    assert "Microseconds by number of rows" in capsys.readouterr().out

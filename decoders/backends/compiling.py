@@ -100,6 +100,19 @@ def _loaded(path: Path) -> Program | None:
 
 def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
     """Compile to `path`, which is whole or not there, and load."""
+    try:
+        _write(traced, path)
+    except OSError as error:
+        raise DraftpickError(
+            f"compiled layers cannot be kept in {path.parent}: {error}; set DRAFTPICK_CACHE to a "
+            "folder that can be written, or use --backend native"
+        ) from error
+    program = _loaded(path)
+    assert program is not None
+    return program
+
+
+def _write(traced: torch.export.ExportedProgram, path: Path) -> None:
     from torch._inductor.exc import CppCompileError, InductorError, InvalidCxxCompiler
 
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +132,3 @@ def _compiled(traced: torch.export.ExportedProgram, path: Path) -> Program:
                 f"({said}); install one, name it by CXX, or use native"
             ) from error
         os.replace(whole, path)
-    program = _loaded(path)
-    assert program is not None
-    return program

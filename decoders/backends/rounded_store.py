@@ -36,7 +36,7 @@ class RoundedStore:
         self, folder: Path, name: str, say: Callable[[str], None], tiles: bool = False
     ) -> None:
         name = f"{name}-tiles" if tiles else name
-        self.path = folder / f"{name}-{_key()}.safetensors"
+        self.path = folder / f"{name}-{_key(tiles)}.safetensors"
         self._say, self._tiles, self._changed = say, tiles, False
         self._tensors: dict[str, Tensor] = {}  # all that this loading has used
         self._digests: dict[str, str] = {}  # of the two tensors of each matrix
@@ -100,7 +100,8 @@ def _digest(*tensors: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _key() -> str:
-    code = [inspect.getsource(module) for module in (int4, int8, tiles)]
+def _key(on_tiles: bool) -> str:
+    rounding = (int4, int8, tiles) if on_tiles else (int4, int8)
+    code = [inspect.getsource(module) for module in rounding]
     where = (torch.__version__, torch.backends.cpu.get_cpu_capability())
     return hashlib.sha256(repr((code, where)).encode()).hexdigest()[:16]

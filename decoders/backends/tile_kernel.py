@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -12,10 +13,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..machine import cpu_name
 from .tiles import OUTS
 
 SOURCE = Path(__file__).with_name("tiles.cpp")
-FLAGS = ("avx512f", "avx512bw", "avx512vl", "avx512bf16", "amx-tile", "amx-bf16")
+FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
+NEEDED = ("amx_tile", "amx_bf16", "avx512_bf16")  # of PyTorch's names
+_LOADING = threading.Lock()
 
 
 @lru_cache
@@ -28,53 +32,60 @@ def loaded() -> bool:
     return hasattr(torch.ops.draftpick, "int4_tiles")
 
 
+def version() -> str:
+    """Of the kernel: figures that were measured with another are not its own."""
+    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:8]
+
+
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
     """Whether products by tiles can be had; from `folder`, or made and put there, of which `say` is
     told, as it is where there is no C++ compiler that can."""
-    if loaded():
+    with _LOADING:
+        if loaded():
+            return True
+        known = torch.cpu.get_capabilities() if has_tiles() else {}
+        if not all(known.get(name) for name in NEEDED) or not torch.cpu._init_amx():
+            return False
+        where = (torch.__version__, cpu_name(), sorted(known.items()))
+        key = hashlib.sha256(repr((version(), FLAGS, where)).encode()).hexdigest()[:16]
+        path = folder / f"{key}-tiles.so"
+        if not (path.exists() and _opened(path) is None):
+            refused = _made(path, say) or _opened(path)
+            if refused is not None:
+                say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
+                return False
+        torch.library.register_fake("draftpick::int4_tiles", _shape)
+        torch.library.register_fake("draftpick::int8_tiles", _shape)
         return True
-    if not has_tiles() or not torch.cpu._init_amx():
-        return False
-    key = hashlib.sha256(repr((SOURCE.read_text(), torch.__version__, FLAGS)).encode()).hexdigest()
-    path = folder / f"{key[:16]}-tiles.so"
-    if not (_opened(path) or _made(path, say)):
-        return False
-    torch.library.register_fake("draftpick::int4_tiles", _shape)
-    torch.library.register_fake("draftpick::int8_tiles", _shape)
-    return True
 
 
 def _shape(x: Tensor, values: Tensor, grid: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], values.shape[0] * OUTS)
 
 
-def _opened(path: Path) -> bool:
-    """False where there is none, or one that cannot be loaded."""
-    if not path.exists():
-        return False
+def _opened(path: Path) -> str | None:
+    """Load it; why that cannot be, or None."""
     try:
         torch.ops.load_library(path)  # type: ignore[no-untyped-call]
-    except OSError:
-        return False
-    return True
+    except OSError as error:
+        return str(error)
+    return None
 
 
-def _made(path: Path, say: Callable[[str], None]) -> bool:
-    """Compile to `path`, which is whole or not there, and load."""
+def _made(path: Path, say: Callable[[str], None]) -> str | None:
+    """Compile to `path`, which is whole or not there; why that cannot be, or None."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
     say("compiling the products of int4 and int8 weights for this machine: once, ten seconds")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-        try:
-            options = CppTorchOptions(extra_flags=[f"-m{flag}" for flag in FLAGS])
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path.parent) as aside:
+            options = CppTorchOptions(extra_flags=FLAGS)
             builder = CppBuilder("tiles", [str(SOURCE)], BuildOption=options, output_dir=aside)
             builder.build()
             os.replace(builder.get_target_file_path(), path)
-        except (CppCompileError, InvalidCxxCompiler, OSError) as error:
-            lines = [line for line in str(error).splitlines() if "rror: " in line] or [str(error)]
-            said = lines[0] or type(error).__name__
-            say(f"drafts are verified by PyTorch's own products, which are slower: {said}")
-            return False
-    return _opened(path)
+    except (CppCompileError, InvalidCxxCompiler, OSError) as error:
+        lines = [line for line in str(error).splitlines() if "rror: " in line] or [str(error)]
+        return lines[0] or type(error).__name__
+    return None

@@ -50,6 +50,10 @@ struct Product {
   int64_t groups() const { return inputs / GROUP; }
 };
 
+// GCC is not told that the instructions for tiles read memory, and would leave out what was stored
+// for them alone.
+inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
+
 // Shapes of the tiles for `upper` rows and `lower` ones below them.
 void configure(int64_t upper, int64_t lower) {
   struct alignas(64) {
@@ -60,6 +64,7 @@ void configure(int64_t upper, int64_t lower) {
   for (int tile = 0; tile < 7; ++tile) config.bytes[tile] = 64, config.rows[tile] = upper;
   config.rows[WEIGHTS] = GROUP / 2;
   if (lower) config.rows[1] = config.rows[3] = config.rows[LOWER] = lower;
+  written(&config);
   _tile_loadconfig(&config);
 }
 
@@ -150,6 +155,7 @@ void blocks(const Product& p, const Int4& int4, const float* sums, int64_t strid
       const int64_t next = g + AHEAD;
       if (next < groups) int4.expand(w + next * VALUES / 8, ring[next & (RING - 1)]);
       const uint16_t* from = p.x + top * p.inputs + g * GROUP;
+      written(ring);
       _tile_loadd(WEIGHTS, ring[g & (RING - 1)], 64);
       _tile_loadd(UPPER, from, p.inputs * 2);
       if (lower) _tile_loadd(LOWER, from + ROWS * p.inputs, p.inputs * 2);
@@ -188,9 +194,11 @@ at::Tensor int4_tiles(const at::Tensor& x, const at::Tensor& values, const at::T
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
   TORCH_CHECK(values.dim() == 4 && values.scalar_type() == at::kInt && values.is_contiguous());
   TORCH_CHECK(grid.dim() == 4 && grid.scalar_type() == at::kBFloat16 && grid.is_contiguous());
-  TORCH_CHECK(x.size(1) == values.size(1) * GROUP && grid.size(0) == values.size(0) &&
-              grid.size(1) == values.size(1));
-  at::Tensor out = at::empty({x.size(0), values.size(0) * OUTS}, x.options());
+  const int64_t n = values.size(0), k = values.size(1);
+  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
+  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, 4, OUTS}));
+  TORCH_CHECK(grid.sizes() == at::IntArrayRef({n, k, OUTS, 2}));
+  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
   const Product p{(const uint16_t*)x.const_data_ptr(), (uint16_t*)out.data_ptr(), x.size(0),
                   x.size(1), out.size(1)};
   const int64_t groups = p.groups(), stride = p.rows + ROWS;
@@ -228,8 +236,10 @@ at::Tensor int8_tiles(const at::Tensor& x, const at::Tensor& values, const at::T
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
   TORCH_CHECK(values.dim() == 5 && values.scalar_type() == at::kChar && values.is_contiguous());
   TORCH_CHECK(scale.dim() == 1 && scale.scalar_type() == at::kBFloat16 && scale.is_contiguous());
-  TORCH_CHECK(x.size(1) == values.size(1) * GROUP && scale.size(0) == values.size(0) * OUTS);
-  at::Tensor out = at::empty({x.size(0), values.size(0) * OUTS}, x.options());
+  const int64_t n = values.size(0), k = values.size(1);
+  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
+  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, GROUP / 2, OUTS, 2}));
+  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
   const Product p{(const uint16_t*)x.const_data_ptr(), (uint16_t*)out.data_ptr(), x.size(0),
                   x.size(1), out.size(1)};
   const int8_t* weights = (const int8_t*)values.const_data_ptr();
@@ -247,6 +257,7 @@ at::Tensor int8_tiles(const at::Tensor& x, const at::Tensor& values, const at::T
         const int64_t next = g + AHEAD;
         if (next < groups) expand(w + next * VALUES, ring[next & (RING - 1)]);
         const uint16_t* from = p.x + top * p.inputs + g * GROUP;
+        written(ring);
         _tile_loadd(WEIGHTS, ring[g & (RING - 1)], 64);
         _tile_loadd(UPPER, from, p.inputs * 2);
         _tile_dpbf16ps(0, UPPER, WEIGHTS);

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from ..backends.sync import synchronize
+from ..backends.tile_kernel import version
 from ..files import write_atomically
 from ..machine import cpu_name
 from ..protocols import Backend
@@ -89,7 +90,7 @@ class Place:
     def of(cls, target: Backend, fingerprint: str) -> Place:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
-        products = "on tiles" if getattr(target, "tiles", False) else ""
+        products = f"on tiles {version()}" if getattr(target, "tiles", False) else ""
         parts = (type(target).__name__, getattr(target, "passes", ""), products)
         kind = " ".join(filter(None, parts))
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)

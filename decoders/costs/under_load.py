@@ -21,6 +21,7 @@ import torch
 from ..backends.int8 import WIDE
 from ..backends.seats import SeatBackend, Seats, Wanted
 from ..backends.sync import synchronize
+from ..backends.tile_kernel import version
 from ..files import write_atomically
 from ..machine import look, others
 from . import passes
@@ -87,9 +88,10 @@ def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], in
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
     seat's `passes.known` follows them from now on. What was measured while other processes kept
     cores busy is used, and not kept. fingerprint: the target's."""
+    products = f", on tiles {version()}" if seats.like.tiles else ""
     place = replace(
         Place.of(seats.all[0], fingerprint),
-        backend=f"{len(seats.all)} seats, {seats.passes}{', on tiles' * seats.like.tiles}",
+        backend=f"{len(seats.all)} seats, {seats.passes}{products}",
     )
     path = folder / place.file
     costs = _read(path)

@@ -89,7 +89,7 @@ def auto(asked: LoadRequest) -> Backend:
             and _parameters(asked) >= LARGE
         )
         kernels = "auto" if asked.device.type == "cuda" else None
-        backend = _native(asked, kernels, pays and _tiles())
+        backend = _native(asked, kernels, tiles=pays)
         if pays:
             try:
                 _compile(backend, " (--backend native does without)")
@@ -140,7 +140,7 @@ def compiled(asked: LoadRequest) -> Backend:
             "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
             "--device cpu), or use native"
         )
-    backend = _native(asked, None, _tiles())
+    backend = _native(asked, None, tiles=True)
     _compile(backend)
     return backend
 
@@ -189,7 +189,7 @@ def _tiles() -> bool:
 
 def _native(asked: LoadRequest, kernels: str | None, tiles: bool = False) -> LlamaBackend:
     """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
-    tiles: as in LlamaBackend.load.
+    tiles: multiply by rounded weights on the processor's tiles, where it has them.
     """
     from ..backends.llama import LlamaBackend
 
@@ -197,6 +197,7 @@ def _native(asked: LoadRequest, kernels: str | None, tiles: bool = False) -> Lla
         _check_rounding(asked)
     _check_native(asked)
     with _in_memory(asked):
+        tiles = tiles and _tiles()
         backend = LlamaBackend.load(
             asked.folder,
             asked.device,

@@ -25,7 +25,7 @@ SHAPES = {  # sequences, heads, key heads, new positions, positions seen
 def test_attention_in_blocks_is_attention(
     name: str, masked: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoders.backends.llama_model.tiles", lambda: tiles)
+    monkeypatch.setattr("decoders.backends.llama_model.has_tiles", lambda: tiles)
     b, heads, kv_heads, t, s = SHAPES[name]
     if not masked and (b > 1 or s > t):
         pytest.skip("only a lone prompt from position 0 on goes without a mask")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -108,6 +111,57 @@ def test_without_a_compiler_it_is_done_without_and_said(
 
 
 @TILES
+def test_a_cache_that_cannot_be_written_is_done_without_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    (tmp_path / "file").touch()
+    told: list[str] = []
+    assert not tile_kernel.load_kernel(tmp_path / "file" / "made", told.append)
+    assert len(told) == 2 and "slower: " in told[1] and "file" in told[1]
+
+
+LOADS = """
+import sys, torch
+from pathlib import Path
+from decoders.backends import tile_kernel
+told = []
+assert tile_kernel.load_kernel(Path(sys.argv[1]), told.append), told
+from decoders.backends.tiles import to_int4_tiles
+made = to_int4_tiles(torch.eye(32).bfloat16(), None)
+assert torch.equal(made.dequantised(), torch.eye(32).bfloat16())
+print(len(told))
+"""
+
+
+@TILES
+@pytest.mark.slow
+def test_it_is_compiled_once_and_again_where_the_file_is_damaged(
+    kernel: None, tmp_path: Path
+) -> None:
+    def told() -> int:
+        command = (sys.executable, "-c", LOADS, str(tmp_path))
+        return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+    assert [told(), told()] == [1, 0]
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(b"not a library")
+    assert [told(), told()] == [1, 0]
+
+
+@TILES
+@pytest.mark.slow
+@pytest.mark.parametrize("level", ["-O1", "-O3"])
+def test_it_is_right_at_any_level_of_optimisation(kernel: None, level: str, tmp_path: Path) -> None:
+    """GCC knows little of what instructions for tiles read."""
+    script = LOADS.replace("told = []", f"told = []; tile_kernel.FLAGS.append({level!r})")
+    done = subprocess.run(
+        (sys.executable, "-c", script, str(tmp_path)), capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@TILES
 def test_a_compiler_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = tmp_path / "tiles.cpp"
     broken.write_text("int main( {")
@@ -158,12 +212,18 @@ def test_a_row_does_not_depend_on_the_others(
 ) -> None:
     weight, x = some(outs, 32 * groups, seed=seed), some(rows, 32 * groups, seed=seed + 1)
     weight[:, :32] *= spread
+    before = torch.get_num_threads()
     for rounding in ROUNDINGS:
-        made = rounded(rounding, weight, None, True)
-        together = made.times(x, None)
-        exact = x.double() @ made.dequantised().double().T
+        made, plain = (rounded(rounding, weight, None, on) for on in (True, False))
+        exact = x.double() @ plain.dequantised().double().T
+        try:
+            torch.set_num_threads(2)
+            together = made.times(x, None)
+            torch.set_num_threads(1)
+            one = torch.cat([made.times(x[i : i + 1], None) for i in range(rows)])
+        finally:
+            torch.set_num_threads(before)
         assert torch.allclose(together.double(), exact, rtol=0.01, atol=0.01 * exact.abs().max())
-        one = torch.cat([made.times(x[i : i + 1], None) for i in range(rows)])
         assert torch.equal(one, together)
 
 
@@ -180,10 +240,22 @@ def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None
 
 @TILES
 def test_wrong_shapes_are_refused(kernel: None) -> None:
-    made = tiles.to_int4_tiles(some(32, 64), None)
-    for x in (some(2, 32), some(2, 64).float(), some(64, 2).T):
+    four, eight = tiles.to_int4_tiles(some(32, 64), None), tiles.to_int8_tiles(some(32, 64), None)
+    x, (values, grid), (whole, scale) = some(2, 64), four.stored, eight.stored
+    by_four, by_eight = torch.ops.draftpick.int4_tiles, torch.ops.draftpick.int8_tiles
+    assert by_four(x, values, grid).shape == by_eight(x, whole, scale).shape == (2, 32)
+    assert by_four(x[:0], values, grid).shape == (0, 32)
+    bad: list[tuple[Any, ...]] = [
+        *((by_four, wrong, values, grid) for wrong in (some(2, 32), x.float(), some(64, 2).T)),
+        (by_four, x, values[..., :8].contiguous(), grid),
+        (by_four, x, values, grid[..., :1].contiguous()),
+        (by_four, x[:, :0].contiguous(), values[:, :0].contiguous(), grid[:, :0].contiguous()),
+        (by_eight, x, whole[..., :1].contiguous(), scale),
+        (by_eight, x, whole, scale[:16]),
+    ]
+    for by, *wrong in bad:
         with pytest.raises(RuntimeError):
-            torch.ops.draftpick.int4_tiles(x, made.values, made.grid)
+            by(*wrong)
 
 
 @TILES
@@ -255,6 +327,22 @@ def test_compiled_passes_on_tiles_do_not_depend_on_their_width(
     together = seats.read(several())
     alone = [each.seat.read_alone(each) for each in several()]
     assert all(map(torch.equal, together, alone))
+
+
+@TILES
+def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
+    kernel: None, tiny: Tiny, rounding: Rounding
+) -> None:
+    target, before = model(tiny, rounding, True), torch.get_num_threads()
+    made = list[list[torch.Tensor]]()
+    try:
+        for count in (1, 2):
+            torch.set_num_threads(count)
+            target.prefill(PROMPT)
+            made.append([target.extend(tokens(n, n)) for n in (1, 2, 7, WIDE)])
+    finally:
+        torch.set_num_threads(before)
+    assert all(map(torch.equal, *made))
 
 
 @TILES
