@@ -206,7 +206,7 @@ def _temperatures(
         if temperature > 0 and reward.greedy_only:
             raise DraftpickError(
                 f"the reward {reward.name!r} is of greedy answers, and says nothing at temperature "
-                f"{temperature:g}; take 'modelled', 'saved-passes' or 'acceptance'"
+                f"{temperature:g}; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"
             )
     return set(asked)
 
@@ -226,7 +226,7 @@ def _at_once(
         if answers > 1 and reward.greedy_only:
             raise DraftpickError(
                 f"the reward {reward.name!r} is of one answer at a time, and says nothing of "
-                f"{answers} at once; take 'modelled', 'saved-passes' or 'acceptance'"
+                f"{answers} at once; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"
             )
     return set(asked)
 

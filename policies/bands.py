@@ -1,7 +1,9 @@
-"""The best arm for each band of one feature of the request, such as its temperature."""
+"""The best arm for each band of one feature of the request, such as its temperature, or of two."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +14,7 @@ from .base import BasePolicy, as_rows, from_rewards, origin_of
 from .errors import PolicyError, unknown
 from .records import ANY, Fitted, Float64, Origin, RewardTable
 
+TOGETHER = ("temperature", "requests-running")  # drafts fail more often, and cost more
 MOST = 8  # distinct values of a feature that have a band each
 
 
@@ -69,41 +72,65 @@ def parting_features(table: RewardTable) -> list[str]:
     return list(found.values())
 
 
+def parting_together(table: RewardTable) -> list[tuple[str, str]]:
+    """Pairs of features whose bands are worth looking at together: TOGETHER, where both part the
+    table's rows."""
+    first, second = TOGETHER
+    return [TOGETHER] if {first, second} <= set(parting_features(table)) else []
+
+
 class BandPolicy(BasePolicy):
-    """Reads one feature, and nothing of the query; takes the arm that is best in its band.
+    """Reads one feature or two, and nothing of the query; takes the arm that is best in its band.
 
     edges: [b - 1], ascending, as in `Bands`.
-    rewards: [b, A], what an arm is expected to earn in each band.
+    rewards: [b, A], what an arm is expected to earn in each band; of two features [b * c, A], the
+        second's bands next to each other.
+    beside: [c - 1], the second feature's edges; None where there is one.
     """
 
     kind = "bands"
 
-    def __init__(self, origin: Origin, edges: Float64, rewards: Float64) -> None:
+    def __init__(
+        self, origin: Origin, edges: Float64, rewards: Float64, beside: Float64 | None = None
+    ) -> None:
         super().__init__(origin)
-        edges, rewards = np.asarray(edges, np.float64), np.asarray(rewards, np.float64)
-        if len(origin.features) != 1 or origin.dimension:
-            raise PolicyError("a band policy reads exactly one feature")
-        if edges.ndim != 1 or rewards.shape != (len(edges) + 1, len(origin.arms)):
+        rewards = np.asarray(rewards, np.float64)
+        axes = [np.asarray(e, np.float64) for e in (edges, beside) if e is not None]
+        if len(origin.features) != len(axes) or origin.dimension:
+            raise PolicyError("a band policy reads a feature for each of its rows of edges")
+        cells = math.prod(axis.size + 1 for axis in axes)
+        if any(axis.ndim != 1 for axis in axes) or rewards.shape != (cells, len(origin.arms)):
             raise PolicyError("a band policy needs one row of rewards for each band")
-        if not np.isfinite(rewards).all() or (np.diff(edges) <= 0).any():
+        if not np.isfinite(rewards).all() or any((np.diff(axis) <= 0).any() for axis in axes):
             raise PolicyError("a band policy's edges ascend, and its rewards are numbers")
-        self._edges, self._rewards = edges, rewards
+        self._axes, self._rewards = axes, rewards
 
     def scores(self, x: Any) -> Float64:
-        rows = as_rows(x, self.origin.width)  # [n, 1]
-        return self._rewards[Bands(tuple(self._edges)).of(rows[:, 0])]
+        rows = as_rows(x, self.origin.width)  # [n, 1 or 2]
+        bands = [Bands(tuple(axis)) for axis in self._axes]
+        return self._rewards[cells_of(bands, rows)]
 
     def probabilities(self, scores: Float64) -> Float64:
         return from_rewards(scores, temperature=0.0)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        return {"edges": self._edges, "rewards": self._rewards}
+        axes = zip(("edges", "beside"), self._axes, strict=False)
+        return {**dict(axes), "rewards": self._rewards}
 
     @classmethod
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
     ) -> BandPolicy:
-        return cls(origin, arrays["edges"], arrays["rewards"])
+        return cls(origin, arrays["edges"], arrays["rewards"], arrays.get("beside"))
+
+
+def cells_of(bands: Sequence[Bands], x: NDArray[Any]) -> NDArray[np.intp]:
+    """[n, number of bands] -> [n], the number of each row's bands together, the last one's
+    counting fastest."""
+    found = np.zeros(len(x), dtype=np.intp)
+    for column, each in enumerate(bands):
+        found = found * (len(each.edges) + 1) + each.of(x[:, column])
+    return found
 
 
 def fit_bands(
@@ -112,29 +139,37 @@ def fit_bands(
     seed: int = 0,
     *,
     feature: str = "temperature",
+    beside: str = "",
     most: int = MOST,
     prior: float = 10.0,
 ) -> Fitted:
     """The best arm for each band of one feature, shrunk towards the best fixed arm.
 
     feature: which of the table's.
+    beside: another one, for each pair of whose bands there is a best arm; empty for none.
     most: so many distinct values have a band each; above that there are four bands.
     prior: so many queries at the means of the whole table are added to every band's own, so that a
         band of few queries takes the best fixed arm.
 
     Raises PolicyError for a feature that the table lacks and for an option out of range.
     """
-    if feature not in table.feature_names:
-        raise unknown("feature", feature, table.feature_names)
+    names = tuple(filter(None, (feature, beside)))
+    for name in names:
+        if name not in table.feature_names:
+            raise unknown("feature", name, table.feature_names)
+    if len(set(names)) < len(names):
+        raise PolicyError(f"a band policy reads {feature} once; name another feature beside it")
     if most < 1 or prior < 0:
         raise PolicyError("most must be at least 1 and prior at least 0")
     seen = table.filled()
-    x = seen.features[:, seen.feature_names.index(feature)]
-    bands = bands_of(x, most)
-    member = np.eye(len(bands.edges) + 1)[bands.of(x)]  # [n, b]
+    x = seen.features[:, [seen.feature_names.index(name) for name in names]]
+    bands = [bands_of(column, most) for column in x.T]
+    cells = math.prod(len(each.edges) + 1 for each in bands)
+    member = np.eye(cells)[cells_of(bands, x)]  # [n, b]
     overall, counts = seen.rewards.mean(axis=0), member.sum(axis=0)[:, None]
     rewards = (member.T @ seen.rewards + prior * overall) / np.maximum(counts + prior, 1e-12)
     rewards = np.where(counts + prior > 0, rewards, overall)
-    options = {"feature": feature, "most": most, "prior": prior}
-    origin = origin_of("bands", table, seed, options, embedder=ANY, features=(feature,))
-    return Fitted(BandPolicy(origin, np.array(bands.edges), rewards), [])
+    options = {"feature": feature, "beside": beside, "most": most, "prior": prior}
+    origin = origin_of("bands", table, seed, options, embedder=ANY, features=names)
+    edges = [np.array(each.edges) for each in bands]
+    return Fitted(BandPolicy(origin, edges[0], rewards, *edges[1:]), [])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from .bands import parting_features
+from .bands import parting_features, parting_together
 from .bounds import Gain, gain_of, resampled
 from .crossfit import (
     LEAST,
@@ -54,8 +54,8 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        feature = self.options.get("feature")
-        return f"{self.policy} of {feature}" if feature else self.policy
+        features = [self.options[key] for key in ("feature", "beside") if self.options.get(key)]
+        return f"{self.policy} of {' and '.join(features)}" if features else self.policy
 
 
 @dataclass(frozen=True)
@@ -121,12 +121,15 @@ def candidates(
     policy: str, table: RewardTable, options: Mapping[str, Any] | None = None
 ) -> list[Candidate]:
     """What the guard compares, simplest first: the best arm by bands of each feature that parts
-    the table, then the policy asked for, or with "auto" every learner worth trying.
+    the table, and of temperature and load together; then the policy asked for, or with "auto" every
+    learner worth trying.
 
     Raises PolicyError as `check_policy`.
     """
     check_policy(policy, options)
     found = [Candidate("bands", {"feature": name}) for name in parting_features(table)]
+    for feature, beside in parting_together(table):
+        found.append(Candidate("bands", {"feature": feature, "beside": beside}))
     if policy == AUTO:
         return found + [Candidate(name, dict(given)) for name, given in LEARNERS.items()]
     asked = Candidate(policy, dict(options or {}))

@@ -113,6 +113,12 @@ def test_arms_that_ask_the_target_seldom_or_not_at_all() -> None:
     assert compute("latency-ratio", alone, context) == pytest.approx(0.8 * 0.5)
 
 
+def test_time_saved_is_of_plain_decoding() -> None:
+    speed = compute("modelled", ROW, CONTEXT)
+    assert compute("time-saved", ROW, CONTEXT) == pytest.approx(1 - 1 / speed)
+    assert compute("time-saved", AR, CONTEXT) == 0
+
+
 def test_measured() -> None:
     times: dict[str, Any] = {"measured_tokens": 30, "measured_prefill_s": 0.5}
     row = replace(ROW, **times, measured_decode_s=0.5)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -201,6 +202,10 @@ def test_candidates() -> None:
         "bands of words",
         "knn",
     ]
+    load = with_features(data, temperature=greedy[:30], **{"requests-running": np.arange(30) % 3})
+    assert [c.name for c in candidates("knn", load)][
+        2
+    ] == "bands of temperature and requests-running"
     asked = candidates("bands", data, {"feature": "words"})
     assert [c.name for c in asked] == ["bands of temperature", "bands of words"]
     with pytest.raises(PolicyError, match="unknown policy 'guess'; known: auto, reinforce"):
@@ -326,6 +331,25 @@ def test_a_band_of_few_queries_takes_the_best_fixed_arm() -> None:
     bold = policies.fit("bands", data, prior=0.0).policy
     assert bold.choose(np.array([1.0])).arm == ARMS[1]
     assert bold.choose(np.array([0.0])).arm == ARMS[0]
+
+
+def test_bands_of_two_features_hold_an_arm_for_each_pair(tmp_path: Path) -> None:
+    """Where one arm is best in each of two bands of both, and another where they differ."""
+    temperature, running = np.tile([0.0, 1.0], 60), np.repeat([0.0, 2.0, 3.0], 40)
+    rewards = np.tile([0.5, 0.6, 0.0], (120, 1))
+    rewards[(temperature == 1) & (running == 3), 0] = 2.0
+    x = {"temperature": temperature, "requests-running": running}
+    data = with_features(table(np.zeros((120, 1), np.float32), rewards), **x)
+    policy = policies.fit("bands", data, beside="requests-running").policy
+    again = policies.load(policy.save(tmp_path))  # type: ignore[attr-defined]
+    for each in (policy, again):
+        assert each.origin.features == ("temperature", "requests-running")
+        found = [each.choose(np.array([t, r])).arm for t in (0, 1) for r in (0, 2, 3)]
+        assert found == [ARMS[1]] * 5 + [ARMS[0]]
+    with pytest.raises(PolicyError, match="reads temperature once"):
+        policies.fit("bands", data, beside="temperature")
+    with pytest.raises(PolicyError, match="unknown feature 'load'"):
+        policies.fit("bands", data, beside="load")
 
 
 def test_regret_by_hand() -> None:
