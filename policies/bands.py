@@ -142,6 +142,7 @@ def fit_bands(
     beside: str = "",
     most: int = MOST,
     prior: float = 10.0,
+    caution: float = 1.0,
 ) -> Fitted:
     """The best arm for each band of one feature, shrunk towards the best fixed arm.
 
@@ -150,6 +151,8 @@ def fit_bands(
     most: so many distinct values have a band each; above that there are four bands.
     prior: so many queries at the means of the whole table are added to every band's own, so that a
         band of few queries takes the best fixed arm.
+    caution: an arm's reward in a band is taken to be so many standard errors of its difference to
+        the best fixed arm's lower than it is, so that of near ties that one is taken.
 
     Raises PolicyError for a feature that the table lacks and for an option out of range.
     """
@@ -159,8 +162,8 @@ def fit_bands(
             raise unknown("feature", name, table.feature_names)
     if len(set(names)) < len(names):
         raise PolicyError(f"a band policy reads {feature} once; name another feature beside it")
-    if most < 1 or prior < 0:
-        raise PolicyError("most must be at least 1 and prior at least 0")
+    if most < 1 or prior < 0 or caution < 0:
+        raise PolicyError("most must be at least 1, prior and caution at least 0")
     seen = table.filled()
     x = seen.features[:, [seen.feature_names.index(name) for name in names]]
     bands = [bands_of(column, most) for column in x.T]
@@ -169,7 +172,25 @@ def fit_bands(
     overall, counts = seen.rewards.mean(axis=0), member.sum(axis=0)[:, None]
     rewards = (member.T @ seen.rewards + prior * overall) / np.maximum(counts + prior, 1e-12)
     rewards = np.where(counts + prior > 0, rewards, overall)
-    options = {"feature": feature, "beside": beside, "most": most, "prior": prior}
+    rewards = rewards - caution * _errors(seen.rewards, member, int(overall.argmax()))
+    options = {
+        "feature": feature,
+        "beside": beside,
+        "most": most,
+        "prior": prior,
+        "caution": caution,
+    }
     origin = origin_of("bands", table, seed, options, embedder=ANY, features=names)
     edges = [np.array(each.edges) for each in bands]
     return Fitted(BandPolicy(origin, edges[0], rewards, *edges[1:]), [])
+
+
+def _errors(rewards: Float64, member: Float64, fixed: int) -> Float64:
+    """[b, A]: the standard error of each arm's mean difference to the arm `fixed` in each band; 0
+    where there are less than two rows. rewards: [n, A]. member: [n, b]."""
+    apart = rewards - rewards[:, [fixed]]
+    counts = member.sum(axis=0)[:, None]
+    means = member.T @ apart / np.maximum(counts, 1)
+    squares = member.T @ apart**2 - counts * means**2
+    variance = np.maximum(squares, 0) / np.maximum(counts - 1, 1)
+    return np.asarray(np.sqrt(variance / np.maximum(counts, 1)), dtype=np.float64)

@@ -202,10 +202,9 @@ def test_candidates() -> None:
         "bands of words",
         "knn",
     ]
-    load = with_features(data, temperature=greedy[:30], **{"requests-running": np.arange(30) % 3})
-    assert [c.name for c in candidates("knn", load)][
-        2
-    ] == "bands of temperature and requests-running"
+    load = {"temperature": greedy, "requests-running": np.arange(30) % 3}
+    names = [c.name for c in candidates("knn", with_features(separable(30), **load))]
+    assert names[2] == "bands of temperature and requests-running"
     asked = candidates("bands", data, {"feature": "words"})
     assert [c.name for c in asked] == ["bands of temperature", "bands of words"]
     with pytest.raises(PolicyError, match="unknown policy 'guess'; known: auto, reinforce"):
@@ -350,6 +349,19 @@ def test_bands_of_two_features_hold_an_arm_for_each_pair(tmp_path: Path) -> None
         policies.fit("bands", data, beside="temperature")
     with pytest.raises(PolicyError, match="unknown feature 'load'"):
         policies.fit("bands", data, beside="load")
+
+
+def test_of_near_ties_in_a_band_the_best_fixed_arm_is_taken() -> None:
+    rng = np.random.default_rng(0)
+    rewards = 1 + rng.normal(0, 0.1, (400, 3)) - np.array([0.0, 0.0, 1.0])
+    temperature = np.repeat([0.0, 1.0], 200)
+    rewards[:200, 0] += 0.05  # surely best at 0, and so on the whole
+    rewards[200:, 1] += 0.005 - (rewards[200:, 1] - rewards[200:, 0]).mean()  # hardly at 1
+    data = with_features(table(np.zeros((400, 1), np.float32), rewards), temperature=temperature)
+    careful = policies.fit("bands", data, prior=0.0).policy
+    bold = policies.fit("bands", data, prior=0.0, caution=0.0).policy
+    assert [careful.choose(np.array([t])).arm for t in (0.0, 1.0)] == [ARMS[0], ARMS[0]]
+    assert [bold.choose(np.array([t])).arm for t in (0.0, 1.0)] == [ARMS[0], ARMS[1]]
 
 
 def test_regret_by_hand() -> None:
