@@ -142,7 +142,8 @@ def pause_s(asked: str, now: float) -> float:
 
     now: seconds since 1970.
     """
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", asked.strip()):
+    asked = asked.strip()
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]*)?", asked):
         return float(asked)
     try:
         until = parsedate_to_datetime(asked)

@@ -232,6 +232,7 @@ def test_a_server_may_ask_for_a_longer_pause(server: FakeEndpoint) -> None:
     [
         ("30", 30.0),
         (" 1.5 ", 1.5),
+        ("2\x1f", 2.0),
         ("Fri, 13 Feb 2009 23:31:32 GMT", 2.0),
         ("Friday, 13-Feb-09 23:31:32 GMT", 2.0),
         ("Fri Feb 13 23:31:32 2009", 2.0),
