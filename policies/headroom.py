@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .advice import Choice, Facts, advice
-from .bands import MOST, bands_of, parting_features
+from .bands import MOST, bands_of, parting_features, parting_together
 from .bounds import gain_of, resampled
 from .crossfit import (
     LEAST,
@@ -125,7 +125,8 @@ def headroom(
     oracle = oracle_of(rows, seed)
     folds, counts = folds_of(rows, seed), resampled(queries, seed)
     features = list(by) or parting_features(rows)
-    choosers = _choosers(features, len(set(rows.tasks)) > 1, seed)
+    together = [pair for pair in parting_together(rows) if set(pair) <= set(features)]
+    choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)
     best = best_fixed_index(rows)
     probs = {"best fixed": best_fixed(rows, rows)}
     probs |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
@@ -165,11 +166,16 @@ def headroom(
     )
 
 
-def _choosers(features: Sequence[str], tasks: bool, seed: int) -> dict[str, tuple[str, Chooser]]:
+def _choosers(
+    features: Sequence[str], together: Sequence[tuple[str, str]], tasks: bool, seed: int
+) -> dict[str, tuple[str, Chooser]]:
     """Name -> (kind, chooser), simplest first."""
     found: dict[str, tuple[str, Chooser]] = {}
     for name in features:
         found[f"best by {name}"] = ("feature", learned("bands", seed, {"feature": name}))
+    for feature, beside in together:
+        options = {"feature": feature, "beside": beside}
+        found[f"best by {feature} and {beside}"] = ("feature", learned("bands", seed, options))
     if tasks:
         found["best by task"] = ("task", _best_by_task)
     for name, policy in LEARNERS.items():

@@ -100,6 +100,21 @@ def test_the_temperature_is_found() -> None:
     assert "best by words" in names and "best by temperature" not in names
 
 
+def test_temperature_and_load_are_looked_at_together() -> None:
+    """Where neither alone says it: one arm is best in two of four settings that lie crosswise."""
+    rng = np.random.default_rng(0)
+    temperature, running = np.arange(160) % 2, np.arange(160) // 2 % 2
+    rewards = 1 + rng.normal(scale=0.1, size=(160, 3))
+    rewards[:, 0] -= 0.8
+    rewards[:, 1] += np.where(temperature == running, 0.3, -0.3)
+    plain = table(rng.normal(size=(160, 3)).astype(np.float32), rewards)
+    data = with_features(plain, temperature=temperature, **{"requests-running": running})
+    found = headroom(data)
+    assert found.advice[0].startswith("Route by temperature and requests-running: best by ")
+    names = [one.name for one in headroom(data, by=["temperature"]).choices]
+    assert "best by temperature and requests-running" not in names
+
+
 def test_arms_that_are_alike_need_another_one() -> None:
     rng = np.random.default_rng(0)
     x = rng.normal(size=(80, 3)).astype(np.float32)
