@@ -110,8 +110,11 @@ def _route(facts: Facts, oracle: Gain) -> str:
         kept = first
         if most.gain.low > first.gain.mean:
             kept = most
-            by = "" if most.kind == "feature" else f", of {embedding},"
-            said += f" {most.name[0].upper()}{most.name[1:]}{by} is better: it gains "
+            feature = most.kind == "feature"
+            named = (
+                most.name.replace("best", "Best", 1) if feature else f"{most.name}, of {embedding},"
+            )
+            said += f" {named} is better: it gains "
             said += f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}."
         arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
         return f"{said} It takes {arms}. `draftpick train` learns it."
