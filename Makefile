@@ -18,7 +18,7 @@ $(STAMP): pyproject.toml .ci/constraints.txt
 test: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n logical --maxprocesses 8 --dist worksteal
 
-# Two at a time: they load real models. Tests that need every thread take them by themselves.
+# Two at a time, a thread each: they load real models.
 slow: install
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist worksteal
 
