@@ -282,7 +282,7 @@ def test_headers_of_any_bytes_are_handed_on() -> None:
 
 
 def test_where_one_queue_is_full_another_replica_is_asked() -> None:
-    with proxied(pause_s=0.03, places=1) as (url, replicas, _):
+    with proxied(pause_s=0.03, places=2) as (url, replicas, _):
         replicas.live[0].under_way -= 50  # the less busy one, whatever it is given
 
         def ask(count: int) -> list[int]:
@@ -301,8 +301,9 @@ def test_where_one_queue_is_full_another_replica_is_asked() -> None:
                 each.join(30)
             return sorted(told)
 
-        assert ask(3) == [200] * 3
-        assert ask(8)[-1] == 429  # four at most
+        # One replica has room for two that wait and the one that it answers.
+        assert ask(4) == [200] * 4
+        assert ask(12)[-1] == 429  # six at most
 
 
 def test_at_the_end_nothing_new_is_taken_and_what_began_ends() -> None:
