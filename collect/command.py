@@ -235,6 +235,7 @@ def collect(
         + (f", {report.already} were there before" if report.already else "")
         + f"; {report.errors} of {report.rows} new rows are errors.\n"
         + _embedded(report)
+        + _costs_of(report)
         + f"Look:  draftpick collect --summary {out}{spoken}\n"
         + f"Train: draftpick train --rewards {out}{spoken}"
     )
@@ -271,6 +272,15 @@ def _embedded(report: SweepReport) -> str:
         return ""
     each_ms = 1000 * report.embed_s / report.embedded
     return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
+
+
+def _costs_of(report: SweepReport) -> str:
+    if report.costs_of is None:
+        return ""
+    return (
+        f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect into "
+        "another --out.\n"
+    )
 
 
 def _load_engine(

@@ -124,7 +124,7 @@ class Manifest:
     """identity: see there.
     arms, costs: what rewards need.
     sessions: the provenance of every run that wrote to the folder, the first one first (its machine
-        is the one the costs are of).
+        is the one the costs are of); `timed_by` as of the engine.
     embedder: the space that policies are to read; "" for the target's own, identity.embedder.
     """
 
@@ -193,11 +193,18 @@ class Store:
         embedder: the space that policies are to read, None for what the folder says so far.
         describe: measures the arms and costs, called for a new folder only.
 
-        Raises DraftpickError that lists every field in which a folder that exists differs.
+        Raises DraftpickError that lists every field in which a folder that exists differs, and
+        where its arms were timed by another machine or other passes than they would be now.
         """
         if (self.folder / MANIFEST).exists():
             stored = read_manifest(self.folder)
             _require_same(self.folder, stored.identity, identity)
+            timed_by = timed_otherwise(stored.sessions, session)
+            if identity.measured and timed_by is not None:
+                raise DraftpickError(
+                    f"{self.folder} was timed by {timed_by}, and this run would be by "
+                    f"{session['timed_by']}; use another --out, so that seconds stay comparable"
+                )
             arms, costs, sessions = stored.arms, stored.costs, stored.sessions
             embedder = stored.embedder if embedder is None else embedder
         else:
@@ -228,6 +235,13 @@ class Store:
         with _explained(self.folder):
             for leftover in self.folder.rglob("*.tmp"):
                 leftover.unlink()
+
+
+def timed_otherwise(sessions: Sequence[dict[str, Any]], session: dict[str, Any]) -> str | None:
+    """What the folder's costs were measured by, where that is not what `session` runs by; None
+    where it is, or where one of them does not say (older collections, endpoints)."""
+    first, now = sessions[0].get("timed_by"), session.get("timed_by")
+    return first if first and now and first != now else None
 
 
 def read_manifest(folder: str | Path) -> Manifest:

@@ -112,13 +112,16 @@ class ArmEngine(Protocol):
 
 
 class SweepEngine(ArmEngine, Protocol):
-    """What a sweep needs beside: the arms as declared, and their sizes."""
+    """What a sweep needs beside: the arms as declared, their sizes, and what makes seconds differ."""
 
     @property
     def arms(self) -> Mapping[str, Recipe]: ...
 
     @property
     def eos_ids(self) -> tuple[int, ...]: ...
+
+    @property
+    def timed_by(self) -> str: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...

@@ -19,7 +19,7 @@ from decoders.provenance import provenance
 from decoders.records import Request
 
 from .batch import Prompt, SweepOptions, failed_query
-from .dataset import SIZES, Identity, Store, read_table
+from .dataset import SIZES, Identity, Store, read_table, timed_otherwise
 from .embedders import Embedder, load_embedder
 from .embeddings import embeddings_of
 from .engine import BatchDecoder, SweepEngine
@@ -37,6 +37,7 @@ class SweepReport:
     seconds: wall time.
     embedded: queries that another embedder than the target read in this run.
     embed_s: seconds that took, the loading of its model left out.
+    costs_of: what the folder's costs were measured by, where this run decoded otherwise.
     """
 
     collected: int
@@ -46,6 +47,7 @@ class SweepReport:
     seconds: float
     embedded: int = 0
     embed_s: float = 0.0
+    costs_of: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def sweep(
         manifest = store.begin(
             _identity(engine, names, options),
             lambda: (_describe_arms(engine, names), executor.costs().of(names)),
-            provenance(),
+            {**provenance(), "timed_by": engine.timed_by},
             _space(engine, embedder, reader),
         )
         pending = _not_stored(queries, store.folder)
@@ -126,6 +128,7 @@ def sweep(
         time.perf_counter() - started,
         found.computed if found else 0,
         found.seconds if found else 0.0,
+        timed_otherwise(manifest.sessions, manifest.sessions[-1]),
     )
 
 

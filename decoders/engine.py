@@ -189,6 +189,11 @@ class Engine:
         return f"{self.target_name}@{self._fingerprint}/{precision}"
 
     @property
+    def timed_by(self) -> str:
+        """What seconds depend on beside the target: how its passes are made, and on what."""
+        return pass_costs.Place.of(self.target, self.target_fingerprint).timed_by
+
+    @property
     def embedder(self) -> str:
         """The space of `Prefilled.embedding`; a policy fits where it was trained in this space."""
         return f"target:{self.target_name}@{self._fingerprint}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -27,14 +27,16 @@ from .llama_model import (
     KEYS_ROUND,
     Between,
     LayerWeights,
-    Place,
     Rope,
     Shape,
     all_heads,
     attention_mask,
+    chain_place,
     layer,
+    tree_place,
 )
 from .packed import Rounded
+from .shared_pass import Reading
 
 Program = Callable[[list[Tensor]], Sequence[Tensor]]  # boxed: it may empty the list of its inputs
 FEW = 6  # tokens that the second program is traced with; it may be any number from 2 to WIDE
@@ -43,12 +45,16 @@ READ = 384  # positions likewise, at most, of which there may be any number
 
 @dataclass(frozen=True)
 class Example:
-    """What a model's programs are made from: any of its layers, its rotary table and its cache."""
+    """What a model's programs are made from: any of its layers, its rotary table and its cache.
+
+    by_rows: by those of compiled_rows.py.
+    """
 
     shape: Shape
     layer: LayerWeights
     rope: Rope
     cache: KVCache
+    by_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -72,24 +78,37 @@ class Programs:
 class CompiledLayers:
     """A model's layers, run by programs, on its own weights and cache."""
 
-    def __init__(self, programs: Programs, layers: Sequence[LayerWeights], cache: KVCache) -> None:
+    def __init__(
+        self,
+        programs: Programs,
+        layers: Sequence[LayerWeights],
+        cache: KVCache,
+        shape: Shape,
+        rope: Rope,
+    ) -> None:
         self.programs, self._cache = programs, cache
+        self._shape, self._rope = shape, rope
         self.weights = [stored(weights) for weights in layers]
 
-    def over(self, cache: KVCache) -> CompiledLayers:
+    def over(self, cache: KVCache) -> Self:
         """The same programs and weights on another cache."""
         other = copy(self)
         other._cache = cache
         return other
 
-    def through(self, h: Tensor, first: int, last: int, place: Place, start: int) -> Tensor:
-        """h [T, d], T <= WIDE, through the layers first..last-1, in slots start...
-
-        place: with a mask.
-        """
-        rope, mask = place
-        assert mask is not None
-        positions = torch.arange(start, start + len(h))
+    def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor | None:
+        """h [T, d] through the layers first..last-1; None where they are not what the programs are
+        made for."""
+        if len(h) > WIDE:
+            return None
+        table = self._rope, self._shape
+        if reading.branch is None:
+            rope, mask = chain_place(*table, reading.start, reading.count)
+        else:
+            rope, mask = tree_place(*table, *reading.branch)
+        if mask is None:
+            return None
+        positions = torch.arange(reading.start, reading.end)
         rooms = self._cache.all[first:last, 0, :, : mask.shape[-1]].unbind(0)
         program = self.programs.one if len(h) == 1 else self.programs.few
         for weights, room in zip(self.weights[first:last], rooms, strict=True):

@@ -19,9 +19,9 @@ from torch import Tensor
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .compiled import CompiledLayers, Example, Programs
+from .compiled_rows import CompiledRows
 from .exit_head import check_exit
 from .fused import FusedLayers
-from .int8 import WIDE
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     BETWEEN,
@@ -29,8 +29,7 @@ from .llama_model import (
     Place,
     Shape,
     Weights,
-    all_heads,
-    attention_mask,
+    chain_place,
     count,
     count_layers,
     layer,
@@ -39,16 +38,20 @@ from .llama_model import (
     rounded,
     skip_layer,
     through,
+    tree_place,
 )
 from .llama_weights import load
 from .packed import Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .rounded_store import RoundedStore
+from .row_attention import fits
+from .shared_pass import Reading
 from .sync import synchronize
 from .threads import threads
 from .tiles import Int4Tiles, Int8Tiles
 from .tree import Tree, moves, require_chain
 
+Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 
 
@@ -82,7 +85,7 @@ class LlamaBackend:
         self.state_size = shape.hidden
         self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
-        self.compiled: CompiledLayers | None = None
+        self.compiled: CompiledLayers | CompiledRows | None = None
 
     @classmethod
     def load(
@@ -118,8 +121,10 @@ class LlamaBackend:
     def compile_layers(self, make: Callable[[Example], Programs]) -> None:
         """From now on run passes over a few tokens by compiled programs (compiled.py)."""
         layers = self.weights.layers
-        programs = make(Example(self.shape, layers[0], self._rope, self._cache))
-        self.compiled = CompiledLayers(programs, layers, self._cache)
+        by_rows = self.tiles and fits(self.shape)
+        programs = make(Example(self.shape, layers[0], self._rope, self._cache, by_rows))
+        kind = CompiledRows if by_rows else CompiledLayers
+        self.compiled = kind(programs, layers, self._cache, self.shape, self._rope)
 
     @property
     def passes(self) -> str:
@@ -294,32 +299,35 @@ class LlamaBackend:
         self._ahead += len(ids)
         return hidden
 
-    def _between(self, h: Tensor, first: int, last: int, start: int, place: Place | None) -> Tensor:
+    def _between(
+        self, h: Tensor, first: int, last: int, start: int, branch: Branch | None
+    ) -> Tensor:
         """h [T, d] of positions start.. through the layers first..last-1, and kept at every exit on
         the way.
 
-        place: as `positions` gives it, where they do not simply follow each other.
+        branch: as `_placed` gives it.
         """
         for after, states in self._exits.items():
             if first < after <= last:
-                h = self._run(h, first, after, start, place)
+                h = self._run(h, first, after, start, branch)
                 states[start : start + len(h)] = h
                 first = after
-        return h if first == last else self._run(h, first, last, start, place)
+        return h if first == last else self._run(h, first, last, start, branch)
 
     def _caught_up(
-        self, ids: Tensor, start: int, rest: Callable[[int], Place | None] = lambda done: None
+        self, ids: Tensor, start: int, branch: Branch | None = None
     ) -> tuple[int, Tensor]:
         """The layer that all of `ids` [T] in slots start.. are brought to, and their [T, d] there:
         that of the exit which ran some of them ahead, or 0 for their embeddings.
 
-        rest: the place of those from the done-th on, as for `_between`.
+        branch: as for `_between`.
         """
         done, after = self._ahead - start, self._ahead_layer
         if done <= 0:
             return 0, self.embed(ids)
-        if done < len(ids):
-            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest(done))
+        if done < len(ids):  # what ran ahead is a chain: so a tree's first nodes
+            rest = None if branch is None else (branch[0][done:], branch[1][done:])
+            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest)
         return after, self._exits[after][start : start + len(ids)]
 
     @torch.inference_mode()
@@ -366,18 +374,13 @@ class LlamaBackend:
             self._threads.adapt()
         start, end = self._length, self._length + len(ids)
         branch = self._placed(len(ids), parents)
-        place = None if branch is None else self._at(*branch)
-
-        def rest(done: int) -> Place | None:  # what ran ahead is a chain: so a tree's first nodes
-            return None if branch is None else self._at(*(part[done:] for part in branch))
-
-        after, h = self._caught_up(ids, start, rest)
-        hidden = self._between(h, after, self.shape.layers, start, place)
+        after, h = self._caught_up(ids, start, branch)
+        hidden = self._between(h, after, self.shape.layers, start, branch)
         self._length = self._ahead = end
         return hidden
 
-    def _placed(self, t: int, parents: Sequence[int] | None) -> tuple[Tensor, Tensor] | None:
-        """Where the next t tokens go, as `_branch` has it; None for a chain."""
+    def _placed(self, t: int, parents: Sequence[int] | None) -> Branch | None:
+        """Where the next t tokens go; None for a chain."""
         if self._length + t > self.context:
             raise ContextTooLong(self._length, t, self.context)
         if parents is not None:
@@ -408,38 +411,30 @@ class LlamaBackend:
 
     def positions(self, start: int, t: int) -> Place:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
-        near = slice(start, start + t)
-        rope = all_heads((self._rope[0][near], self._rope[1][near]), self.shape)
-        if start == 0 and t > 1:
-            return rope, None
-        # row i sees the cache and the new positions up to its own
-        seen = torch.ones(t, start + t, dtype=torch.bool, device=self.device).tril(start)
-        return rope, attention_mask(seen, self.shape, self.dtype)
+        return chain_place(self._rope, self.shape, start, t)
 
-    def _branch(self, parents: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """New nodes of a tree: the T positions that their depths stand for, and [T, S] what each
-        sees, its own branch alone."""
+    def _branch(self, parents: Sequence[int]) -> Branch:
+        """New nodes of a tree, each of which sees its own branch alone."""
         self._tree = self._tree or Tree(self._length)
         depths, seen = self._tree.grow(parents)
         return torch.tensor(depths, device=self.device), seen.to(self.device)
 
-    def _at(self, depths: Tensor, seen: Tensor) -> Place:
-        """As `positions`, for nodes of a tree."""
-        rope = all_heads((self._rope[0][depths], self._rope[1][depths]), self.shape)
-        return rope, attention_mask(seen, self.shape, self.dtype)
-
     def final_norm(self, hidden: Tensor) -> Tensor:
         return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
 
-    def _run(self, h: Tensor, first: int, last: int, start: int, place: Place | None) -> Tensor:
-        """h [T, d] through the layers first..last-1. place: None for a chain from `start` on."""
-        if place is None:
-            if self.recorded is not None and len(h) <= WIDEST:
-                return self.recorded.layers(h, first, last, start)
-            place = self.positions(start, len(h))
-        if self.compiled is not None and place[1] is not None and len(h) <= WIDE:
-            return self.compiled.through(h, first, last, place, start)
-        slots = self._slots(start, len(h), place[1], first, last)
+    def _run(self, h: Tensor, first: int, last: int, start: int, branch: Branch | None) -> Tensor:
+        """h [T, d] through the layers first..last-1. branch: None for a chain from `start` on."""
+        t = len(h)
+        if branch is None and self.recorded is not None and t <= WIDEST:
+            return self.recorded.layers(h, first, last, start)
+        if self.compiled is not None:
+            reading = Reading(0, start, t, *(branch or (None, None)))
+            made = self.compiled.through(h, first, last, reading)
+            if made is not None:
+                return made
+        parts = self._rope, self.shape
+        place = chain_place(*parts, start, t) if branch is None else tree_place(*parts, *branch)
+        slots = self._slots(start, t, place[1], first, last)
         return through(h, self.weights.layers[first:last], self.shape, place, slots, self.between)
 
     def _slots(

@@ -175,6 +175,24 @@ def after_attention(
 Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
 
 
+def chain_place(table: Rope, shape: Shape, start: int, t: int) -> Place:
+    """For t positions from `start` on; rotated by `rope_table`."""
+    near = slice(start, start + t)
+    rope = all_heads((table[0][near], table[1][near]), shape)
+    if start == 0 and t > 1:
+        return rope, None
+    # row i sees the cache and the new positions up to its own
+    seen = torch.ones(t, start + t, dtype=torch.bool, device=table[0].device).tril(start)
+    return rope, attention_mask(seen, shape, table[0].dtype)
+
+
+def tree_place(table: Rope, shape: Shape, depths: Tensor, seen: Tensor) -> Place:
+    """For nodes of a tree: [T] the positions that they are rotated to, and bool [T, S], at what
+    each looks."""
+    rope = all_heads((table[0][depths], table[1][depths]), shape)
+    return rope, attention_mask(seen, shape, table[0].dtype)
+
+
 def through(
     h: Tensor,
     layers: Sequence[LayerWeights],

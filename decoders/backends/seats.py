@@ -10,13 +10,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .compiled_rows import CompiledRows
 from .compiled_shared import CompiledSharedLayers
 from .int8 import WIDE
 from .kv import KVCache
 from .llama import LlamaBackend
-from .llama_model import LayerWeights, Place, Weights, rounded
+from .llama_model import LayerWeights, Weights, rounded
 from .packed import Matrix, Rounded, linear
 from .recurrent_head import RecurrentHead
+from .row_attention import SPAN, RowPass, Sight
 from .shared_pass import NEIGHBOURS, Reading, SharedPass
 
 CHUNK = 256  # tokens of a prompt that are read before others go on
@@ -68,6 +70,10 @@ class SeatBackend(LlamaBackend):
             return super().extend(ids, parents)
         return self.wait(Wanted(self, ids, parents))
 
+    def grown(self, t: int) -> int:
+        """Positions of which some may not be seen, with t tokens more."""
+        return t if self._tree is None else len(self._tree.parents) + t
+
     def read_alone(self, wanted: Wanted) -> Tensor:
         """What `extend` would have given."""
         return super().extend(wanted.ids, wanted.parents)
@@ -85,10 +91,7 @@ class SeatBackend(LlamaBackend):
         branch = self._placed(len(ids), parents)
         depths, seen = branch if branch is not None else (None, None)
 
-        def rest(done: int) -> Place | None:
-            return None if branch is None else self._at(*(part[done:] for part in branch))
-
-        after, h = self._caught_up(ids, start, rest)
+        after, h = self._caught_up(ids, start, branch)
         return Begun(self, Reading(self.row, start, len(ids), depths, seen), h, after)
 
     @property
@@ -98,10 +101,7 @@ class SeatBackend(LlamaBackend):
 
     def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor:
         """h [T, d] through the layers first..last-1, as `extend` alone takes it."""
-        place = None
-        if reading.depths is not None and reading.seen is not None:
-            place = self._at(reading.depths, reading.seen)
-        return self._run(h, first, last, reading.start, place)
+        return self._run(h, first, last, reading.start, reading.branch)
 
     def left(self, reading: Reading, exit_layer: int, hidden: Tensor) -> None:
         """hidden: [T, d] after the exit layer."""
@@ -144,7 +144,10 @@ class Seats:
         self.narrow, self.steady = WIDE, steady
         self._wide = None if steady else _unrounded(like.weights)
         self._compiled: CompiledSharedLayers | None = None
-        if like.compiled is not None and n > 1:
+        self._rows = None
+        if isinstance(like.compiled, CompiledRows):
+            self._rows = like.compiled.over(self._cache)
+        elif like.compiled is not None and n > 1:
             program = like.compiled.programs.shared()
             if program is not None:
                 rooms = self._cache.all
@@ -153,7 +156,7 @@ class Seats:
     @property
     def passes(self) -> str:
         """How those that several share are run: eager or compiled."""
-        return "eager" if self._compiled is None else "compiled"
+        return "eager" if self._compiled is None and self._rows is None else "compiled"
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
@@ -183,21 +186,21 @@ class Seats:
 
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
+        few = sum(len(each.ids) for each in wanted) <= WIDE
+        if self._rows is not None:
+            return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
         if self.like.compiled is not None and self._compiled is None:
             return False
         rows = [each.seat.row for each in wanted]
         near = self._compiled is None or max(rows) - min(rows) < NEIGHBOURS
-        return near and sum(len(each.ids) for each in wanted) <= WIDE
+        return near and few
 
     def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
         states are kept."""
         stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
         held = [each.h for each in begun]
-        parts = (self.like.shape, self.like._rope, self._cache)
         narrow = layers is self.like.weights.layers and sum(map(len, held)) <= WIDE
-        compiled = self._compiled if narrow else None
-        between = self.like.between
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]
@@ -205,13 +208,21 @@ class Seats:
             if len(run) == 1:
                 h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
             else:
-                shared = SharedPass(readings, *parts, compiled, between)
+                shared = self._shared(readings, narrow)
                 h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 held[i] = own
                 if last in begun[i].seat.exits:
                     begun[i].seat.left(begun[i].reading, last, own)
         return torch.cat(held)
+
+    def _shared(self, readings: Sequence[Reading], narrow: bool) -> SharedPass | RowPass:
+        """narrow: by programs, where there are some."""
+        parts, between = (self.like.shape, self.like._rope, self._cache), self.like.between
+        sight = Sight.of(readings) if self._rows is not None else None
+        if sight is not None:
+            return RowPass(sight, *parts, self._rows if narrow else None, between)
+        return SharedPass(readings, *parts, self._compiled if narrow else None, between)
 
 
 def _unrounded(weights: Weights) -> Weights | None:

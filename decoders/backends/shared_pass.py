@@ -54,6 +54,11 @@ class Reading:
     def end(self) -> int:
         return self.start + self.count
 
+    @property
+    def branch(self) -> tuple[Tensor, Tensor] | None:
+        """depths and seen; None for a chain."""
+        return None if self.depths is None or self.seen is None else (self.depths, self.seen)
+
 
 @dataclass(frozen=True)
 class Group:

@@ -1,4 +1,5 @@
-"""The kernel of tiles.cpp: made by a C++ compiler for this machine, kept, and loaded once."""
+"""The kernels of tiles.cpp and row_attention.cpp: made by a C++ compiler for this machine, kept,
+and loaded once."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from torch import Tensor
 from ..machine import cpu_name
 from .tiles import OUTS
 
-SOURCE = Path(__file__).with_name("tiles.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in ("tiles.cpp", "row_attention.cpp")]
 FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 NEEDED = ("amx_tile", "amx_bf16", "avx512_bf16")  # of PyTorch's names
 _LOADING = threading.Lock()
@@ -33,12 +34,12 @@ def loaded() -> bool:
 
 
 def version() -> str:
-    """Of the kernel: figures that were measured with another are not its own."""
-    return hashlib.sha256(SOURCE.read_bytes()).hexdigest()[:8]
+    """Of the kernels: figures that were measured with others are not their own."""
+    return hashlib.sha256(b"".join(each.read_bytes() for each in SOURCES)).hexdigest()[:8]
 
 
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
-    """Whether products by tiles can be had; from `folder`, or made and put there, of which `say` is
+    """Whether the kernels can be had; from `folder`, or made and put there, of which `say` is
     told, as it is where there is no C++ compiler that can."""
     with _LOADING:
         if loaded():
@@ -56,11 +57,16 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
                 return False
         torch.library.register_fake("draftpick::int4_tiles", _shape)
         torch.library.register_fake("draftpick::int8_tiles", _shape)
+        torch.library.register_fake("draftpick::attend_rows", _joined)
         return True
 
 
 def _shape(x: Tensor, values: Tensor, grid: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], values.shape[0] * OUTS)
+
+
+def _joined(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -> Tensor:
+    return q.new_empty(q.shape[1], q.shape[0] * q.shape[2])
 
 
 def _opened(path: Path) -> str | None:
@@ -82,7 +88,8 @@ def _made(path: Path, say: Callable[[str], None]) -> str | None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as aside:
             options = CppTorchOptions(extra_flags=FLAGS)
-            builder = CppBuilder("tiles", [str(SOURCE)], BuildOption=options, output_dir=aside)
+            code = [str(each) for each in SOURCES]
+            builder = CppBuilder("tiles", code, BuildOption=options, output_dir=aside)
             builder.build()
             os.replace(builder.get_target_file_path(), path)
     except (CppCompileError, InvalidCxxCompiler, OSError) as error:

@@ -279,7 +279,7 @@ at::Tensor int8_tiles(const at::Tensor& x, const at::Tensor& values, const at::T
 
 }  // namespace
 
-TORCH_LIBRARY(draftpick, library) {
+TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_tiles(Tensor x, Tensor values, Tensor grid) -> Tensor");
   library.def("int8_tiles(Tensor x, Tensor values, Tensor scale) -> Tensor");
 }

@@ -96,6 +96,11 @@ class Place:
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)
 
     @property
+    def timed_by(self) -> str:
+        """All but the target, for people."""
+        return f"{self.backend} on {self.device}, {self.threads} threads, torch {self.torch}"
+
+    @property
     def file(self) -> str:
         text = json.dumps(asdict(self), sort_keys=True)
         return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"

@@ -95,6 +95,11 @@ class EndpointEngine:
         return f"endpoints@{hashlib.sha256(models.encode()).hexdigest()[:8]}/remote"
 
     @property
+    def timed_by(self) -> str:
+        """No server says what it runs on."""
+        return ""
+
+    @property
     def context(self) -> int:
         """As good as none: a server says itself what it holds."""
         return sys.maxsize

@@ -150,6 +150,7 @@ class FakeEngine:
     context = 64
     embedder = "target:fake/3"
     eos_ids = (EOS,)
+    timed_by = "fakes"
     tokenizer = FakeTokenizer()
 
     def __init__(self, target: str = "fake@sha256:0/float32") -> None:

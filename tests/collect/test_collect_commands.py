@@ -67,9 +67,12 @@ def test_collect_then_summary(
     assert "collecting: 0 of 4 queries" in result.stderr
     assert "collecting: 4 of 4 queries" in result.stderr and "0 errors" in result.stderr
     assert pairs(out) == all_pairs(make_queries(2, ("qa", "math")))
+    engine.timed_by = "slower fakes"
     result = run(app, *common, "--json")
     report = json.loads(result.stdout)
     assert (report["collected"], report["already"], report["errors"]) == (2, 4, 0)
+    assert report["costs_of"] == "fakes"
+    assert "Costs stay those of the first run, by fakes; for" in run(app, *common).stdout
     result = run(app, "collect", "--summary", out, "--reward", "acceptance", "--json")
     assert json.loads(result.stdout)["arms"]["small"]["mean"] == {
         "qa": 1.0, "math": 1.0, "overall": 1.0,

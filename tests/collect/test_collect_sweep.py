@@ -240,6 +240,23 @@ def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
         sweep(FakeEngine(), make_queries(1), tmp_path, SweepOptions(("small",), 8))
 
 
+def test_costs_of_another_machine_are_named_and_seconds_not_mixed(tmp_path: Path) -> None:
+    rows, seconds = tmp_path / "rows", tmp_path / "seconds"
+    measured = SweepOptions(max_new_tokens=8, measure=True)
+    for folder, options in ((rows, OPTIONS), (seconds, measured)):
+        assert sweep(FakeEngine(), make_queries(1), folder, options).costs_of is None
+    slower = FakeEngine()
+    slower.timed_by = "slower fakes"
+    assert sweep(slower, make_queries(2), rows, OPTIONS).costs_of == "fakes"
+    assert sweep(FakeEngine(), make_queries(3), rows, OPTIONS).costs_of is None
+    with pytest.raises(DraftpickError, match=r"was timed by fakes, .* would be by slower fakes"):
+        sweep(slower, make_queries(2), seconds, measured)
+    assert len(dataset.read_manifest(seconds).sessions) == 1
+    manifest = seconds / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"timed_by"', '"of_a_version_without"'))
+    assert sweep(slower, make_queries(2), seconds, measured).collected > 0
+
+
 def test_a_changed_query_is_refused(tmp_path: Path) -> None:
     sweep(FakeEngine(), [Query("q", "qa", ("one",))], tmp_path, OPTIONS)
     with pytest.raises(DraftpickError, match=r"'q' is in .* with another text"):

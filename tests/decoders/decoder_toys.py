@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -29,13 +30,16 @@ from transformers import (
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.compiled_between import between, traced_parts
+from decoders.backends.compiled_rows import RowLayer, traced_rows
 from decoders.backends.compiled_shared import SharedLayer, traced_shared
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
 from decoders.backends.recorded import Run
 from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
 from decoders.backends.recurrent_head import RecurrentHead
+from decoders.backends.tile_kernel import load_kernel
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.costs.passes import PassCosts
@@ -70,6 +74,7 @@ from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.stopping import Stopper
 from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless
+from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")
 
@@ -96,6 +101,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 FITS_INT4: dict[str, Any] = {"intermediate_size": 64, "head_dim": 16}
+FITS_ROWS: dict[str, Any] = FITS_INT4 | {"head_dim": 32}
 WINDOWS: dict[str, Any] = {  # of a Qwen2, behind one full layer
     "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1
 }  # fmt: skip
@@ -124,14 +130,25 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
 
     def make(example: Example) -> Programs:
         fields = example.layer.tensors()
-        key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
+        key = (example.shape, example.by_rows, *fields, *[t.dtype for t in stored(example.layer)])
         if key not in _PROGRAMS:
-            one, few = (_interpreted(trace_layer(example, tokens), Layer) for tokens in (1, FEW))
+            trace, kind = (traced_rows, RowLayer) if example.by_rows else (trace_layer, Layer)
+            one, few = (_interpreted(trace(example, tokens), kind) for tokens in (1, FEW))
             parts = {name: _part(part) for name, part in traced_parts(example).items()}
             _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example), between(parts))
         return _PROGRAMS[key]
 
     backend.compile_layers(make)
+
+
+def by_rows(folder: Path, rounding: Rounding) -> LlamaBackend:
+    """Of a model that FITS_ROWS: on tiles, what the compiler would be given run as it is. The test
+    is skipped where there are none."""
+    if not load_kernel(cache_dir() / "compiled", print):
+        pytest.skip("there are no tiles (AMX) here, or no compiler")
+    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, tiles=True)
+    compiled_by_tracing(backend)
+    return backend
 
 
 _PROGRAMS: dict[tuple[Any, ...], Programs] = {}

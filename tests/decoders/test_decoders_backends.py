@@ -11,7 +11,9 @@ import torch
 from decoder_toys import (
     CPU,
     FITS_INT4,
+    FITS_ROWS,
     WINDOWS,
+    by_rows,
     compiled_by_tracing,
     greedy,
     native,
@@ -50,6 +52,8 @@ DECODERS = (
     "native-int4-with-exit",
     "native-int4-compiled",
     "native-int8-compiled-with-exit",
+    "native-int4-rows",
+    "native-qwen3-int8-rows-with-exit",
     "native-qwen3-with-exit",
     "native-qwen3-int4-compiled",
     "hf",
@@ -74,7 +78,9 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         return HFBackend.load(folder, CPU, torch.float32)
     rounding = next((name for name in ROUNDINGS if name in kind), None)
     model = "qwen3" if "qwen3" in kind else "llama"
-    if rounding is not None:
+    if rounding is not None and "-rows" in kind:
+        backend = by_rows(tiny(model, **FITS_ROWS), rounding)
+    elif rounding is not None:
         folder = tiny(model, **FITS_INT4)
         backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding)
     else:

@@ -109,6 +109,7 @@ BACKENDS = (
     "native-recorded",
     "native-int8",
     "native-int4-compiled",
+    "native-int4-rows",
     "hf",
     "hf-windows",
     "hf-seq2seq",

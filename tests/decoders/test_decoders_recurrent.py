@@ -126,6 +126,7 @@ BACKENDS = (
     "native-recorded",
     "native-recorded-with-exit",
     "native-int4-compiled",
+    "native-int4-rows",
     "hf",
     "hf-seq2seq",
     "hf-seq2seq-with-exit",

@@ -166,7 +166,7 @@ def test_a_compiler_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.M
     broken = tmp_path / "tiles.cpp"
     broken.write_text("int main( {")
     monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
-    monkeypatch.setattr(tile_kernel, "SOURCE", broken)
+    monkeypatch.setattr(tile_kernel, "SOURCES", [broken])
     told: list[str] = []
     assert not tile_kernel.load_kernel(tmp_path / "made", told.append)
     assert "slower: " in told[1] and "error: " in told[1]

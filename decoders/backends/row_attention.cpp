@@ -1,0 +1,363 @@
+// Attention of a pass's tokens over the cache rows of their sequences, on a processor's tiles (AMX).
+//
+// Query heads that share a key head are lanes of one tile, sixteen at a time: scores are made as
+// [keys, lanes], so that each lane's softmax is its own column and the cache is read as it lies.
+// Keys are taken in blocks, with the softmax rescaled from block to block (Dao et al.,
+// FlashAttention). What a lane does not see adds exactly nothing, so that a token's result does not
+// depend on what is read with it.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <immintrin.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace {
+
+constexpr int64_t LANES = 16;   // queries of a tile
+constexpr int64_t STEP = 32;    // keys of a product with values
+constexpr int64_t BLOCK = 128;  // keys between two rescalings
+constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
+constexpr float UNSEEN = -1e30f;
+
+// Tiles.
+#define FIRST 0    // scores of 16 keys, and of the next 16
+#define SECOND 1
+#define KEYS 2
+#define QUERIES 3
+#define CHANCES 4
+#define VALUES 5
+#define LOWER 6    // sums of values: of 32 dimensions those that unpacking puts low, and high
+#define UPPER 7
+
+struct alignas(64) Line {
+  uint32_t words[LANES];
+};
+
+inline float* floats(Line* at) { return (float*)at; }
+
+// GCC is not told that the instructions for tiles read memory.
+inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
+
+void configure(int64_t lanes) {
+  struct alignas(64) {
+    uint8_t palette = 1, start = 0, reserved[14] = {};
+    uint16_t bytes[16] = {};
+    uint8_t rows[16] = {};
+  } config;
+  for (int tile = 0; tile < 8; ++tile) config.bytes[tile] = 64, config.rows[tile] = 16;
+  config.rows[CHANCES] = config.rows[LOWER] = config.rows[UPPER] = lanes;
+  written(&config);
+  _tile_loadconfig(&config);
+}
+
+// 2 ** x for x <= 0, to 2e-6 of it.
+inline __m512 exp2_of(__m512 x) {
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = _mm512_sub_ps(x, whole);
+  __m512 p = _mm512_set1_ps(1.3333558e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6181291e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, whole);
+}
+
+// Lanes' bfloat16 of a in the lower halves of 32 bits, of b in the upper ones.
+inline __m512i pairs_of(__m512 a, __m512 b) {
+  const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
+  const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
+}
+
+// to[i][j] = from[j][i]
+inline void transpose(const __m512i (&from)[16], Line* to) {
+  __m512i a[16], b[16];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    a[2 * i] = _mm512_unpacklo_epi32(from[2 * i], from[2 * i + 1]);
+    a[2 * i + 1] = _mm512_unpackhi_epi32(from[2 * i], from[2 * i + 1]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
+    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
+    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i low = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
+    const __m512i high = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
+    const __m512i other_low = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
+    const __m512i other_high = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
+    _mm512_store_si512(to + i, _mm512_shuffle_i32x4(low, other_low, 0x88));
+    _mm512_store_si512(to + 4 + i, _mm512_shuffle_i32x4(high, other_high, 0x88));
+    _mm512_store_si512(to + 8 + i, _mm512_shuffle_i32x4(low, other_low, 0xdd));
+    _mm512_store_si512(to + 12 + i, _mm512_shuffle_i32x4(high, other_high, 0xdd));
+  }
+}
+
+// Neighbouring tokens of one sequence: all see its positions before `begin`, none those from `end`.
+struct Reading {
+  int64_t row, begin, end, first, count;
+};
+
+struct Pass {
+  const uint16_t *q, *room;
+  uint16_t* out;                                // [N, H * D]
+  int64_t of_head, of_token;                    // strides of q
+  int64_t of_row, of_plane, of_position;        // and of the room
+  int64_t heads, kv, d;
+  const int64_t* bits;
+
+  int64_t group() const { return heads / kv; }
+  int64_t tiles(const Reading& r) const { return (r.count * group() + LANES - 1) / LANES; }
+};
+
+// What a thread works with. Sizes in lines, of d dimensions.
+struct Room {
+  alignas(64) float scores[BLOCK][LANES];
+  Line chances[BLOCK / 2];     // by step, [lane][pair of keys]
+  std::vector<Line> values;    // by step and 16 dimensions, [pair of keys][dimension]
+  std::vector<Line> queries;   // by tile and 32 dimensions, [pair of dimensions][lane]
+  std::vector<Line> sums;      // by tile and 16 dimensions, [lane][dimension]
+  std::vector<Line> top, total;  // by tile, [lane]
+  std::vector<__mmask16> seen;   // by tile, of the positions from `begin` on
+};
+
+void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
+  const int64_t tiles = p.tiles(r), group = p.group(), half = p.d / 2, span = r.end - r.begin;
+  room.queries.assign(tiles * half, Line{});
+  room.seen.assign(tiles * span, 0);
+  for (int64_t lane = 0; lane < r.count * group; ++lane) {
+    const int64_t tile = lane / LANES, column = lane % LANES, token = r.first + lane / group;
+    const int64_t head = plane * group + lane % group;
+    const auto* from = (const uint32_t*)(p.q + head * p.of_head + token * p.of_token);
+    Line* to = room.queries.data() + tile * half;
+    for (int64_t pair = 0; pair < half; ++pair) to[pair].words[column] = from[pair];
+    for (int64_t i = 0; i < span; ++i)
+      if (p.bits[token] >> i & 1) room.seen[tile * span + i] |= 1 << column;
+  }
+}
+
+// Values of `steps` times 32 keys as pairs of keys. Unpacking puts dimensions 0-3, 8-11, 16-19 and
+// 24-27 of 32 into the lower line, the others into the upper one.
+void read_values(const uint16_t* from, int64_t of_position, int64_t d, int64_t steps, Line* to) {
+  for (int64_t step = 0; step < steps; ++step, to += d)
+    for (int64_t pair = 0; pair < STEP / 2; ++pair, from += 2 * of_position)
+      for (int64_t part = 0; part < d / 32; ++part) {
+        const __m512i a = _mm512_loadu_si512(from + 32 * part);
+        const __m512i b = _mm512_loadu_si512(from + of_position + 32 * part);
+        _mm512_store_si512(to + 32 * part + pair, _mm512_unpacklo_epi16(a, b));
+        _mm512_store_si512(to + 32 * part + 16 + pair, _mm512_unpackhi_epi16(a, b));
+      }
+}
+
+void make_scores(const uint16_t* keys, const Pass& p, const Line* queries, int64_t steps,
+                 Room& room) {
+  const int64_t bytes = p.of_position * 2;
+  for (int64_t step = 0; step < steps; ++step, keys += STEP * p.of_position) {
+    _tile_zero(FIRST);
+    _tile_zero(SECOND);
+    for (int64_t part = 0; part < p.d / 32; ++part) {
+      _tile_loadd(QUERIES, queries + 16 * part, 64);
+      _tile_loadd(KEYS, keys + 32 * part, bytes);
+      _tile_dpbf16ps(FIRST, KEYS, QUERIES);
+      _tile_loadd(KEYS, keys + 16 * p.of_position + 32 * part, bytes);
+      _tile_dpbf16ps(SECOND, KEYS, QUERIES);
+    }
+    _tile_stored(FIRST, room.scores[step * STEP], 64);
+    _tile_stored(SECOND, room.scores[step * STEP + 16], 64);
+  }
+  written(room.scores);
+}
+
+// Scores into chances, not yet divided by their sum; by how much earlier sums are to be scaled.
+// open: keys of the block that every lane sees. seen: of the others, from `from` on.
+__m512 make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const __mmask16* seen,
+                    int64_t from, int64_t span, float scale) {
+  const int64_t keys = steps * STEP;
+  const __m512 before = _mm512_load_ps(floats(&room.top[tile])), unseen = _mm512_set1_ps(UNSEEN);
+  for (int64_t key = open; key < keys; ++key) {
+    const int64_t i = from + key - open;
+    const __mmask16 mask = i < span ? seen[i] : 0;
+    const __m512 score = _mm512_load_ps(room.scores[key]);
+    _mm512_store_ps(room.scores[key], _mm512_mask_mov_ps(unseen, mask, score));
+  }
+  __m512 even = before, odd = before;
+  for (int64_t key = 0; key < keys; key += 2) {
+    even = _mm512_max_ps(even, _mm512_load_ps(room.scores[key]));
+    odd = _mm512_max_ps(odd, _mm512_load_ps(room.scores[key + 1]));
+  }
+  const __m512 by = _mm512_set1_ps(scale), top = _mm512_max_ps(even, odd);
+  const __m512 least = _mm512_mul_ps(top, by);
+  even = odd = _mm512_setzero_ps();
+  for (int64_t step = 0; step < steps; ++step) {
+    __m512i pairs[STEP / 2];
+#pragma GCC unroll 4
+    for (int64_t pair = 0; pair < STEP / 2; ++pair) {
+      const float* at = room.scores[step * STEP + 2 * pair];
+      const __m512 a = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(at), by, least));
+      const __m512 b = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(at + LANES), by, least));
+      even = _mm512_add_ps(even, a);
+      odd = _mm512_add_ps(odd, b);
+      pairs[pair] = pairs_of(a, b);
+    }
+    transpose(pairs, room.chances + step * LANES);
+  }
+  const __m512 shrink = exp2_of(_mm512_mul_ps(_mm512_sub_ps(before, top), by));
+  float* total = floats(&room.total[tile]);
+  _mm512_store_ps(total, _mm512_fmadd_ps(_mm512_load_ps(total), shrink, _mm512_add_ps(even, odd)));
+  _mm512_store_ps(floats(&room.top[tile]), top);
+  return shrink;
+}
+
+void add_values(const Pass& p, Line* sums, int64_t steps, int64_t lanes, __m512 shrink,
+                Room& room) {
+  if (_mm512_cmp_ps_mask(shrink, _mm512_set1_ps(1.0f), _CMP_NEQ_OQ)) {
+    alignas(64) float by[LANES];
+    _mm512_store_ps(by, shrink);
+    for (int64_t part = 0; part < p.d / 16; ++part)
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        float* at = floats(sums + part * LANES + lane);
+        _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(by[lane])));
+      }
+  }
+  written(sums);
+  for (int64_t part = 0; part < p.d / 32; ++part) {
+    Line *low = sums + 2 * part * LANES, *high = low + LANES;
+    _tile_loadd(LOWER, low, 64);
+    _tile_loadd(UPPER, high, 64);
+    const Line* values = room.values.data() + 32 * part;
+    for (int64_t step = 0; step < steps; ++step, values += p.d) {
+      _tile_loadd(CHANCES, room.chances + step * LANES, 64);
+      _tile_loadd(VALUES, values, 64);
+      _tile_dpbf16ps(LOWER, CHANCES, VALUES);
+      _tile_loadd(VALUES, values + 16, 64);
+      _tile_dpbf16ps(UPPER, CHANCES, VALUES);
+    }
+    _tile_stored(LOWER, low, 64);
+    _tile_stored(UPPER, high, 64);
+  }
+  written(sums);
+}
+
+void write(const Pass& p, const Reading& r, int64_t plane, Room& room) {
+  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+  const int64_t group = p.group();
+  for (int64_t lane = 0; lane < r.count * group; ++lane) {
+    const int64_t tile = lane / LANES, column = lane % LANES, token = r.first + lane / group;
+    const __m512 by = _mm512_set1_ps(1.0f / floats(&room.total[tile])[column]);
+    uint16_t* to = p.out + (token * p.heads + plane * group + lane % group) * p.d;
+    for (int64_t part = 0; part < p.d / 32; ++part) {
+      Line* sums = room.sums.data() + tile * p.d + 2 * part * LANES + column;
+      const __m512 low = _mm512_mul_ps(_mm512_load_ps(floats(sums)), by);
+      const __m512 high = _mm512_mul_ps(_mm512_load_ps(floats(sums + LANES)), by);
+      const __m512 a = _mm512_permutex2var_ps(low, first, high);
+      const __m512 b = _mm512_permutex2var_ps(low, second, high);
+      _mm512_storeu_si512(to + 32 * part, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    }
+  }
+}
+
+void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
+  const int64_t tiles = p.tiles(r), span = r.end - r.begin;
+  const int64_t lanes = tiles == 1 ? r.count * p.group() : LANES;
+  const float scale = std::log2(std::exp(1.0f)) / std::sqrt((float)p.d);
+  const uint16_t* keys = p.room + r.row * p.of_row + plane * p.of_plane;
+  const uint16_t* values = keys + p.kv * p.of_plane;
+  configure(lanes);
+  read_queries(p, r, plane, room);
+  room.values.resize(BLOCK / STEP * p.d);
+  room.sums.assign(tiles * p.d, Line{});
+  room.total.assign(tiles, Line{});
+  room.top.resize(tiles);
+  for (Line& top : room.top) std::fill_n(floats(&top), LANES, UNSEEN);
+  for (int64_t at = 0; at < r.end; at += BLOCK) {
+    const int64_t steps = (std::min(BLOCK, r.end - at) + STEP - 1) / STEP;
+    const int64_t open = std::clamp<int64_t>(r.begin - at, 0, steps * STEP);
+    read_values(values + at * p.of_position, p.of_position, p.d, steps, room.values.data());
+    written(&room);
+    for (int64_t tile = 0; tile < tiles; ++tile) {
+      make_scores(keys + at * p.of_position, p, room.queries.data() + tile * p.d / 2, steps, room);
+      const __m512 shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
+                                         at + open - r.begin, span, scale);
+      add_values(p, room.sums.data() + tile * p.d, steps, lanes, shrink, room);
+    }
+  }
+  write(p, r, plane, room);
+}
+
+std::vector<Reading> readings_of(const int64_t* rows, const int64_t* begins, const int64_t* bits,
+                                 int64_t tokens) {
+  std::vector<Reading> made;
+  for (int64_t token = 0; token < tokens; ++token) {
+    TORCH_CHECK(begins[token] >= 0 && bits[token] > 0);
+    const int64_t end = begins[token] + 64 - __builtin_clzll(bits[token]);
+    if (made.empty() || made.back().row != rows[token] || made.back().begin != begins[token])
+      made.push_back({rows[token], begins[token], end, token, 0});
+    made.back().end = std::max(made.back().end, end);
+    ++made.back().count;
+  }
+  return made;
+}
+
+// q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP.
+// rows, begins, bits: int64 [N]: a token sees the positions of its row below its begin, and of those
+// from there on the i-th where its i-th bit is set, one at least. Gives [N, H * D].
+at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Tensor& rows,
+                       const at::Tensor& begins, const at::Tensor& bits) {
+  TORCH_CHECK(q.dim() == 3 && q.scalar_type() == at::kBFloat16 && q.stride(2) == 1);
+  TORCH_CHECK(room.dim() == 4 && room.scalar_type() == at::kBFloat16 && room.stride(3) == 1);
+  const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
+  TORCH_CHECK(d > 0 && d % 32 == 0 && room.size(3) == d && room.size(2) % STEP == 0);
+  TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
+  for (const at::Tensor& each : {rows, begins, bits})
+    TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
+  at::Tensor out = at::empty({tokens, heads * d}, q.options());
+  const Pass p{(const uint16_t*)q.const_data_ptr(),
+               (const uint16_t*)room.const_data_ptr(),
+               (uint16_t*)out.data_ptr(),
+               q.stride(0),
+               q.stride(1),
+               room.stride(0),
+               room.stride(1),
+               room.stride(2),
+               heads,
+               kv,
+               d,
+               bits.const_data_ptr<int64_t>()};
+  const std::vector<Reading> readings =
+      readings_of(rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), p.bits, tokens);
+  std::vector<int64_t> work;  // of every reading's planes, summed up
+  int64_t all = 0;
+  for (const Reading& r : readings) {
+    TORCH_CHECK(r.row >= 0 && r.row < room.size(0) && r.end <= room.size(2));
+    for (int64_t plane = 0; plane < kv; ++plane)
+      work.push_back(all += ((r.end + STEP - 1) / STEP) * (1 + p.tiles(r)));
+  }
+  const int64_t shares = std::min<int64_t>(at::get_num_threads(), work.size());
+  at::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
+    Room own;
+    for (size_t i = 0; i < work.size(); ++i) {
+      const int64_t middle = ((i ? work[i - 1] : 0) + work[i]) / 2, share = middle * shares / all;
+      if (share >= first && share < last) attend(p, readings[i / kv], i % kv, own);
+    }
+    _tile_release();
+  });
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(draftpick, library) {
+  library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(draftpick, CPU, library) { library.impl("attend_rows", &attend_rows); }

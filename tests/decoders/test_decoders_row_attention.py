@@ -1,0 +1,292 @@
+"""Attention by the kernel of row_attention.cpp, and the passes that go by it.
+
+What a token sees is told by a number of positions and some bits; that is compared with attention in
+float64, and with PyTorch's own by the models that use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, FITS_ROWS, compiled_by_tracing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoders.backends import tile_kernel
+from decoders.backends.compiled_rows import CompiledRows
+from decoders.backends.compiling import load_programs
+from decoders.backends.int8 import WIDE
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
+from decoders.backends.row_attention import SPAN, Sight
+from decoders.backends.seats import Seats, Wanted
+from decoders.backends.shared_pass import Reading
+from decoders.backends.tree import Tree
+from decoders.zoo.catalogue import cache_dir
+
+Tiny = Callable[..., Path]
+TILES = pytest.mark.skipif(not tile_kernel.has_tiles(), reason="this processor has no tiles (AMX)")
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+READ = 512  # positions of the rooms here
+
+
+@pytest.fixture(scope="module")
+def kernel() -> None:
+    told: list[str] = []
+    if not tile_kernel.load_kernel(cache_dir() / "compiled", told.append):
+        pytest.skip(f"the kernel cannot be compiled here: {told}")
+
+
+def ids(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int64)
+
+
+# -- what a token sees, on any machine -------------------------------------------------------------
+
+
+def test_a_token_of_a_chain_sees_what_came_before_and_itself() -> None:
+    sight = Sight.of([Reading(3, 10, 2), Reading(5, 0, 3)])
+    assert sight is not None
+    assert sight.rows.tolist() == [3, 3, 5, 5, 5]
+    assert sight.slots.tolist() == sight.depths.tolist() == [10, 11, 0, 1, 2]
+    assert sight.begins.tolist() == [10, 10, 0, 0, 0]
+    assert sight.bits.tolist() == [0b1, 0b11, 0b1, 0b11, 0b111]
+
+
+@settings(deadline=None)
+@given(st.data())
+def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
+    """Whatever the tree, grown in any number of parts."""
+    base = data.draw(st.integers(1, 40))
+    tree, first = Tree(base), base
+    for _ in range(data.draw(st.integers(1, 3))):
+        old = len(tree.parents)
+        parents = [
+            data.draw(st.integers(-1, old + i - 1)) for i in range(data.draw(st.integers(1, 6)))
+        ]
+        depths, seen = tree.grow(parents)
+        sight = Sight.of([Reading(1, first, len(parents), torch.tensor(depths), seen)])
+        assert sight is not None and sight.depths.tolist() == depths
+        assert sight.slots.tolist() == list(range(first, first + len(parents)))
+        for own, begin, bits in zip(seen, sight.begins.tolist(), sight.bits.tolist(), strict=True):
+            told = [at < begin or bool(bits >> at - begin & 1) for at in range(tree.end)]
+            assert told == own.tolist() and bits > 0
+        first += len(parents)
+
+
+def test_what_bits_cannot_tell_is_not_told() -> None:
+    assert Sight.of([Reading(0, 5, SPAN)]) is not None
+    assert Sight.of([Reading(0, 5, 1), Reading(1, 5, SPAN + 1)]) is None
+
+
+# -- the kernel ------------------------------------------------------------------------------------
+
+
+def exact(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -> Tensor:
+    """The same in float64, a token after the other; [N, H * D]."""
+    heads, tokens, d = q.shape
+    group, planes = 2 * heads // room.shape[1], room.shape[1] // 2
+    made, at = [], torch.arange(room.shape[2])
+    for i in range(tokens):
+        begin, word = int(begins[i]), int(bits[i])
+        told = [0 <= p - begin < SPAN and bool(word >> p - begin & 1) for p in at.tolist()]
+        seen = (at < begin) | torch.tensor(told)
+        keys, values = room[rows[i], :, seen].double().split(planes)
+        scores = q[:, i].double().view(planes, group, d) @ keys.transpose(1, 2) * d**-0.5
+        made.append((scores.softmax(-1) @ values).view(-1))
+    return torch.stack(made)
+
+
+def asked(
+    shape: tuple[int, int, int], readings: list[tuple[int, int, int]], seed: int
+) -> tuple[Tensor, ...]:
+    """What the kernel takes. shape: heads, key heads, dimensions.
+    readings: row, positions before, and tokens, of which every other one sees not all before it.
+    """
+    heads, planes, d = shape
+    generator = torch.Generator().manual_seed(seed)
+    tokens = [(row, begin, i) for row, begin, count in readings for i in range(count)]
+    bits = [1 << i if i % 2 else (2 << i) - 1 for _, _, i in tokens]
+    rows = max(row for row, _, _ in readings) + 1
+    room = torch.randn(rows, 2 * planes, READ, d, generator=generator).bfloat16()
+    q = 3 * torch.randn(len(tokens), heads, d, generator=generator)
+    columns = [ids(*column) for column in zip(*tokens, strict=True)]
+    return q.bfloat16().transpose(0, 1), room, columns[0], columns[1], ids(*bits)
+
+
+@TILES
+@settings(deadline=None, max_examples=40)
+@given(
+    shape=st.sampled_from([(9, 3, 64), (4, 4, 32), (8, 1, 128), (14, 2, 96), (32, 2, 64)]),
+    counts=st.lists(st.integers(0, 21), min_size=1, max_size=5).filter(any),
+    begin=st.integers(0, READ - 21),
+    seed=st.integers(0, 99),
+)
+def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
+    kernel: None, shape: tuple[int, int, int], counts: list[int], begin: int, seed: int
+) -> None:
+    readings = [(2 * i, begin * (i + 1) // len(counts), n) for i, n in enumerate(counts)]
+    given_ = asked(shape, readings, seed)
+    q, room, *places = given_
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        made = torch.ops.draftpick.attend_rows(*given_)
+        torch.set_num_threads(1)
+        alone = [
+            torch.ops.draftpick.attend_rows(q[:, i : i + 1], room, *(p[i : i + 1] for p in places))
+            for i in range(q.shape[1])
+        ]
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(torch.cat(alone), made)
+    torch.testing.assert_close(made.double(), exact(*given_), atol=0.03, rtol=0.02)
+
+
+@TILES
+def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
+    """Scores far apart, keys that nobody may see, another sequence's NaN."""
+    q, room, *places = asked((9, 3, 64), [(0, 200, 5), (1, 3, 2)], 1)
+    before = torch.ops.draftpick.attend_rows(q, room, *places)
+    room[0, :3, 205:], room[0, 3:, 205:] = torch.nan, 1e30
+    room[1, :3, 2] *= 1e4
+    room[0, :3, 17] = 1e3 * q[::3, 0]
+    found = torch.ops.draftpick.attend_rows(q, room, *places)
+    assert found.isfinite().all()
+    torch.testing.assert_close(found[0, :64], room[0, 3, 17])  # the one key that matters
+    room[0, 3:, 40] = torch.nan
+    found = torch.ops.draftpick.attend_rows(q, room, *places)
+    assert not found[:5].isfinite().any() and found[5:].isfinite().all()
+    assert not torch.equal(found[5:], before[5:])
+
+
+@TILES
+def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
+    run = torch.ops.draftpick.attend_rows
+    q, room, rows, begins, bits = asked((4, 2, 32), [(0, 5, 2)], 0)
+    assert run(q, room, rows, begins, bits).shape == (2, 128)
+    assert run(q[:, :0], room, rows[:0], begins[:0], bits[:0]).shape == (0, 128)
+    for wrong in (
+        (q.float(), room, rows, begins, bits),
+        (q[:3], room, rows, begins, bits),
+        (q[..., :16], room[..., :16], rows, begins, bits),
+        (q, room[:, :3], rows, begins, bits),
+        (q, room[:, :, : READ - 1], rows, begins, bits),
+        (q, room, rows[:1], begins, bits),
+        (q, room, rows.int(), begins, bits),
+        (q, room, rows + 1, begins, bits),
+        (q, room, rows - 1, begins, bits),
+        (q, room, rows, begins + READ, bits),
+        (q, room, rows, begins - 9, bits),
+        (q, room, rows, begins, bits * 0),
+    ):
+        with pytest.raises(RuntimeError):
+            run(*wrong)
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+def model(tiny: Tiny, kind: str, rounding: Rounding) -> LlamaBackend:
+    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700)
+    return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, tiles=True)
+
+
+def near(one: Tensor, other: Tensor) -> None:
+    """Apart by bfloat16's rounding; a wrong position would move every logit by about 1."""
+    apart = (one.float() - other.float()).abs()
+    assert apart.mean() < 0.1 and apart.max() < 0.6
+
+
+def tokens(n: int, seed: int = 0) -> Tensor:
+    return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
+
+
+def several(seats: Seats, at: list[int], widths: list[int]) -> list[Wanted]:
+    """The seats in the rows `at` hold a prompt each, and want so many tokens read; the last one a
+    tree of them, if it wants more than two."""
+    wanted = []
+    for row, width in zip(at, widths, strict=True):
+        seats.all[row].prefill((PROMPT * 20)[: 60 + 7 * row])
+        wanted.append(Wanted(seats.all[row], tokens(width, row)))
+    if widths[-1] > 2:
+        parents = [-1, *((i - 1) // 2 for i in range(1, widths[-1]))]
+        wanted[-1] = Wanted(seats.all[at[-1]], tokens(widths[-1], at[-1]), parents)
+    return wanted
+
+
+WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], [40, 25])]
+KINDS: list[tuple[str, Rounding]] = [("qwen2", "int4"), ("qwen3", "int8")]
+
+
+@TILES
+@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+def test_passes_are_those_of_ordinary_attention(
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding
+) -> None:
+    plain, backend = (model(tiny, kind, rounding) for _ in range(2))
+    compiled_by_tracing(backend)
+    assert isinstance(backend.compiled, CompiledRows)
+    for each in (plain, backend):
+        each.prefill(PROMPT)
+    for step, width in enumerate([1, 2, 17, WIDE, 1, WIDE + 1, 300, 5, 1]):
+        near(*(each.extend(tokens(width, step)) for each in (backend, plain)))
+        for each in (plain, backend):
+            each.truncate(each.length - width // 3)
+    for parents in ([-1, 0, 0, 1, 2, 2], [3, 3, 4]):  # a tree, and one that goes on
+        near(*(each.extend(tokens(len(parents)), parents) for each in (backend, plain)))
+    one, other = Seats(backend, 16), Seats(plain, 16)
+    assert one.passes == "compiled" and other.passes == "eager"
+    for at, widths in WAYS:
+        mine, theirs = one.read(several(one, at, widths)), other.read(several(other, at, widths))
+        near(torch.cat(mine), torch.cat(theirs))
+
+
+@TILES
+def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, tiny: Tiny) -> None:
+    plain, backend = (model(tiny, "llama", "int4") for _ in range(2))
+    compiled_by_tracing(backend)
+    steady = Seats(backend, 3, steady=True)
+    for each in (plain, backend, *steady.all):
+        each.prefill(PROMPT)
+        each.extend(tokens(60), list(range(-1, 59)))
+    expected = plain.extend(tokens(5), [59, 60, 60, 61, 61])
+    near(backend.extend(tokens(5), [59, 60, 60, 61, 61]), expected)
+    wanted = [Wanted(seat, tokens(5), [59, 60, 60, 61, 61]) for seat in steady.all]
+    for made in steady.read(wanted):
+        near(made, expected)
+
+
+@TILES
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "rounding"), KINDS)
+def test_a_token_has_the_same_bits_in_any_company(
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding, tmp_path: Path
+) -> None:
+    """In passes of any width, alone and among others, by the programs that a compiler makes."""
+    plain, backend = (model(tiny, kind, rounding) for _ in range(2))
+    told: list[str] = []
+    backend.compile_layers(partial(load_programs, folder=tmp_path, say=told.append))
+    for each in (plain, backend):
+        each.prefill(PROMPT)
+    held, wanted = backend.length, tokens(WIDE)
+    one = torch.cat([backend.extend(wanted[i : i + 1]) for i in range(WIDE)])
+    near(one, plain.extend(wanted))
+    for width in range(2, WIDE + 1):
+        backend.truncate(held)
+        assert torch.equal(backend.extend(wanted[:width]), one[:width]), width
+    backend.truncate(held)
+    chain = backend.extend(wanted[:5], [-1, 0, 1, 2, 3])
+    assert torch.equal(chain, one[:5])
+    seats, other = (Seats(each, 16, steady=True) for each in (backend, plain))
+    for at, widths in [*WAYS, (list(range(16)), [1] * 16), (list(range(16)), [2] * 16)]:
+        together = seats.read(several(seats, at, widths))
+        alone = [each.seat.read_alone(each) for each in several(seats, at, widths)]
+        assert all(map(torch.equal, together, alone)), widths
+        near(torch.cat(together), torch.cat(other.read(several(other, at, widths))))
+    assert len(told) == 1  # nothing more to compile for several answers
