@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -76,7 +76,12 @@ class Programs:
 
 
 class CompiledLayers:
-    """A model's layers, run by programs, on its own weights and cache."""
+    """A model's layers, run by programs, on its own weights and cache.
+
+    most: tokens of a pass.
+    """
+
+    most: ClassVar[int] = WIDE
 
     def __init__(
         self,
@@ -99,7 +104,7 @@ class CompiledLayers:
     def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor | None:
         """h [T, d] through the layers first..last-1; None where they are not what the programs are
         made for."""
-        if len(h) > WIDE:
+        if len(h) > self.most:
             return None
         table = self._rope, self._shape
         if reading.branch is None:

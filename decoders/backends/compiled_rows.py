@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from .compiled import CompiledLayers, Example, restored, stored
-from .int8 import WIDE
 from .llama_model import LayerWeights, Rope, Shape, all_heads
 from .row_attention import Sight, row_layer
 from .shared_pass import Reading
+from .tiles import NARROW
 
 ROWS = 3  # of the cache that the program for several tokens is traced with
 
@@ -18,8 +18,10 @@ ROWS = 3  # of the cache that the program for several tokens is traced with
 class CompiledRows(CompiledLayers):
     """Of programs that `traced_rows` gave."""
 
+    most = NARROW
+
     def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor | None:
-        sight = Sight.of([reading]) if len(h) <= WIDE else None
+        sight = Sight.of([reading]) if len(h) <= self.most else None
         if sight is None:
             return None
         return self.read(h, first, last, sight.rope(self._rope, self._shape), sight)
@@ -60,11 +62,11 @@ class RowLayer(torch.nn.Module):
 
 
 def traced_rows(example: Example, tokens: int) -> torch.export.ExportedProgram:
-    """The layer's operations for 1 token, or for 2 to WIDE where `tokens` is more than 1, of any
+    """The layer's operations for 1 token, or for 2 to NARROW where `tokens` is more than 1, of any
     number of rows."""
     shape, cache, dtype = example.shape, example.cache.all, example.rope[0].dtype
     dynamic = torch.export.Dim.DYNAMIC
-    n = {} if tokens == 1 else {0: dynamic(min=2, max=WIDE)}
+    n = {} if tokens == 1 else {0: dynamic(min=2, max=NARROW)}
     lines = {1: n[0]} if n else {}
     with torch.inference_mode(False), torch.no_grad():
         weights = [t.clone() for t in stored(example.layer)]

@@ -15,6 +15,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from .int8 import WIDE
+
 GROUP = 32  # inputs that share a scale and a zero, as in GGUF's Q4_0 and Q4_1
 CUDA_CAPABILITY = (8, 0)
 
@@ -28,6 +30,7 @@ class Int4Weight:
     """
 
     precision: ClassVar[str] = "int4"
+    narrow: ClassVar[int] = WIDE
     values: Tensor
     grid: Tensor
     wide: Tensor | None

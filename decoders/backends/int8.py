@@ -22,12 +22,14 @@ ROWS_AT_ONCE = 4096
 
 @dataclass(frozen=True, eq=False)
 class Int8Weight:
-    """values: int8 [out, in].
+    """narrow: rows up to which they are multiplied by as they are, where there is `wide`.
+    values: int8 [out, in].
     scale: bfloat16 [out].
     wide: the same weight unrounded, packed; None where only the int8 is kept.
     """
 
     precision: ClassVar[str] = "int8"
+    narrow: ClassVar[int] = WIDE
     values: Tensor
     scale: Tensor
     wide: Tensor | None

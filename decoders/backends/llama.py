@@ -22,6 +22,7 @@ from .compiled import CompiledLayers, Example, Programs
 from .compiled_rows import CompiledRows
 from .exit_head import check_exit
 from .fused import FusedLayers
+from .int8 import WIDE
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     BETWEEN,
@@ -41,7 +42,7 @@ from .llama_model import (
     tree_place,
 )
 from .llama_weights import load
-from .packed import Rounding, dense, linear
+from .packed import Rounded, Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .rounded_store import RoundedStore
 from .row_attention import fits
@@ -154,6 +155,12 @@ class LlamaBackend:
         """float32, bfloat16, int8 or int4."""
         dtype = str(self.dtype).removeprefix("torch.")
         return str(getattr(self.weights.layers[0].out, "precision", dtype))
+
+    @property
+    def narrow(self) -> int:
+        """Tokens of a pass up to which rounded weights are multiplied by as they are."""
+        out = self.weights.layers[0].out
+        return out.narrow if isinstance(out, Rounded) else WIDE
 
     @property
     def tiles(self) -> bool:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .int4 import Int4Weight, to_int4
-from .int8 import WIDE, Int8Weight, to_int8
+from .int8 import Int8Weight, to_int8
 from .tiles import Int4Tiles, Int8Tiles, fits, to_int4_tiles, to_int8_tiles
 
 Rounding = Literal["int8", "int4"]
@@ -96,7 +96,7 @@ def dense(weight: Matrix) -> Tensor:
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
     if isinstance(weight, Rounded):
-        if weight.wide is not None and x.numel() > WIDE * x.shape[-1]:
+        if weight.wide is not None and x.numel() > weight.narrow * x.shape[-1]:
             return linear(x, weight.wide, bias)
         return weight.times(x, bias)
     if weight.is_mkldnn:

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .int8 import WIDE
 from .kv import KVCache
 from .llama_model import (
     BETWEEN,
@@ -58,7 +57,7 @@ class Sight:
 
     @classmethod
     def of(cls, readings: Sequence[Reading]) -> Sight | None:
-        """None where bits do not suffice."""
+        """None where a tree is too large for bits."""
         made = [_columns(reading) for reading in readings]
         if any(each is None for each in made):
             return None
@@ -72,19 +71,19 @@ class Sight:
 
 def _columns(reading: Reading) -> np.ndarray | None:
     """[5, T], in the order of Sight's fields."""
-    t = reading.count
     slots = np.arange(reading.start, reading.end)
     if reading.branch is None:
-        begin, depths = reading.start, slots
-        seen = np.tri(t, dtype=np.bool_)
+        depths, nth = slots, np.arange(reading.count)
+        begins = reading.start + nth - nth % SPAN  # in parts, if it is long
+        bits = (2 << nth % SPAN) - 1
     else:
         depths, every = (part.numpy() for part in reading.branch)  # [T], [T, S]
-        begin = int(every[:, : reading.start].all(0).cumprod().sum())
-        seen = every[:, begin:]
-    if seen.shape[1] > SPAN:
-        return None
-    bits = (seen * (1 << np.arange(seen.shape[1]))).sum(1)
-    return np.stack([np.full(t, reading.row), slots, depths, np.full(t, begin), bits])
+        begins = np.full(reading.count, every[:, : reading.start].all(0).cumprod().sum())
+        seen = every[:, begins[0] :]
+        if seen.shape[1] > SPAN:
+            return None
+        bits = (seen * (1 << np.arange(seen.shape[1]))).sum(1)
+    return np.stack([np.full(reading.count, reading.row), slots, depths, begins, bits])
 
 
 def row_layer(
@@ -112,8 +111,13 @@ def row_layer(
 class Runs(Protocol):
     """What runs layers as machine code."""
 
+    @property
+    def most(self) -> int:
+        """Tokens of a pass."""
+        ...
+
     def read(self, h: Tensor, first: int, last: int, rope: Rope, sight: Sight) -> Tensor:
-        """h [N, d], N <= WIDE, through the model's layers first..last-1; the rest as of
+        """h [N, d], N <= most, through the model's layers first..last-1; the rest as of
         `row_layer`."""
         ...
 
@@ -137,7 +141,7 @@ class RowPass:
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """As of SharedPass."""
         last = first + len(layers)
-        if self._compiled is not None and len(h) <= WIDE:
+        if self._compiled is not None and len(h) <= self._compiled.most:
             return self._compiled.read(h, first, last, self._rope, self._sight)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):

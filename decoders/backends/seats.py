@@ -141,7 +141,8 @@ class Seats:
         parts = (shape.layers, n, shape.kv_heads, capacity, shape.head_dim)
         self.like, self._cache = like, KVCache(*parts, dtype, device)
         self.all = [SeatBackend(like, self._cache, row) for row in range(n)]
-        self.narrow, self.steady = WIDE, steady
+        self.narrow, self.steady = like.narrow, steady
+        self._most = WIDE if like.compiled is None else like.compiled.most
         self._wide = None if steady else _unrounded(like.weights)
         self._compiled: CompiledSharedLayers | None = None
         self._rows = None
@@ -186,7 +187,7 @@ class Seats:
 
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
-        few = sum(len(each.ids) for each in wanted) <= WIDE
+        few = sum(len(each.ids) for each in wanted) <= self._most
         if self._rows is not None:
             return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
         if self.like.compiled is not None and self._compiled is None:
@@ -200,7 +201,7 @@ class Seats:
         states are kept."""
         stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
         held = [each.h for each in begun]
-        narrow = layers is self.like.weights.layers and sum(map(len, held)) <= WIDE
+        narrow = layers is self.like.weights.layers and sum(map(len, held)) <= self._most
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..machine import cpu_name
-from .tiles import OUTS
+from .tiles import NARROW, OUTS
 
 SOURCES = [Path(__file__).with_name(name) for name in ("tiles.cpp", "row_attention.cpp")]
 FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
@@ -34,8 +34,9 @@ def loaded() -> bool:
 
 
 def version() -> str:
-    """Of the kernels: figures that were measured with others are not their own."""
-    return hashlib.sha256(b"".join(each.read_bytes() for each in SOURCES)).hexdigest()[:8]
+    """Of the kernels and their use: figures measured with others are not their own."""
+    code = b"".join(each.read_bytes() for each in SOURCES)
+    return hashlib.sha256(code + str(NARROW).encode()).hexdigest()[:8]
 
 
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:

@@ -19,6 +19,7 @@ from .int4 import GROUP, quantised
 from .int8 import to_int8
 
 OUTS = 16  # outputs of a tile
+NARROW = 96  # rows up to which tiles are used; for more, oneDNN is as fast
 
 
 def fits(sizes: torch.Size) -> bool:
@@ -36,6 +37,7 @@ class Int4Tiles:
     """
 
     precision: ClassVar[str] = "int4"
+    narrow: ClassVar[int] = NARROW
     values: Tensor
     grid: Tensor
     wide: Tensor | None
@@ -68,6 +70,7 @@ class Int8Tiles:
     """
 
     precision: ClassVar[str] = "int8"
+    narrow: ClassVar[int] = NARROW
     values: Tensor
     scale: Tensor
     wide: Tensor | None

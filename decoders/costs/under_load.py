@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-from ..backends.int8 import WIDE
 from ..backends.seats import SeatBackend, Seats, Wanted
 from ..backends.sync import synchronize
 from ..backends.tile_kernel import version
@@ -30,7 +29,7 @@ from .passes import PassCosts, Place
 HELD = 192  # positions that each answer is given while measuring
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TOKENS = (1, 2, 4, 8)
-TOTALS = (4, 6, 8, 12, 16, 24, 32)  # tokens at which the two ways to multiply are compared
+TOTALS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # tokens at which the two ways to multiply are compared
 REPEATS = 3
 QUIET = 0.25  # cores that others may keep busy meanwhile
 
@@ -123,15 +122,18 @@ def measure(seats: Seats) -> SharedCosts:
 
 def _crossover(seats: Seats) -> int:
     """Tokens up to which rounded weights are multiplied by faster as they are."""
+    most = seats.like.narrow
     if seats.steady or len(seats.all) < 2:
-        return WIDE
+        return most
     for total in TOTALS:
-        seats.narrow = WIDE
+        if total > most:
+            break
+        seats.narrow = most
         rounded = _seconds(seats, 2, total // 2)
         seats.narrow = 0
         if _seconds(seats, 2, total // 2) < rounded:
             return total - 1
-    return WIDE
+    return most
 
 
 def _seconds(seats: Seats, rows: int, tokens: int) -> float:

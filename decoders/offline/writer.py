@@ -23,7 +23,6 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from ..backends.int8 import WIDE
 from ..backends.kv import KVCache
 from ..backends.llama_model import Part, rounded
 from ..backends.noise import key_of
@@ -106,20 +105,16 @@ def write(
 def most_rows(stack: Stack, capacity: int) -> int:
     """How many sequences of so many positions are written at once on the stack's device: as many as
     gain, and fit in half of the memory that is free. On a CPU no more rounded rows than are
-    multiplied by the rounded weights (`int8.WIDE`), or the answers would be another model's."""
+    multiplied by the rounded weights (`narrow`), or the answers would be another model's."""
     device, shape = stack.embedding.device, stack.shape
     row = 2 * len(stack.layers) * shape.kv_heads * rounded(capacity) * shape.head_dim
     free = memory.free_bytes(device)
     fit = CUDA_ROWS if free is None else int(free * OF_MEMORY) // (row * stack.embedding.itemsize)
     if device.type == "cuda":
         return max(1, min(CUDA_ROWS, fit))
-    return max(1, min(CPU_ROWS, fit, WIDE if _narrow(stack) else CPU_ROWS))
-
-
-def _narrow(stack: Stack) -> bool:
-    """Whether more than WIDE rows are multiplied by other weights than fewer are."""
     matrices = [stack.head, *(m for w in stack.layers for m in (w.qkv, w.out, w.gate_up, w.down))]
-    return any(isinstance(m, Rounded) and m.wide is not None for m in matrices)
+    narrow = [m.narrow for m in matrices if isinstance(m, Rounded) and m.wide is not None]
+    return max(1, min(CPU_ROWS, fit, *narrow))
 
 
 @dataclass

@@ -20,12 +20,12 @@ from torch import Tensor
 from decoders.backends import tile_kernel
 from decoders.backends.compiled_rows import CompiledRows
 from decoders.backends.compiling import load_programs
-from decoders.backends.int8 import WIDE
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
 from decoders.backends.row_attention import SPAN, Sight
 from decoders.backends.seats import Seats, Wanted
 from decoders.backends.shared_pass import Reading
+from decoders.backends.tiles import NARROW
 from decoders.backends.tree import Tree
 from decoders.zoo.catalogue import cache_dir
 
@@ -79,9 +79,14 @@ def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
         first += len(parents)
 
 
-def test_what_bits_cannot_tell_is_not_told() -> None:
-    assert Sight.of([Reading(0, 5, SPAN)]) is not None
-    assert Sight.of([Reading(0, 5, 1), Reading(1, 5, SPAN + 1)]) is None
+def test_a_long_chain_is_told_in_parts_and_a_large_tree_not_at_all() -> None:
+    sight = Sight.of([Reading(0, 5, SPAN + 2)])
+    assert sight is not None and sight.begins.tolist() == [5] * SPAN + [5 + SPAN] * 2
+    assert sight.bits[[0, 1, SPAN - 1, SPAN, -1]].tolist() == [1, 3, 2**SPAN - 1, 1, 3]
+    for nodes in (SPAN, SPAN + 1):
+        depths, seen = Tree(5).grow([-1] * nodes)
+        tree = Reading(1, 5, nodes, torch.tensor(depths), seen)
+        assert (Sight.of([Reading(0, 5, 1), tree]) is None) == (nodes > SPAN)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -220,7 +225,7 @@ def several(seats: Seats, at: list[int], widths: list[int]) -> list[Wanted]:
     return wanted
 
 
-WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], [40, 25])]
+WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], [72, 25])]
 KINDS: list[tuple[str, Rounding]] = [("qwen2", "int4"), ("qwen3", "int8")]
 
 
@@ -234,7 +239,7 @@ def test_passes_are_those_of_ordinary_attention(
     assert isinstance(backend.compiled, CompiledRows)
     for each in (plain, backend):
         each.prefill(PROMPT)
-    for step, width in enumerate([1, 2, 17, WIDE, 1, WIDE + 1, 300, 5, 1]):
+    for step, width in enumerate([1, 2, 17, NARROW, 1, NARROW + 1, 300, 5, 1]):
         near(*(each.extend(tokens(width, step)) for each in (backend, plain)))
         for each in (plain, backend):
             each.truncate(each.length - width // 3)
@@ -274,10 +279,10 @@ def test_a_token_has_the_same_bits_in_any_company(
     backend.compile_layers(partial(load_programs, folder=tmp_path, say=told.append))
     for each in (plain, backend):
         each.prefill(PROMPT)
-    held, wanted = backend.length, tokens(WIDE)
-    one = torch.cat([backend.extend(wanted[i : i + 1]) for i in range(WIDE)])
+    held, wanted = backend.length, tokens(NARROW)
+    one = torch.cat([backend.extend(wanted[i : i + 1]) for i in range(NARROW)])
     near(one, plain.extend(wanted))
-    for width in range(2, WIDE + 1):
+    for width in range(2, NARROW + 1):
         backend.truncate(held)
         assert torch.equal(backend.extend(wanted[:width]), one[:width]), width
     backend.truncate(held)

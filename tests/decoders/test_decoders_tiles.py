@@ -23,7 +23,7 @@ from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rounded_store import RoundedStore
 from decoders.backends.seats import Seats, Wanted
-from decoders.backends.tiles import Int4Tiles, Int8Tiles
+from decoders.backends.tiles import NARROW, Int4Tiles, Int8Tiles
 from decoders.costs.passes import Place
 from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
@@ -262,9 +262,9 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
 def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> None:
     weight = some(32, 64)
     made = rounded(rounding, weight, weight, True)
-    x = some(WIDE + 1, 64, seed=1)
+    x = some(NARROW + 1, 64, seed=1)
     assert torch.equal(linear(x, made), torch.nn.functional.linear(x, weight))
-    assert torch.equal(linear(x[:WIDE], made), made.times(x[:WIDE], None))
+    assert torch.equal(linear(x[:NARROW], made), made.times(x[:NARROW], None))
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_a_model_on_tiles_answers_as_on_other_kernels(
     compiled_by_tracing(traced)
     for each in (plain, backend, traced):
         each.prefill(PROMPT)
-    for step, width in enumerate([1, 2, 17, WIDE, 1, WIDE + 1, 5]):
+    for step, width in enumerate([1, 2, 17, WIDE, 1, NARROW + 1, 5]):
         ids = tokens(width, step)
         expected = plain.extend(ids)
         near(backend.extend(ids), expected)

@@ -1,0 +1,104 @@
+"""Milliseconds of the target's passes, by how many answers share them and how many tokens of each.
+
+    python benchmarks/passes.py
+    python benchmarks/passes.py --attention kernel pytorch --answers 1 8 32 --tokens 1 4
+
+Ways take turns. `--attention pytorch` goes without the kernel of row_attention.cpp, which is for
+processors with tiles. Answers hold 60 to 380 positions, one alone 200. On an otherwise idle machine
+only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import sys
+import time
+
+import torch
+from rich.console import Console
+
+from decoders import EngineOptions
+from decoders.arms import AUTOREGRESSIVE
+from decoders.backends import row_attention
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.seats import Seats, Wanted
+from decoders.engine import Engine
+from decoders.terminal import tables
+
+HELD = (60, 380)
+ALONE = 200
+WARM_UP = 3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--answers", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--tokens", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
+    parser.add_argument("--attention", nargs="+", choices=("kernel", "pytorch"), default=["kernel"])
+    parser.add_argument("--most", type=int, default=64, help="tokens of a pass that are timed")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--target", default=EngineOptions().target)
+    parser.add_argument("--dtype", default="auto")
+    parser.add_argument("--backend", default="auto")
+    given = parser.parse_args()
+    options = EngineOptions(target=given.target, dtype=given.dtype, backend=given.backend)
+    ways = {name: seats(options, name, max(given.answers)) for name in given.attention}
+    rows = []
+    for answers in given.answers:
+        times: dict[tuple[str, int], list[float]] = {}
+        for repeat in range(WARM_UP + given.repeats):
+            for tokens in given.tokens:
+                for name, held in ways.items():
+                    if answers * tokens <= given.most:
+                        seconds = one_pass(held, answers, tokens)
+                        times.setdefault((name, tokens), []).extend([seconds] * (repeat >= WARM_UP))
+        for name in ways:
+            cells = [times.get((name, tokens)) for tokens in given.tokens]
+            shown = [f"{1000 * statistics.median(cell):.1f}" if cell else "" for cell in cells]
+            rows.append([str(answers), name, *shown])
+    headings = ["answers", "attention", *(f"{tokens} tokens" for tokens in given.tokens)]
+    console = Console()
+    for table in tables("Passes, ms", headings, rows, console.width):
+        console.print(table)
+
+
+def seats(options: EngineOptions, attention: str, n: int) -> Seats:
+    usual = row_attention.HEAD
+    try:
+        if attention == "pytorch":
+            row_attention.HEAD = sys.maxsize  # so that no model's heads fit
+        target = Engine.from_options(options, only=[AUTOREGRESSIVE]).target
+    finally:
+        row_attention.HEAD = usual
+    if not isinstance(target, LlamaBackend):
+        raise SystemExit("passes are shared by native backends alone")
+    made = Seats(target, n)
+    held = random.Random(0)
+    for seat in made.all:
+        seat.prefill([1 + i % 97 for i in range(held.randint(*HELD))])
+    return made
+
+
+@torch.inference_mode()
+def one_pass(seats: Seats, answers: int, tokens: int) -> float:
+    """Seconds; what it read is forgotten."""
+    asked = seats.all[:answers]
+    ids = torch.arange(tokens) + 5
+    if answers == 1:
+        asked[0].pretend(ALONE)
+    before = [seat.length for seat in asked]
+    started = time.perf_counter()
+    if answers == 1:
+        asked[0].extend(ids)
+    else:
+        seats.read([Wanted(seat, ids) for seat in asked])
+    seconds = time.perf_counter() - started
+    for seat, length in zip(asked, before, strict=True):
+        seat.truncate(length)
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
