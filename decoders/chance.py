@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
+WIDTH = 512  # tokens of a part
 
 
 class Chance(Protocol):
@@ -57,10 +58,10 @@ class Generator:
     def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
         while len(self._next) < len(probs):  # by blocks, as a GPU's numbers depend on the size
             self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
-        below = probs.double().cumsum(-1)  # by inversion: no host read, unlike multinomial
-        height = self._next[: len(probs)].unsqueeze(1) * below[:, -1:]
-        tokens = torch.searchsorted(below, height, right=True).squeeze(1)
-        return tokens.clamp(max=probs.shape[-1] - 1)
+        heights = self._next[: len(probs)].unsqueeze(1)
+        if probs.device.type == "cpu" and probs.shape[-1] % WIDTH == 0:
+            return _drawn_by_parts(probs, heights)
+        return _drawn(probs, heights).squeeze(1)
 
     def use(self, count: int) -> None:
         self._next = self._next[count:]
@@ -71,3 +72,31 @@ class Generator:
     def _uniform(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         device = self._generator.device
         return torch.rand(shape, dtype=dtype, device=device, generator=self._generator)
+
+
+def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
+    """By inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n, 1]
+    from 0 to 1 -> [n, 1]."""
+    below = probs.double().cumsum(-1)
+    return _first_above(below, heights * below[:, -1:])
+
+
+def _drawn_by_parts(probs: Tensor, heights: Tensor) -> Tensor:
+    """The same, [n]: first which WIDTH of tokens, then which of them. On a CPU the sums of all
+    tokens are too many for its caches (nine rows of 49152: 2.3 ms -> 0.3)."""
+    parts = probs.reshape(len(probs), probs.shape[-1] // WIDTH, WIDTH)
+    below = parts.sum(-1, dtype=torch.float64).cumsum(-1)
+    height = heights * below[:, -1:]
+    which = _first_above(below, height)  # [n, 1]
+    own = parts.gather(1, which.unsqueeze(2).expand(-1, 1, WIDTH)).squeeze(1)
+    before = torch.where(which > 0, below.gather(1, (which - 1).clamp(min=0)), 0.0)
+    inside = _first_above(own.double().cumsum(-1), (height - before).clamp(min=0))
+    return (which * WIDTH + inside).squeeze(1)
+
+
+def _first_above(below: Tensor, height: Tensor) -> Tensor:
+    """[n, 1] where the sums [n, N] first exceed [n, 1]; where they end below it, by rounding, the
+    first of the greatest, as nothing else can be drawn there."""
+    most = torch.nextafter(below[:, -1:], torch.zeros_like(height))
+    found = torch.searchsorted(below, torch.minimum(height, most), right=True)
+    return found.clamp(max=below.shape[-1] - 1)  # where all are 0: nobody asks for it

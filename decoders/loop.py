@@ -63,6 +63,7 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     tally = Tally(job)
     strategy.length.reset()
     strategy.drafter.reset(job.prompt_ids)
+    observer = strategy.drafter if isinstance(strategy.drafter, Observer) else None
     tally.prefill_s += tally.clock.lap()
 
     start = opening(target, job.prompt_ids)
@@ -92,8 +93,8 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
             tally.logprobs += logprobs(made.before(len(kept)), kept, most)
         job.emit(kept, accepted, made.depth)
         if not stopper.reason:
-            if isinstance(strategy.drafter, Observer):
-                strategy.drafter.observe(context, made.logits[: len(kept)], sampling)
+            if observer is not None:
+                observer.observe(context, made.logits[: len(kept)], sampling)
             commit(target, strategy, context, made)
     return tally.close(
         strategy.name, context[len(start) :], strategy.drafter.calls, work(strategy.drafter)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from .chance import Chance
+from .likeliest import likeliest
 from .records import Sampling, TokenLogprob
 
 
@@ -52,7 +53,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     float32, or float64 where the logits are. Temperature must be above 0.
     """
     scores = logits if logits.dtype == torch.float64 else logits.float()
-    scores = scores / sampling.temperature
+    if sampling.temperature != 1:
+        scores = scores / sampling.temperature
     if 0 < sampling.top_k < scores.shape[-1]:
         least = scores.topk(sampling.top_k, -1).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -75,7 +77,7 @@ def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
 def choose(logits: Tensor, sampling: Sampling, chance: Chance) -> int:
     """The next token, read to the host: the likeliest of [V] logits, or one drawn."""
     if sampling.greedy:
-        return int(logits.argmax())
+        return int(likeliest(logits))
     return int(chance.draw(probabilities(logits.unsqueeze(0), sampling)[0]))
 
 

@@ -167,17 +167,13 @@ class Together:
         with memory.explained(target.device, f"making room for {n} answers at once"):
             self.passes = Seats(target, n, steady)
         self.seats = [Seat(engine.on(backend)) for backend in self.passes.all]
-        self._begun = 0
+        self._begun = self.running = 0
         self._main = getcurrent()
         costs = passes.known(target)
         for backend in self.passes.all:
             if costs is not None:  # those of an answer alone, until others are learnt
                 passes.assume(backend, costs)
             backend.wait, backend.pause, backend.share_step = self._read, self._part, self._step
-
-    @property
-    def running(self) -> int:
-        return sum(seat.at_work is not None for seat in self.seats)
 
     def free(self, prompt_ids: Sequence[int] = ()) -> Seat | None:
         """As in Room; else low ones first, so that rows in use are neighbours."""
@@ -191,6 +187,7 @@ class Together:
         """As in Room."""
         assert seat.at_work is None
         self._begun += 1
+        self.running += 1
         seat.at_work, seat.born = greenlet(lambda _: answer(seat.engine)), self._begun
         seat.wants = seat.given = None
 
@@ -231,7 +228,7 @@ class Together:
             for seat in self._busy():
                 assert seat.at_work is not None
                 seat.at_work.throw(GreenletExit)
-                seat.at_work = None
+                self._ended(seat)
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -250,12 +247,16 @@ class Together:
         try:
             wants = seat.at_work.switch(given) if error is None else seat.at_work.throw(error)
         except BaseException:
-            seat.at_work = None
+            self._ended(seat)
             raise
         if seat.at_work.dead:
-            seat.at_work = None
+            self._ended(seat)
         else:
             seat.wants = wants
+
+    def _ended(self, seat: Seat) -> None:
+        seat.at_work = None
+        self.running -= 1
 
     def _fail(self, seats: Sequence[Seat], error: Exception) -> None:
         """Each of these gets the error; what any of them raises is raised at the end."""

@@ -15,10 +15,11 @@ import struct
 import torch
 from torch import Tensor
 
+from ..likeliest import likeliest
+
 GOLDEN = 0x9E3779B9
 FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35
 ALMOST_ONE = 1 - 2**-24
-WIDTH = 512
 SMALL = 2**-6  # below it a series has more of the logarithm's bits than the logarithm
 
 
@@ -39,22 +40,11 @@ def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor)
     """
     if logits.device.type != "cpu":
         return race(logits, temperature, keys, positions)
-    chosen = _likeliest(logits)
+    chosen = likeliest(logits)
     for row in temperature.nonzero().flatten().tolist():  # one at a time: they stay in the cache
         one = slice(row, row + 1)
         chosen[one] = race(logits[one], temperature[one], keys[one], positions[one])
     return chosen
-
-
-def _likeliest(logits: Tensor) -> Tensor:
-    """As argmax(-1), by way of the greatest of every WIDTH: on a CPU argmax takes a number at a
-    time, amax many (64 rows of 49152 in bfloat16: 18 ms -> 1)."""
-    if logits.shape[-1] % WIDTH:
-        return logits.argmax(-1)
-    parts = logits.view(len(logits), -1, WIDTH)
-    which = parts.amax(-1).argmax(-1)
-    among = parts[torch.arange(len(which)), which]  # [B, WIDTH]
-    return which * WIDTH + among.argmax(-1)
 
 
 def race(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:

@@ -45,8 +45,8 @@ class Sight:
     rows: of the cache.
     slots: positions of it.
     depths: the positions that they are rotated to.
-    begins: a token sees what lies before,
-    bits: and of the positions from there on the i-th where its i-th bit is set.
+    begins: each sees the positions before its own,
+    bits: and of those from there on the i-th where its i-th bit is set.
     """
 
     rows: Tensor
@@ -111,19 +111,16 @@ def row_layer(
 class Runs(Protocol):
     """What runs layers as machine code."""
 
-    @property
-    def most(self) -> int:
-        """Tokens of a pass."""
-        ...
-
     def read(self, h: Tensor, first: int, last: int, rope: Rope, sight: Sight) -> Tensor:
-        """h [N, d], N <= most, through the model's layers first..last-1; the rest as of
-        `row_layer`."""
+        """h [N, d] through the model's layers first..last-1; the rest as of `row_layer`."""
         ...
 
 
 class RowPass:
-    """As SharedPass, by the kernel."""
+    """As SharedPass, by the kernel.
+
+    compiled: for few tokens; None runs an operation after the other.
+    """
 
     def __init__(
         self,
@@ -141,7 +138,7 @@ class RowPass:
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """As of SharedPass."""
         last = first + len(layers)
-        if self._compiled is not None and len(h) <= self._compiled.most:
+        if self._compiled is not None:
             return self._compiled.read(h, first, last, self._rope, self._sight)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):

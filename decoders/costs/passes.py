@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
@@ -60,10 +61,9 @@ class PassCosts:
         low, high = self.verify_s[below - 1 : below + 1]
         return low + (width - below) * (high - low)
 
-    def ratios(self, longest: int) -> list[float]:
+    def ratios(self, longest: int) -> tuple[float, ...]:
         """At index k, a pass over k + 1 tokens in passes over one, up to k = longest."""
-        one = self(1)
-        return [self(k + 1) / one for k in range(longest + 1)]
+        return _ratios(self, longest)
 
     def best_cut(self, chances: Sequence[float]) -> int:
         """How many drafted tokens to send to the target: the fewest that give the most tokens a
@@ -72,8 +72,15 @@ class PassCosts:
         chances: at i, that the first i + 1 drafted tokens are all accepted.
         """
         expected = itertools.accumulate(chances, initial=1.0)
-        speeds = [tokens / self(k + 1) for k, tokens in enumerate(expected)]
+        ratios = self.ratios(len(chances))
+        speeds = [tokens / ratio for tokens, ratio in zip(expected, ratios, strict=True)]
         return speeds.index(max(speeds))
+
+
+@lru_cache(1024)  # asked for in every round of every answer
+def _ratios(costs: PassCosts, longest: int) -> tuple[float, ...]:
+    one = costs(1)
+    return tuple(costs(k + 1) / one for k in range(longest + 1))
 
 
 @dataclass(frozen=True)

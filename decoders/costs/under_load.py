@@ -72,10 +72,16 @@ class UnderLoad(PassCosts):
     rows: Callable[[], int] = lambda: 1
 
     def __call__(self, width: float) -> float:
+        return self._now()(width)
+
+    def ratios(self, longest: int) -> tuple[float, ...]:
+        return self._now().ratios(longest)
+
+    def _now(self) -> PassCosts:
         rows = self.rows()
         if rows <= 1 or self.shared is None:
-            return super().__call__(width)
-        return _of(self.shared, rows)(width)
+            return PassCosts(self.verify_s, self.busy)
+        return _of(self.shared, rows)
 
 
 @lru_cache(256)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..draft_vocab import DraftVocab
+from ..likeliest import likeliest
 from ..protocols import DraftRequest
 from ..records import Proposal
 from ..sampling import confidence, penalise, probabilities, raw_probabilities, seen_mask
@@ -45,7 +46,7 @@ def draft_chain(
         if asked.needs_raw:
             raw.append(raw_probabilities(logits))
         if sampling.greedy:
-            token = logits.argmax(-1)
+            token = likeliest(logits)
         else:
             probs = probabilities(logits.unsqueeze(0), sampling)[0]
             rows.append(probs)

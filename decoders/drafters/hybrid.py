@@ -9,7 +9,6 @@ draw, so that verification stays as lossless as it is for either alone.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -79,10 +78,13 @@ class HybridDrafter:
         self.copying.commit(context)  # the first round's token comes without one
         self._copied = copy = self.copying.copy(context, k)
         cut = self._passes.best_cut(copy.chances)
-        share = self._right / self._tried
-        accepted = list(accumulate([share] * k, lambda one, other: one * other))
-        speeds = [self._speed(accepted[:n], self._draft_cost) for n in range(1, k + 1)]
-        if self._speed(copy.chances[:cut], 0.0) >= max(speeds):  # it may be that of no draft
+        ratios = self._passes.ratios(max(k, cut))
+        share, expected, speeds = self._right / self._tried, 1.0, list[float]()
+        for n in range(1, k + 1):  # tokens that a round gives, in the time of a pass over one
+            expected += share**n
+            speeds.append(expected / (ratios[n] + n * self._draft_cost))
+        copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
+        if copying >= max(speeds):  # it may be that of no draft
             return Proposal(
                 torch.tensor(copy.ids[:cut], dtype=torch.int64, device=self.copying.device)
             )
@@ -99,12 +101,6 @@ class HybridDrafter:
         self._learn(context)
         self.copying.commit(context)
         self.model.commit(context)
-
-    def _speed(self, chances: list[float], cost: float) -> float:
-        """Tokens that a round may be expected to give, in the time of a pass over one token."""
-        passes = self._passes
-        spent = passes(len(chances) + 1) / passes(1) + cost * len(chances)
-        return (1 + sum(chances)) / spent
 
     def _learn(self, context: list[int]) -> None:
         """From what was accepted since the last draft, once a round."""

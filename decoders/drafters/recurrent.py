@@ -16,6 +16,7 @@ from torch import Tensor
 from ..backends.recorded import WIDEST
 from ..backends.recurrent_head import RecurrentHead
 from ..backends.recurrent_recorded import RecordedSteps
+from ..likeliest import likeliest
 from ..protocols import DraftRequest, StateBackend
 from ..records import Proposal, Sampling
 from ..sampling import probabilities
@@ -116,7 +117,7 @@ class RecurrentDrafter:
         """came: by place, the token there; one for each row of logits [n, N]."""
         vocab, ids = self.head.vocab, torch.tensor([*came.values()], device=logits.device)
         if sampling.greedy:
-            same: list[bool] = (vocab.to_target[logits.argmax(-1)] == ids).tolist()
+            same: list[bool] = (vocab.to_target[likeliest(logits)] == ids).tolist()
             return [float(one) for one in same]
         q = vocab.expand(probabilities(logits, sampling)).gather(1, ids.unsqueeze(1))  # [n, 1]
         p = [likelihood.get(place, 1.0) for place in came]

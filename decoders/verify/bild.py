@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
 from .step import at, leading, target_distribution, verdict
 
@@ -48,7 +49,7 @@ class BiLD:
         log_probs = scores[:-1].log_softmax(-1).gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
         accept = -log_probs < self.rollback  # [K]
         if sampling.greedy:
-            target_ids = target_logits.argmax(-1)  # [K + 1]
+            target_ids = likeliest(target_logits)  # [K + 1]
             if self.keep_argmax:
                 accept = accept | (target_ids[:-1] == proposal.ids)
             accepted = leading(accept)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities, raw_probabilities
 from .lossy import lossy
@@ -36,7 +37,7 @@ class Lenient:
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
     ) -> Verdict:
         if sampling.greedy:
-            best = target_logits.argmax(-1)  # [K + 1]
+            best = likeliest(target_logits)  # [K + 1]
             accept = best[:-1] == proposal.ids
             if self.needs_raw:
                 accept |= self._likely_enough(proposal, target_logits[:-1])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
@@ -46,7 +47,7 @@ class Lossless:
 def _greedy(proposal: Proposal, target_logits: Tensor) -> Verdict:
     """No softmax, and one read from the device: a few ids are compared sooner here than there."""
     k = len(proposal.ids)
-    read = torch.cat([proposal.ids, target_logits.argmax(-1)]).tolist()
+    read = torch.cat([proposal.ids, likeliest(target_logits)]).tolist()
     drafted, best = read[:k], read[k:]
     accepted = next((i for i in range(k) if drafted[i] != best[i]), k)
     return Verdict(accepted, best[accepted], drafted)

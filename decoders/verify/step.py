@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities
 
@@ -49,7 +50,7 @@ def target_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
     if not sampling.greedy:
         return probabilities(logits, sampling)
     like = logits if logits.dtype == torch.float64 else logits.float()
-    return one_hot(logits.argmax(-1), like)
+    return one_hot(likeliest(logits), like)
 
 
 def draft_distribution(proposal: Proposal, like: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..chance import Chance
+from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
 from ..sampling import probabilities
 
@@ -62,7 +63,7 @@ def verify_tree(
     assert proposal.parents is not None
     ids, tree = proposal.ids, layout(proposal.parents, proposal.ids.device)
     if sampling.greedy:
-        target_ids = target_logits.argmax(-1)  # [K + 1]
+        target_ids = likeliest(target_logits)  # [K + 1]
         taken = path(target_ids[tree.row] == ids, tree)
         next_token = target_ids[last_row(taken)]
     else:

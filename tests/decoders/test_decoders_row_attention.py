@@ -101,7 +101,7 @@ def exact(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -
         begin, word = int(begins[i]), int(bits[i])
         told = [0 <= p - begin < SPAN and bool(word >> p - begin & 1) for p in at.tolist()]
         seen = (at < begin) | torch.tensor(told)
-        keys, values = room[rows[i], :, seen].double().split(planes)
+        keys, values = room[rows[i], :, seen].double().tensor_split(2)
         scores = q[:, i].double().view(planes, group, d) @ keys.transpose(1, 2) * d**-0.5
         made.append((scores.softmax(-1) @ values).view(-1))
     return torch.stack(made)

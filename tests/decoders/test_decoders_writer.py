@@ -19,6 +19,7 @@ from decoders.backends.llama import LlamaBackend
 from decoders.backends.noise import key_of
 from decoders.backends.recorded import cuda_graphs
 from decoders.errors import DraftpickError
+from decoders.likeliest import WIDTH
 from decoders.models import memory
 from decoders.offline import writer
 from decoders.offline.stack import Stack
@@ -156,7 +157,7 @@ def test_the_noise_is_even_and_independent() -> None:
     assert torch.equal(rows[9:10], noise.gumbel(keys[9:10], torch.tensor([9]), 4096))
 
 
-@pytest.mark.parametrize("size", [3 * noise.WIDTH, 1000])
+@pytest.mark.parametrize("size", [3 * WIDTH, 1000])
 def test_the_likeliest_is_the_first_of_the_likeliest(size: int) -> None:
     logits = torch.randn(50, size).bfloat16()
     logits[:25, torch.randint(0, size, (4,))] = 8.0

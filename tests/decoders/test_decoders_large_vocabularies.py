@@ -1,0 +1,83 @@
+"""Choosing among many tokens part by part: the same choice as from all of them at once."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from decoders import chance as chance_module
+from decoders.chance import Generator
+from decoders.likeliest import WIDTH, likeliest
+
+CPU = torch.device("cpu")
+FEW = st.sampled_from([WIDTH, 2 * WIDTH, 12 * WIDTH])
+
+
+@settings(deadline=None)
+@given(size=st.one_of(FEW, st.integers(1, 700)), rows=st.integers(0, 4), seed=st.integers(0, 99))
+def test_the_likeliest_is_that_of_argmax(size: int, rows: int, seed: int) -> None:
+    """Of equal ones the first: there are few values here."""
+    generator = torch.Generator().manual_seed(seed)
+    lead = (rows, 2) if seed % 2 else (rows,)
+    for spread in (1, 30):
+        logits = torch.randint(-spread, spread, (*lead, size), generator=generator).bfloat16()
+        assert torch.equal(likeliest(logits), logits.argmax(-1))
+        assert torch.equal(likeliest(logits.mT.contiguous().mT), logits.argmax(-1))
+    for row in logits.view(-1, size):
+        assert likeliest(row) == row.argmax()
+
+
+def test_the_likeliest_beside_infinities() -> None:
+    logits = torch.full((3, 2 * WIDTH), -torch.inf)
+    logits[1, 700], logits[2, 5] = 0.0, torch.inf
+    assert likeliest(logits).tolist() == [0, 700, 5]
+
+
+class At(Generator):
+    """Whose numbers are given."""
+
+    def __init__(self, *heights: float) -> None:
+        super().__init__(CPU, 0)
+        self._next = torch.tensor(heights, dtype=torch.float64)
+
+
+@settings(deadline=None)
+@given(
+    size=FEW,
+    tokens=st.lists(st.integers(0, 12 * WIDTH - 1), min_size=1, max_size=9),
+    height=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
+    seed=st.integers(0, 99),
+)
+def test_what_is_drawn_by_parts_is_what_is_drawn_at_once(
+    size: int, tokens: list[int], height: float, seed: int
+) -> None:
+    """Of a few tokens, which may be at the edges of parts, and of all."""
+    generator = torch.Generator().manual_seed(seed)
+    few, every = torch.zeros(size), torch.rand(size, generator=generator).softmax(-1)
+    few[[token % size for token in tokens]] = torch.rand(1, generator=generator)
+    probs = torch.stack([few, every])
+    drawn = At(height, height).follow(probs, torch.zeros(1, dtype=torch.int64)).tolist()
+    for row, token in zip(probs.double(), drawn, strict=True):
+        assert row[token] > 0
+        assert row[:token].sum() <= height * row.sum() * (1 + 1e-12)
+        assert row[: token + 1].sum() >= height * row.sum() * (1 - 1e-12)
+
+
+@pytest.mark.parametrize("size", [WIDTH, 300])
+def test_a_row_of_zeros_harms_no_other(size: int) -> None:
+    probs = torch.zeros(2, size)
+    probs[1, 7] = 0.5
+    ids = torch.zeros(1, dtype=torch.int64)
+    nothing, drawn = At(0.5, 0.999).follow(probs, ids).tolist()
+    assert drawn == 7 and 0 <= nothing < size
+
+
+def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    probs = torch.randn(500, 4 * WIDTH, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    by_parts = Generator(CPU, 3)
+    ids = torch.zeros(499, dtype=torch.int64)
+    made = by_parts.follow(probs, ids)
+    monkeypatch.setattr(chance_module, "WIDTH", 3)  # of which the tokens are no multiple
+    assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
