@@ -112,7 +112,7 @@ class ArmEngine(Protocol):
 
 
 class SweepEngine(ArmEngine, Protocol):
-    """What a sweep needs beside: the arms as declared, their sizes, and what makes seconds differ."""
+    """What a sweep needs beside: arms as declared, their sizes, and what seconds depend on."""
 
     @property
     def arms(self) -> Mapping[str, Recipe]: ...
