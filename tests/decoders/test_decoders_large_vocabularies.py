@@ -74,6 +74,12 @@ def test_a_row_of_zeros_harms_no_other(size: int) -> None:
     assert drawn == 7 and 0 <= nothing < size
 
 
+def test_sums_that_end_below_a_height_give_the_first_of_the_greatest() -> None:
+    """By rounding alone: what comes after it has no chance."""
+    below, height = torch.tensor([[0.1, 0.3, 0.3]]), torch.tensor([[0.3]])
+    assert chance_module._first_above(below, height).item() == 1
+
+
 def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = torch.randn(500, 4 * WIDTH, generator=torch.Generator().manual_seed(1)).softmax(-1)
     by_parts = Generator(CPU, 3)
