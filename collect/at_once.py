@@ -78,7 +78,7 @@ def _replayed(
     if temperature == 0:
         replays = batch.teacher_forced(arm, prompts, answers)
         return [
-            replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted)
+            replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls)
             for row, r in zip(rows, replays, strict=True)
         ]
     seeds = [row.seed for row in rows if row.seed is not None]
@@ -86,6 +86,13 @@ def _replayed(
     if found is None:  # it was run as it is
         return rows
     return [
-        replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, how=r.how)
+        replace(
+            row,
+            rounds=r.rounds,
+            drafted=r.drafted,
+            accepted=r.accepted,
+            calls=r.calls,
+            how=r.how,
+        )
         for row, r in zip(rows, found, strict=True)
     ]

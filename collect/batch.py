@@ -303,6 +303,7 @@ def _rows(
             rounds=replay.rounds,
             drafted=replay.drafted,
             accepted=replay.accepted,
+            calls=replay.calls,
             new_tokens=len(answer.ids),
             loops=loops(answer.ids, engine.eos_ids),
             target_ids=tuple(answer.ids),

@@ -66,6 +66,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("rounds", pa.float64()),
         ("drafted", pa.float64()),
         ("accepted", pa.float64()),
+        ("calls", pa.float64()),
         ("how", pa.string()),
         ("new_tokens", pa.int32()),
         ("loops", pa.bool_()),
@@ -84,7 +85,7 @@ OUTCOMES_SCHEMA = pa.schema(
     ]
 )
 # Columns that older shards lack.
-LATER = ("temperature", "running", "how", "loops", "max_new_tokens", "prompt_tokens")
+LATER = ("temperature", "running", "calls", "how", "loops", "max_new_tokens", "prompt_tokens")
 UNSAID = {"temperature": 0.0, "running": 0}  # what their rows are of; null in the other columns
 
 

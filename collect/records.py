@@ -65,6 +65,8 @@ class Outcome:
     parameters: as ArmInfo.
     rounds, drafted, accepted: what the arm's loop does while it writes the target's answer: the
         greedy one, or above temperature 0 one that the target drew, where they are expectations.
+    calls: steps that the models of its drafter took meanwhile; None where each drafted token is
+        one, as it is not where tokens are copied too, and in collections before 0.2.
     how: where they come from above temperature 0: "exact", "simulated" or "live", as in
         `decoders.offline.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
@@ -78,7 +80,7 @@ class Outcome:
     error: why there are no numbers, else None.
 
     Rows beside others (running > 0) have the target's answer and what is the same for every load
-    from the row without others; only rounds, drafted and accepted are their own.
+    from the row without others; only rounds, drafted, accepted and calls are their own.
 
     For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
     drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
@@ -94,6 +96,7 @@ class Outcome:
     rounds: float | None = None
     drafted: float | None = None
     accepted: float | None = None
+    calls: float | None = None
     how: str | None = None
     new_tokens: int | None = None
     loops: bool | None = None

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from decoders.costs.measured import Costs
+from decoders.costs.measured import PLAIN, Costs
 from decoders.errors import DraftpickError, NoSuchName
 from decoders.plugins import watched
 
@@ -120,21 +120,26 @@ def saved_passes(outcome: Outcome, context: Context) -> float:
 def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
-    (new_tokens - 1) * verify(1) over rounds * verify(width) + drafted * draft_s, with
-    width = 1 + drafted / rounds; what such a pass costs says `Costs.verify`. Prefill excluded;
-    1 where the prompt's own pass wrote the whole answer. Of several answers at once, the machine's
-    tokens a second over those of plain decoding with as many (goodput): each pass and each draft is
-    then made for all of them. A pass that leaves the target early (CALM)
-    counts as a whole one: only the measured rewards see what it saves.
+    (new_tokens - 1) * (verify(1) + beside) over rounds * (verify(width) + beside) + steps *
+    draft_s: width = 1 + drafted / rounds; `Costs.verify` says what such a pass costs, and
+    `Costs.beside` what a round of plain decoding or of the arm takes beside it; steps are the
+    drafted tokens, those of its models alone where others are copied. Prefill excluded; 1 where the
+    prompt's own pass wrote the whole answer. Of several answers at once, the machine's tokens a
+    second over those of plain decoding with as many (goodput): all of it is then for all of them. A
+    pass that leaves the target early (CALM) counts as a whole one: only the measured rewards see
+    what it saves.
     """
     rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
     decoded = _known(outcome.new_tokens) - 1
     if decoded <= 0 or context.arms[outcome.arm].autoregressive:
         return 1.0
     costs = context.costs
+    steps = drafted if outcome.calls is None else outcome.calls
     verify_s = costs.verify(1 + drafted / rounds) if rounds else 0.0
-    arm_s = rounds * verify_s + drafted * costs.draft_s.get(outcome.arm, 0.0)
-    return decoded * costs.verify_s[0] / arm_s if arm_s > 0 else math.nan
+    round_s = verify_s + costs.beside(outcome.arm, outcome.temperature)
+    arm_s = rounds * round_s + steps * costs.draft_s.get(outcome.arm, 0.0)
+    plain_s = costs.verify_s[0] + costs.beside(PLAIN, outcome.temperature)
+    return decoded * plain_s / arm_s if arm_s > 0 else math.nan
 
 
 def time_saved(outcome: Outcome, context: Context) -> float:
@@ -225,14 +230,14 @@ REWARDS: dict[str, Reward] = {
         Reward("saved-passes", 1, saved_passes, "share of target passes saved"),
         Reward(
             "modelled",
-            2,
+            3,
             modelled,
             "speed-up from exact rounds and measured costs",
             needs_costs=True,
         ),
         Reward(
             "time-saved",
-            1,
+            2,
             time_saved,
             "share of plain decoding's time saved, modelled",
             needs_costs=True,

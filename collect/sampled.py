@@ -115,6 +115,7 @@ def _arm_rows(
                 rounds=figures.rounds,
                 drafted=figures.drafted,
                 accepted=figures.accepted,
+                calls=figures.calls,
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
                 loops=loops(one.ids, engine.eos_ids),

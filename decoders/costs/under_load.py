@@ -89,23 +89,29 @@ def _of(shared: SharedCosts, rows: int) -> PassCosts:
     return shared.of(rows)
 
 
-def learn(seats: Seats, fingerprint: str, folder: Path, running: Callable[[], int]) -> SharedCosts:
+def learn(
+    seats: Seats, fingerprint: str, folder: Path | None, running: Callable[[], int]
+) -> SharedCosts:
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
     seat's `passes.known` follows them from now on. What was measured while other processes kept
-    cores busy is used, and not kept. fingerprint: the target's."""
+    cores busy is used, and not kept.
+
+    fingerprint: the target's.
+    folder: None keeps nothing.
+    """
     products = f", on tiles {version()}" if seats.like.tiles else ""
     place = replace(
         Place.of(seats.all[0], fingerprint),
         backend=f"{len(seats.all)} seats, {seats.passes}{products}",
     )
-    path = folder / place.file
-    costs = _read(path)
+    path = None if folder is None else folder / place.file
+    costs = None if path is None else _read(path)
     if costs is None or seats.steady:
         before = look()
         costs = measure(seats)
         after = look()
         company = others(before, after) if before and after else 0.0
-        if not seats.steady and company < QUIET:
+        if path is not None and not seats.steady and company < QUIET:
             _write(path, place, costs)
     seats.narrow = costs.narrow
     for seat in seats.all:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..backends.llama import LlamaBackend
-from ..backends.seats import Seats
 from ..backends.sync import synchronize
 from ..costs import passes, under_load
 from ..costs.measured import Costs
@@ -18,8 +18,9 @@ from ..costs.passes import REPEATS
 from ..costs.under_load import SharedCosts, UnderLoad
 from ..drafters import RecurrentDrafter, WidenedDrafter
 from ..errors import DraftpickError
-from ..models import memory
 from ..protocols import Backend, Drafts
+from ..together import Together
+from . import rounds
 from .costs import dearest
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def require_shared(target: Backend) -> LlamaBackend:
 
 def follow(
     engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
-) -> SharedCosts:
-    """Let the engine's arms draft as they do where so many answers are written at once; what the
-    shared passes cost.
+) -> tuple[Together, SharedCosts]:
+    """Let the engine's arms draft as they do where so many answers are written at once. A room
+    for them, and what its passes cost.
 
     most: answers, at most.
     folder: where these costs are kept; None keeps nothing.
@@ -49,24 +50,19 @@ def follow(
     Raises DraftpickError as `require_shared` does, OutOfMemory where there is no room for so many.
     """
     target = require_shared(engine.target)
-    with memory.explained(target.device, f"making room for {most} answers at once"):
-        seats = Seats(target, most)
-    shared = (
-        under_load.measure(seats)
-        if folder is None
-        else under_load.learn(seats, engine.target_fingerprint, folder, answers)
-    )
     alone = passes.known(target) or passes.measure(target)
+    room = Together(engine, most)
+    shared = under_load.learn(room.passes, engine.target_fingerprint, folder, lambda: room.running)
     passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
     for arm in engine.arm_names:
         engine.forget(arm)  # they ask for costs when they are made
-    return shared
+    return room, shared
 
 
 def costs_at_once(
-    engine: Engine, alone: Costs, shared: SharedCosts, wanted: Sequence[int]
+    engine: Engine, alone: Costs, room: Together, shared: SharedCosts, wanted: Sequence[int]
 ) -> dict[int, Costs]:
-    """By each wanted number of answers. alone: of one answer.
+    """By each wanted number of answers. alone: of one answer. room, shared: as of `follow`.
 
     The steps of a recurrent cell are taken for all answers together, other drafts one after the
     other.
@@ -80,7 +76,9 @@ def costs_at_once(
             model = model.inner if isinstance(model, WidenedDrafter) else model
             more = _steps(model, answers) if isinstance(model, RecurrentDrafter) else answers
             draft_s[arm] = seconds * more
-        made[answers] = Costs(shared.of(answers).verify_s, draft_s)
+        costs = Costs(shared.of(answers).verify_s, draft_s)
+        greedy, drawn = rounds.at_once(room, engine, costs, answers)
+        made[answers] = replace(costs, round_s=greedy, drawn_round_s=drawn)
     return made
 
 

@@ -22,6 +22,7 @@ from ..loop import SpeculativeDecoding
 from ..protocols import opening
 from ..records import Request, Sampling
 from ..seeds import derived_seed
+from . import rounds
 from .alone import Alone
 from .at_once import costs_at_once, follow, require_shared
 from .composed import along, models_of, over
@@ -74,11 +75,13 @@ class Batch:
     def cost_table(self) -> Costs:
         """What passes and drafted tokens cost on this machine, measured when first asked for."""
         if self._costs is None:
-            self._costs = costs_of(self._engine)
+            costs = costs_of(self._engine)
+            greedy, drawn = rounds.alone(self._engine, costs)
+            self._costs = replace(costs, round_s=greedy, drawn_round_s=drawn)
         if self._at_once and not self._costs.at_once:
             most = max(self._at_once)
-            shared = follow(self._engine, most, self._folder, lambda: self._answers)
-            at_once = costs_at_once(self._engine, self._costs, shared, self._at_once)
+            room, shared = follow(self._engine, most, self._folder, lambda: self._answers)
+            at_once = costs_at_once(self._engine, self._costs, room, shared, self._at_once)
             self._costs = replace(self._costs, at_once=at_once)
         return self._costs
 
@@ -246,7 +249,7 @@ class Batch:
         if isinstance(strategy.drafter, HybridDrafter):
 
             def drafts(heights: NDArray[np.float64]) -> Draft:
-                model = drawn(answer, chances, heights)
+                model = drawn(answer, chances, heights).draft
                 return self._hybrid(name, prompt, answer, model, temperature)
 
         elif type(length) is FixedLength:
@@ -331,10 +334,11 @@ class Batch:
             )
 
         drafter = over(strategy.drafter, known)
-        single = along(drafter, target, prompt, answer)
+        single = along(drafter, target, prompt, answer).draft
         agree = [at == 0 or single(at, 1) == [token] for at, token in enumerate(answer)]
-        draft = along(drafter, target, prompt, answer)
-        return replay(answer, draft, strategy.length, agree, costs.draft_s[name], costs.verify)
+        draft, calls = along(drafter, target, prompt, answer)
+        draft_s = costs.draft_s[name]
+        return replay(answer, draft, strategy.length, agree, draft_s, costs.verify, calls)
 
     def _hybrid(
         self,

@@ -16,6 +16,7 @@ from ..drafters import (
 )
 from ..protocols import Backend, Drafter, DraftRequest, opening
 from ..records import Sampling
+from .expected import Draft
 
 
 def models_of(drafter: Drafter) -> list[RecurrentDrafter] | None:
@@ -49,8 +50,8 @@ def along(
     prompt: list[int],
     answer: list[int],
     temperature: float = 0.0,
-) -> Callable[[int, int], list[int]]:
-    """For `replay`: (at, k) -> the draft of k tokens to follow answer[:at], `at` growing.
+) -> Draft:
+    """(at, k) -> the draft of k tokens to follow answer[:at], `at` growing.
 
     A drafter that draws what it does has seed 0.
     """
@@ -65,4 +66,4 @@ def along(
         ids: list[int] = drafter.propose(context, DraftRequest(k, sampling, chance)).ids.tolist()
         return ids
 
-    return draft
+    return Draft(draft, lambda: drafter.calls)

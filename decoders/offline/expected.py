@@ -9,19 +9,26 @@ accepted before, only the drawing of acceptances.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..protocols import DraftLength
-from .records import Expected
+from .records import Expected, Replay
 from .replay import replay
 
 RUNS = 32  # simulated acceptances of one answer
 REJECTED = -1  # stands for a drafted token that is not the answer's
 
 Chances = Callable[[int, int], Sequence[float]]
-Draft = Callable[[int, int], Sequence[int]]
+
+
+class Draft(NamedTuple):
+    """draft, calls: as `replay` takes them."""
+
+    draft: Callable[[int, int], Sequence[int]]
+    calls: Callable[[], int] | None = None
 
 
 def expected(tokens: int, chances: Chances, k: int) -> Expected:
@@ -65,9 +72,14 @@ def simulated(
     seed: of the heights; arms that share it differ by their chances alone.
     """
     heights = spread(RUNS, len(answer), seed)
-    runs = [replay(answer, drafts(row), length, [], draft_s, verify_s) for row in heights]
+    runs = list[Replay]()
+    for row in heights:
+        draft, calls = drafts(row)  # one at a time: they may share what they copy from
+        runs.append(replay(answer, draft, length, [], draft_s, verify_s, calls))
     rounds, drafted, accepted = np.mean([[r.rounds, r.drafted, r.accepted] for r in runs], axis=0)
-    return Expected(float(rounds), float(drafted), float(accepted), "simulated")
+    counted = [r.calls for r in runs if r.calls is not None]
+    steps = float(np.mean(counted)) if counted else None
+    return Expected(float(rounds), float(drafted), float(accepted), "simulated", steps)
 
 
 def spread(runs: int, places: int, seed: int) -> NDArray[np.float64]:
@@ -88,4 +100,4 @@ def drawn(answer: Sequence[int], chances: Chances, heights: NDArray[np.float64])
             for place, chance in enumerate(chances(at, k), at)
         ]
 
-    return draft
+    return Draft(draft)

@@ -20,12 +20,15 @@ class Replay:
         own, and where nothing drafts.
     rounds: passes of the target after the prompt's.
     drafted, accepted: as in DecodeResult.
+    calls: steps that the models of its drafter took; None where each drafted token is one, as it
+        is not where tokens are copied too.
     """
 
     agree: list[bool]
     rounds: int
     drafted: int
     accepted: int
+    calls: int | None = None
 
     @classmethod
     def without_drafts(cls, answer: Sequence[int]) -> Replay:
@@ -37,7 +40,7 @@ class Replay:
 class Expected:
     """What an arm's loop does on average while it writes one sampled answer.
 
-    rounds, drafted, accepted: as in Replay, expectations.
+    rounds, drafted, accepted, calls: as in Replay, expectations.
     how: "exact"; "simulated", the mean of simulated runs; or "live", one run of the arm, along an
         answer of its own.
     """
@@ -46,11 +49,12 @@ class Expected:
     drafted: float
     accepted: float
     how: Literal["exact", "simulated", "live"]
+    calls: float | None = None
 
     @classmethod
     def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
         """Of a loop that can only go one way, or that has run."""
-        return cls(replay.rounds, replay.drafted, replay.accepted, how)
+        return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls)
 
 
 @dataclass(frozen=True)

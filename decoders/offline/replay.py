@@ -20,10 +20,12 @@ def replay(
     agree: list[bool],
     draft_s: float = 0.0,
     verify_s: Callable[[int], float] = lambda width: 0.0,
+    calls: Callable[[], int] | None = None,
 ) -> Replay:
     """draft(at, k): at most k tokens proposed to follow answer[:at]. Times feed an adaptive
     length. The answer's last token counts as the target's own; where it ended the answer early,
-    the loop may have drafted it, and more beyond it that is not counted here."""
+    the loop may have drafted it, and more beyond it that is not counted here. calls: those of the
+    drafter so far, where drafted tokens do not tell."""
     length.reset()
     at, rounds, drafted, accepted = 1, 0, 0, 0
     while at < len(answer):
@@ -39,4 +41,4 @@ def replay(
             StepStats(len(proposed), right, draft_s * len(proposed), verify_s(len(proposed) + 1))
         )
         at += right + 1
-    return Replay(agree, rounds, drafted, accepted)
+    return Replay(agree, rounds, drafted, accepted, None if calls is None else calls())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -113,6 +114,26 @@ def test_arms_that_ask_the_target_seldom_or_not_at_all() -> None:
     assert compute("latency-ratio", alone, context) == pytest.approx(0.8 * 0.5)
 
 
+def test_what_rounds_take_beside_their_passes() -> None:
+    beside = {"autoregressive": 0.001, "a": 0.005}, {"autoregressive": 0.002, "a": 0.007}
+    costs = replace(COSTS, round_s=beside[0], drawn_round_s=beside[1])
+    context = replace(CONTEXT, costs=costs)
+    assert compute("modelled", ROW, context) == pytest.approx(0.374 / (0.240 + 0.050))
+    drawn = replace(ROW, temperature=0.7)
+    assert compute("modelled", drawn, context) == pytest.approx(0.408 / (0.240 + 0.070))
+    other = replace(ROW, arm="b")  # never measured: as plain decoding's
+    assert compute("modelled", other, context) == pytest.approx(0.374 / (0.200 + 0.160 + 0.010))
+    assert compute("modelled", AR, context) == 1
+    again = Costs.from_json(json.loads(json.dumps(asdict(replace(costs, at_once={8: costs})))))
+    assert again.of_answers(8) == costs and again.of(["b"]).round_s == {"autoregressive": 0.001}
+
+
+def test_copied_tokens_are_no_steps_of_a_drafter() -> None:
+    copied = replace(ROW, calls=10.0)
+    assert compute("modelled", copied, CONTEXT) == pytest.approx(0.340 / (0.200 + 0.010))
+    assert compute("latency-ratio", copied, CONTEXT) == compute("latency-ratio", ROW, CONTEXT)
+
+
 def test_time_saved_is_of_plain_decoding() -> None:
     speed = compute("modelled", ROW, CONTEXT)
     assert compute("time-saved", ROW, CONTEXT) == pytest.approx(1 - 1 / speed)
@@ -146,4 +167,4 @@ def test_unknown_reward_and_bad_alpha() -> None:
 
 def test_labels_say_what_matters() -> None:
     assert get("paper").label(0.5) == "paper@2 alpha=0.5"
-    assert get("modelled").label(0.5) == "modelled@2"
+    assert get("modelled").label(0.5) == "modelled@3"

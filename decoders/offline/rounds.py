@@ -1,0 +1,172 @@
+"""What a round takes beside the target's pass and the drafts: for arms that are replayed.
+
+Copies are looked for, tokens are drawn, drafts are compared with what the target says. For one
+answer that is little beside a pass. Of many answers each does it by itself, one after the other.
+Measured by decoding.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..backends.sync import synchronize
+from ..costs.measured import Costs
+from ..drafters import HybridDrafter, SwitchingDrafter
+from ..protocols import Drafts
+from ..records import Request, Sampling
+from ..together import Seat, Together
+
+if TYPE_CHECKING:
+    from ..engine import Engine
+
+MOST, FEWEST = 24, 6  # rounds of each arm
+SECONDS = 0.5  # about, of each arm
+LONGEST = 256  # tokens of an answer, where copies make them many
+PROMPTS = (
+    "How does a bicycle stay upright while it is moving?",
+    "Write a short letter to a landlord about a window that does not close.",
+    "A baker sells 12 loaves an hour and works for 7 hours. How many loaves are sold?",
+    "Translate into German: The train to the coast leaves at noon.",
+    "Name three reasons why leaves change their colour in autumn.",
+    "Summarize: The council met on Monday. It voted to repair the old bridge, and not to sell it.",
+    "What should a beginner know about growing tomatoes on a balcony?",
+    "Explain to a child why the moon seems to follow us.",
+)
+
+
+class Gaps:
+    """Calls a function that reads tokens, and times what passes between its calls.
+
+    widths: from its first argument, how many tokens of each answer it reads.
+    answers: only what lies between two calls for all of so many counts.
+    calls: steps of a drafter so far; None where each drafted token is one.
+    """
+
+    def __init__(
+        self,
+        reads: Callable[..., Any],
+        widths: Callable[[Any], list[int]],
+        answers: int,
+        calls: Callable[[], int] | None,
+        device: torch.device,
+    ) -> None:
+        self._reads, self._widths, self._answers = reads, widths, answers
+        self._calls, self._device = calls, device
+        self._left: tuple[float, int] | None = None
+        self.found: list[tuple[float, int]] = []  # seconds, and steps of drafters meanwhile
+
+    def __call__(self, wanted: Any, *more: Any) -> Any:
+        now, widths = time.perf_counter(), self._widths(wanted)
+        whole = len(widths) == self._answers
+        if whole and self._left is not None:
+            left, before = self._left
+            drafted = sum(widths) - len(widths)
+            steps = drafted if self._calls is None else self._calls() - before
+            self.found.append((now - left, steps))
+        read = self._reads(wanted, *more)
+        synchronize(self._device)
+        steps = 0 if self._calls is None else self._calls()
+        self._left = (time.perf_counter(), steps) if whole else None
+        return read
+
+    def median(self, step_s: float) -> float:
+        """Of what passed, without so many seconds for each step. Raises StatisticsError where
+        nothing was found."""
+        spent = (seconds - steps * step_s for seconds, steps in self.found)
+        return max(0.0, statistics.median(spent))
+
+
+def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
+    """`Costs.round_s` and `drawn_round_s` of one answer. costs: its passes and drafts."""
+    target = engine.target
+
+    def gaps(arm: str, temperature: float, rounds: int) -> Gaps:
+        request = Request(rounds, Sampling(temperature), eos_ids=(), seed=0)
+        calls = _calls([engine], arm)
+        found = Gaps(target.extend, lambda ids: [len(ids)], 1, calls, target.device)
+        with _in_place_of(target, "extend", found):
+            engine.decode(arm, _prompts(engine, 1)[0], request)
+        return found
+
+    return _of_arms(engine, costs, 1, gaps)
+
+
+def at_once(
+    room: Together, engine: Engine, costs: Costs, answers: int
+) -> tuple[dict[str, float], dict[str, float]]:
+    """The same of so many answers, for all of them together.
+
+    room: of the engine's; no answer is being written there.
+    costs: of so many answers.
+    """
+    reader = room.passes
+
+    def begin(arm: str, prompt: list[int], request: Request) -> None:
+        seat = room.free()
+        assert isinstance(seat, Seat)
+        room.begin(seat, lambda own: own.decode(arm, prompt, request))
+
+    def gaps(arm: str, temperature: float, rounds: int) -> Gaps:
+        prompts = _prompts(engine, answers)
+        tokens = max(FEWEST, min(LONGEST, engine.context - max(map(len, prompts)) - MOST))
+        calls = _calls([seat.engine for seat in room.seats], arm)
+        found = Gaps(
+            reader.read,
+            lambda wanted: [len(each.ids) for each in wanted],
+            answers,
+            calls,
+            engine.target.device,
+        )
+        try:
+            for seed, prompt in enumerate(prompts):
+                begin(arm, prompt, Request(tokens, Sampling(temperature), eos_ids=(), seed=seed))
+            with _in_place_of(reader, "read", found):
+                while room.running == answers and len(found.found) < rounds:
+                    room.step()
+        finally:
+            room.close()
+        return found
+
+    return _of_arms(engine, costs, answers, gaps)
+
+
+def _of_arms(
+    engine: Engine, costs: Costs, answers: int, gaps: Callable[[str, float, int], Gaps]
+) -> tuple[dict[str, float], dict[str, float]]:
+    rounds = max(FEWEST, min(MOST, round(SECONDS / costs.verify_s[0])))
+    made: tuple[dict[str, float], dict[str, float]] = {}, {}
+    for temperature, seconds in zip((0.0, 1.0), made, strict=True):
+        for arm in engine.arm_names:
+            with suppress(Exception):  # an arm that fails says so for each query
+                found = gaps(arm, temperature, rounds)
+                seconds[arm] = found.median(costs.draft_s.get(arm, 0.0) / answers)
+    return made
+
+
+def _calls(engines: Sequence[Engine], arm: str) -> Callable[[], int] | None:
+    """The steps that an arm's drafters have taken, where drafted tokens do not tell."""
+    drafters = [s.drafter for s in (e.strategy(arm) for e in engines) if isinstance(s, Drafts)]
+    if not drafters or not isinstance(drafters[0], HybridDrafter | SwitchingDrafter):
+        return None
+    return lambda: sum(drafter.calls for drafter in drafters)
+
+
+def _prompts(engine: Engine, count: int) -> list[list[int]]:
+    """Different ones, as each is answered in a place of its own."""
+    texts = [PROMPTS[n % len(PROMPTS)] + f" ({n + 1})" * (n >= len(PROMPTS)) for n in range(count)]
+    return [engine.encode_chat([{"role": "user", "content": text}]) for text in texts]
+
+
+@contextmanager
+def _in_place_of(owner: Any, name: str, function: Callable[..., Any]) -> Iterator[None]:
+    setattr(owner, name, function)
+    try:
+        yield
+    finally:
+        delattr(owner, name)

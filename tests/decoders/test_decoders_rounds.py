@@ -1,0 +1,110 @@
+"""What a round takes beside its pass: measured by decoding, alone and beside others."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from decoder_toys import native, random_cell, save_cell
+from test_decoders_engine import tokenizer
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.costs.passes import PassCosts, assume
+from decoders.draft_vocab import DraftVocab
+from decoders.offline.batch import Batch
+from decoders.offline.rounds import Gaps
+from decoders.records import Request
+from decoders.verify.lossless import Lossless
+
+ARMS = ("autoregressive", "copy", "both", "cell")
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
+    save_cell(tmp_path, random_cell(32, 1), DraftVocab([*range(1, 15)], 128))
+    cell = {"kind": "recurrent", "drafter": str(tmp_path)}
+    made = [
+        {"kind": "autoregressive", "name": "autoregressive"},
+        {"kind": "max_gram", "name": "copy", "by_cost": True},
+        {"kind": "hybrid", "name": "both", "model": cell},
+        {"name": "cell", "length": {"k": 3}, **cell},
+    ]
+    target = native(tiny(max_position_embeddings=512, vocab_size=128))
+    assume(target, PassCosts((0.001,) * 6))
+    arms: Any = {each["name"]: recipe(**each) for each in made}
+    return Engine(target, arms, name="tiny", tokenizer=tokenizer([f"w{i}" for i in range(127)]))
+
+
+def test_every_arm_is_timed_alone_and_beside_others(engine: Engine) -> None:
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    for one in (costs, costs.of_answers(3)):
+        assert set(one.round_s) == set(one.drawn_round_s) == set(ARMS)
+        assert max(one.round_s.values()) < 0.2 and min(one.round_s.values()) >= 0
+        assert one.beside("copy", 0.0) == one.round_s["copy"]
+        assert one.beside("copy", 0.5) == one.drawn_round_s["copy"]
+    assert engine.decode("copy", [1, 2, 3], Request(4)).ids  # nothing is left in the target's way
+
+
+def test_what_a_verifier_takes_is_counted_for_every_answer(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verify = Lossless.verify
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.02)
+        return verify(*given)
+
+    monkeypatch.setattr(Lossless, "verify", slowly)
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    for answers in (1, 3):
+        one = costs.of_answers(answers)
+        assert one.beside("cell", 0.0) > 0.02 * answers
+        assert one.beside("cell", 1.0) > 0.02 * answers
+
+
+def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    decode = Engine.decode
+
+    def failing(self: Engine, arm: str, *given: Any) -> Any:
+        if arm == "copy":
+            raise RuntimeError("not today")
+        return decode(self, arm, *given)
+
+    monkeypatch.setattr(Engine, "decode", failing)
+    costs = Batch(engine, at_once=(1, 2)).cost_table
+    for one in (costs, costs.of_answers(2)):
+        assert "copy" not in one.round_s and set(one.drawn_round_s) == set(ARMS) - {"copy"}
+        assert one.beside("copy", 0.0) == one.round_s["autoregressive"]
+
+
+def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, steps = [0.0], [0]
+    monkeypatch.setattr("decoders.offline.rounds.time.perf_counter", lambda: now[0])
+
+    def read(wanted: list[list[int]]) -> int:
+        now[0] += 100  # the pass itself
+        return len(wanted)
+
+    gaps = Gaps(read, lambda wanted: [len(ids) for ids in wanted], 2, lambda: steps[0], CPU)
+    two, one = [[1], [2, 3]], [[1]]
+    for wanted, host, stepped in [(two, 9, 3), (two, 5, 1), (one, 7, 0), (two, 8, 0), (two, 6, 4)]:
+        now[0] += host
+        steps[0] += stepped
+        assert gaps(wanted) == len(wanted)
+    assert gaps.found == [(5, 1), (6, 4)]
+    assert gaps.median(0.5) == statistics.median([4.5, 4.0])
+    assert gaps.median(9.0) == 0
+
+
+def test_drafted_tokens_are_steps_where_nothing_is_copied() -> None:
+    gaps = Gaps(lambda ids: ids, lambda ids: [len(ids)], 1, None, CPU)
+    for ids in ([1], [1, 2, 3], [1]):
+        assert gaps(ids) is ids
+    assert [steps for _, steps in gaps.found] == [2, 0]
