@@ -6,7 +6,7 @@ A test may answer them by walking every outcome, which gives the shipped loop's 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -14,6 +14,15 @@ from torch import Tensor
 
 BLOCK = 64
 WIDTH = 512  # tokens of a part
+
+Draws = Callable[[Tensor, Tensor], Tensor]  # as `_drawn`, for float32 and float64 on a CPU
+_kernel: Draws | None = None
+
+
+def draw_by(kernel: Draws) -> None:
+    """Draw on a CPU by this one from now on."""
+    global _kernel
+    _kernel = kernel
 
 
 class Chance(Protocol):
@@ -58,10 +67,13 @@ class Generator:
     def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
         while len(self._next) < len(probs):  # by blocks, as a GPU's numbers depend on the size
             self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
-        heights = self._next[: len(probs)].unsqueeze(1)
-        if probs.device.type == "cpu" and probs.shape[-1] % WIDTH == 0:
-            return _drawn_by_parts(probs, heights)
-        return _drawn(probs, heights).squeeze(1)
+        heights = self._next[: len(probs)]
+        if probs.device.type == "cpu":
+            if _kernel is not None:
+                return _kernel(probs, heights)
+            if probs.shape[-1] % WIDTH == 0:
+                return _drawn_by_parts(probs, heights)
+        return _drawn(probs, heights)
 
     def use(self, count: int) -> None:
         self._next = self._next[count:]
@@ -75,18 +87,18 @@ class Generator:
 
 
 def _drawn(probs: Tensor, heights: Tensor) -> Tensor:
-    """By inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n, 1]
-    from 0 to 1 -> [n, 1]."""
+    """By inversion, which needs no host read, unlike multinomial: probs [n, V] and heights [n] from
+    0 to 1 -> [n]."""
     below = probs.double().cumsum(-1)
-    return _first_above(below, heights * below[:, -1:])
+    return _first_above(below, heights.unsqueeze(1) * below[:, -1:]).squeeze(1)
 
 
 def _drawn_by_parts(probs: Tensor, heights: Tensor) -> Tensor:
-    """The same, [n]: first which WIDTH of tokens, then which of them. On a CPU the sums of all
+    """The same: first which WIDTH of tokens, then which of them. On a CPU the sums of all
     tokens are too many for its caches (nine rows of 49152: 2.3 ms -> 0.3)."""
     parts = probs.reshape(len(probs), probs.shape[-1] // WIDTH, WIDTH)
     below = parts.sum(-1, dtype=torch.float64).cumsum(-1)
-    height = heights * below[:, -1:]
+    height = heights.unsqueeze(1) * below[:, -1:]
     which = _first_above(below, height)  # [n, 1]
     own = parts.gather(1, which.unsqueeze(2).expand(-1, 1, WIDTH)).squeeze(1)
     before = torch.where(which > 0, below.gather(1, (which - 1).clamp(min=0)), 0.0)

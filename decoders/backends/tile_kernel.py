@@ -1,5 +1,4 @@
-"""The kernels of tiles.cpp and row_attention.cpp: made by a C++ compiler for this machine, kept,
-and loaded once."""
+"""The kernels in C++: made by a compiler for this machine, kept, and loaded once."""
 
 from __future__ import annotations
 
@@ -14,10 +13,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from .. import chance
 from ..machine import cpu_name
 from .tiles import NARROW, OUTS
 
-SOURCES = [Path(__file__).with_name(name) for name in ("tiles.cpp", "row_attention.cpp")]
+NAMES = ("tiles.cpp", "row_attention.cpp", "draws.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in NAMES]
 FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 NEEDED = ("amx_tile", "amx_bf16", "avx512_bf16")  # of PyTorch's names
 _LOADING = threading.Lock()
@@ -59,6 +60,7 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
         torch.library.register_fake("draftpick::int4_tiles", _shape)
         torch.library.register_fake("draftpick::int8_tiles", _shape)
         torch.library.register_fake("draftpick::attend_rows", _joined)
+        chance.draw_by(torch.ops.draftpick.draw_rows)
         return True
 
 

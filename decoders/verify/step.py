@@ -72,7 +72,13 @@ def acceptance(pi: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
 def residual(pi: Tensor, draft: Tensor, target: Tensor, accepted: Tensor) -> Tensor:
     """[V], unnormalised: max(0, pi - q) at the first rejected position; the target's own
     distribution where all were accepted, or where pi exceeds q nowhere."""
-    last, k = at(target, accepted), len(draft)
+    k = len(draft)
+    if pi.device.type == "cpu":  # where reading costs nothing, and copying does
+        n = int(accepted)
+        if n < k and (left := (pi[n] - draft[n]).clamp_(min=0)).sum() > 0:
+            return left
+        return target[n]
+    last = at(target, accepted)
     if k == 0:
         return last
     row = accepted.clamp(max=k - 1)

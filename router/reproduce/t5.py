@@ -24,7 +24,7 @@ DRAFTERS = (Line("T5-Small", EN_DE), Line("T5-Small-XSum", SUM))
 SMALL = (
     "The target has 16.5 million parameters and each drafter 1.2 million, where the paper has 11 "
     "billion and 60 million: a drafted token costs a far larger share of the target's pass. "
-    f"Therefore {DRAFTED} tokens are drafted a round, not 7.",
+    f"Therefore {DRAFTED} tokens are drafted a round, not 7, where nothing else is said.",
     "Translations are of captions, summaries of short articles and abstracts, written for this "
     "project, in the place of IWSLT2017 and XSum. `draft-en-de` is in the place of T5-Small, "
     "`draft-sum` in that of T5-Small-XSum.",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders import chance as chance_module
+from decoders.backends import tile_kernel
 from decoders.chance import Generator
 from decoders.likeliest import WIDTH, likeliest
+from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")
 FEW = st.sampled_from([WIDTH, 2 * WIDTH, 12 * WIDTH])
@@ -35,6 +39,19 @@ def test_the_likeliest_beside_infinities() -> None:
     assert likeliest(logits).tolist() == [0, 700, 5]
 
 
+@pytest.fixture(scope="module", params=["PyTorch", "kernel"])
+def draws(request: pytest.FixtureRequest) -> Iterator[str]:
+    """By whom; the second where this processor has what the kernels need."""
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "kernel":
+            if not tile_kernel.load_kernel(cache_dir() / "compiled", print):
+                pytest.skip("this processor has no tiles (AMX), or there is no compiler")
+            patch.setattr(chance_module, "_kernel", torch.ops.draftpick.draw_rows)
+        else:
+            patch.setattr(chance_module, "_kernel", None)
+        yield request.param
+
+
 class At(Generator):
     """Whose numbers are given."""
 
@@ -45,19 +62,19 @@ class At(Generator):
 
 @settings(deadline=None)
 @given(
-    size=FEW,
+    size=st.one_of(FEW, st.integers(1, 700)),
     tokens=st.lists(st.integers(0, 12 * WIDTH - 1), min_size=1, max_size=9),
     height=st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2.0**-53])),
     seed=st.integers(0, 99),
 )
 def test_what_is_drawn_by_parts_is_what_is_drawn_at_once(
-    size: int, tokens: list[int], height: float, seed: int
+    draws: str, size: int, tokens: list[int], height: float, seed: int
 ) -> None:
     """Of a few tokens, which may be at the edges of parts, and of all."""
     generator = torch.Generator().manual_seed(seed)
     few, every = torch.zeros(size), torch.rand(size, generator=generator).softmax(-1)
     few[[token % size for token in tokens]] = torch.rand(1, generator=generator)
-    probs = torch.stack([few, every])
+    probs = torch.stack([few, every]).to(torch.float64 if seed % 2 else torch.float32)
     drawn = At(height, height).follow(probs, torch.zeros(1, dtype=torch.int64)).tolist()
     for row, token in zip(probs.double(), drawn, strict=True):
         assert row[token] > 0
@@ -66,7 +83,7 @@ def test_what_is_drawn_by_parts_is_what_is_drawn_at_once(
 
 
 @pytest.mark.parametrize("size", [WIDTH, 300])
-def test_a_row_of_zeros_harms_no_other(size: int) -> None:
+def test_a_row_of_zeros_harms_no_other(draws: str, size: int) -> None:
     probs = torch.zeros(2, size)
     probs[1, 7] = 0.5
     ids = torch.zeros(1, dtype=torch.int64)
@@ -80,8 +97,22 @@ def test_sums_that_end_below_a_height_give_the_first_of_the_greatest() -> None:
     assert chance_module._first_above(below, height).item() == 1
 
 
+def test_the_kernel_draws_what_pytorch_draws(draws: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    generator = torch.Generator().manual_seed(1)
+    for size in (49152, 6143, 40):
+        probs = (8 * torch.randn(64, size, generator=generator)).softmax(-1)
+        ids = torch.zeros(63, dtype=torch.int64)
+        made = Generator(CPU, 3).follow(probs, ids)
+        with monkeypatch.context() as patch:
+            patch.setattr(chance_module, "_kernel", None)
+            assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
+        strided = probs.repeat_interleave(2, 1)[:, ::2]
+        assert torch.equal(Generator(CPU, 3).follow(strided, ids), made)
+
+
 def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     probs = torch.randn(500, 4 * WIDTH, generator=torch.Generator().manual_seed(1)).softmax(-1)
+    monkeypatch.setattr(chance_module, "_kernel", None)
     by_parts = Generator(CPU, 3)
     ids = torch.zeros(499, dtype=torch.int64)
     made = by_parts.follow(probs, ids)

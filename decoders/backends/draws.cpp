@@ -1,0 +1,80 @@
+// Tokens drawn from rows of probabilities by inversion, part by part: first which part of a row a
+// height falls into, then which token of the part. Sums are in double precision.
+
+#include <ATen/ATen.h>
+#include <immintrin.h>
+#include <torch/library.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace {
+
+constexpr int64_t PART = 512;  // tokens
+
+inline __m512d doubles(const float* from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
+inline __m512d doubles(const double* from) { return _mm512_loadu_pd(from); }
+
+template <typename T>
+double sum(const T* of, int64_t n) {
+  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(),
+                     _mm512_setzero_pd()};
+  int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (int64_t j = 0; j < 4; ++j) sums[j] = _mm512_add_pd(sums[j], doubles(of + i + 8 * j));
+  }
+  double rest = 0;
+  for (; i < n; ++i) rest += of[i];
+  const __m512d low = _mm512_add_pd(sums[0], sums[1]), high = _mm512_add_pd(sums[2], sums[3]);
+  return rest + _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+}
+
+// The token at whose end the sums first exceed share * total; one that cannot be drawn is never
+// taken, but where none can.
+template <typename T>
+int64_t drawn(const T* probs, int64_t n, double share, std::vector<double>& below) {
+  const int64_t parts = (n + PART - 1) / PART;
+  double total = 0;
+  for (int64_t part = 0; part < parts; ++part) {
+    total += sum(probs + part * PART, std::min(PART, n - part * PART));
+    below[part] = total;
+  }
+  if (!(total > 0)) return n - 1;
+  const double height = std::min(share * total, std::nextafter(total, 0.0));
+  const int64_t part = std::upper_bound(below.begin(), below.begin() + parts, height) - below.begin();
+  double at = part ? below[part - 1] : 0.0;
+  int64_t last = n - 1;  // that can be drawn, for sums of a part that end below it by rounding
+  for (int64_t i = part * PART; i < std::min(n, (part + 1) * PART); ++i) {
+    if (!(probs[i] > 0)) continue;
+    at += probs[i];
+    last = i;
+    if (at > height) break;
+  }
+  return last;
+}
+
+// probs [n, N] float or double, need not sum to 1; heights [n] double, from 0 to below 1.
+at::Tensor draw_rows(const at::Tensor& probs, const at::Tensor& heights) {
+  TORCH_CHECK(probs.dim() == 2 && heights.dim() == 1 && probs.size(0) == heights.size(0));
+  TORCH_CHECK(probs.size(1) > 0 && heights.scalar_type() == at::kDouble);
+  const at::Tensor rows = probs.contiguous(), shares = heights.contiguous();
+  const int64_t n = rows.size(1);
+  at::Tensor made = at::empty({rows.size(0)}, rows.options().dtype(at::kLong));
+  std::vector<double> below((n + PART - 1) / PART);
+  AT_DISPATCH_FLOATING_TYPES(rows.scalar_type(), "draw_rows", [&] {
+    for (int64_t row = 0; row < rows.size(0); ++row) {
+      made.data_ptr<int64_t>()[row] = drawn(rows.data_ptr<scalar_t>() + row * n, n,
+                                            shares.data_ptr<double>()[row], below);
+    }
+  });
+  return made;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_FRAGMENT(draftpick, library) {
+  library.def("draw_rows(Tensor probs, Tensor heights) -> Tensor");
+}
+
+TORCH_LIBRARY_IMPL(draftpick, CPU, library) { library.impl("draw_rows", &draw_rows); }
