@@ -21,6 +21,7 @@ from .llama_model import rms_norm
 from .llama_weights import layout, packed_head
 from .packed import Matrix, Rounding, linear, rounded
 from .recurrent_cell import CELL, RecurrentCell
+from .tiles import norm_rows
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,9 @@ class RecurrentHead:
         self.device, self.dtype = target.device, target.dtype
         self.embed = target.embed
         rounding = _rounding(target, cell)
-        by = partial(rounded, tiles=getattr(target, "tiles", False))
+        tiles = getattr(target, "tiles", False)
+        by = partial(rounded, tiles=tiles)
+        self._norm = norm_rows if tiles and cell.config.hidden % 16 == 0 else rms_norm
         how = layout(rounding, by)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
@@ -90,15 +93,15 @@ class RecurrentHead:
 
     def advance(self, state: Tensor, token: Tensor) -> Tensor:
         """The next states alone."""
-        eps, (first, *rest) = self.config.eps, self.blocks
-        embedded = rms_norm(self.embed(token), self.embed_norm, eps)
-        state = state + first(torch.cat([rms_norm(state, first.norm, eps), embedded], -1))
+        eps, norm, (first, *rest) = self.config.eps, self._norm, self.blocks
+        embedded = norm(self.embed(token), self.embed_norm, eps)
+        state = state + first(torch.cat([norm(state, first.norm, eps), embedded], -1))
         for block in rest:
-            state = state + block(rms_norm(state, block.norm, eps))
+            state = state + block(norm(state, block.norm, eps))
         return state
 
     def score(self, state: Tensor) -> Tensor:
-        return linear(rms_norm(state, self.norm, self.config.eps), self.head)
+        return linear(self._norm(state, self.norm, self.config.eps), self.head)
 
 
 def require_size(folder: Path, state_size: int) -> None:

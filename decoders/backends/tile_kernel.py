@@ -17,7 +17,7 @@ from .. import chance
 from ..machine import cpu_name
 from .tiles import NARROW, OUTS
 
-NAMES = ("tiles.cpp", "row_attention.cpp", "draws.cpp")
+NAMES = ("tiles.cpp", "row_attention.cpp", "draws.cpp", "norms.cpp")
 SOURCES = [Path(__file__).with_name(name) for name in NAMES]
 FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
 NEEDED = ("amx_tile", "amx_bf16", "avx512_bf16")  # of PyTorch's names

@@ -62,6 +62,7 @@ def tables_11_12() -> Reproduction:
     return _ablation(
         "tables-11-12",
         "Tables 11 and 12: the number of drafted tokens",
+        7,
         runs,
         tuple(f"{k} tokens" for k in LENGTHS),
         {
@@ -85,6 +86,7 @@ def tables_13_14() -> Reproduction:
     return _ablation(
         "tables-13-14",
         "Tables 13 and 14: the temperature",
+        5,
         runs,
         tuple(run.name for run in runs),
         {
@@ -105,6 +107,7 @@ def tables_13_14() -> Reproduction:
 def _ablation(
     name: str,
     title: str,
+    minutes: int,
     runs: tuple[Run, ...],
     headings: tuple[str, ...],
     *paper: dict[str, tuple[float | None, ...]],
@@ -121,7 +124,7 @@ def _ablation(
     return Reproduction(
         name=name,
         title=title,
-        minutes=9,
+        minutes=minutes,
         models=t5.models(),
         arms=t5.drafters(),
         draw_train=t5.train_queries,

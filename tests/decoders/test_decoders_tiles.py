@@ -19,6 +19,7 @@ from decoders.backends import tile_kernel, tiles
 from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import rms_norm
 from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rounded_store import RoundedStore
@@ -46,6 +47,28 @@ def kernel() -> None:
 
 def some(*size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@TILES
+@pytest.mark.usefixtures("kernel")
+@given(
+    rows=st.integers(0, 5),
+    size=st.sampled_from([16, 48, 576]),
+    exponent=st.integers(-6, 6),
+    seed=st.integers(0, 99),
+)
+@settings(deadline=None, max_examples=40)
+def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, seed: int) -> None:
+    """Rounded twice, as by PyTorch; a row has the same bits in any company."""
+    x, weight = some(rows, size, seed=seed) * 10.0**exponent, some(size, seed=seed + 1)
+    made = tiles.norm_rows(x, weight, 1e-5)
+    exact = x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
+    torch.testing.assert_close(made.double(), exact * weight.double(), rtol=2.0**-7, atol=0)
+    by_pytorch = rms_norm(x, weight, 1e-5)
+    assert (made != by_pytorch).float().mean() < 0.05 if rows else made.shape == by_pytorch.shape
+    for row, alone in zip(made, x, strict=True):
+        assert torch.equal(tiles.norm_rows(alone, weight, 1e-5), row)
+    assert torch.equal(tiles.norm_rows(x.mT.contiguous().mT, weight, 1e-5), made)
 
 
 # -- layouts, on any machine -----------------------------------------------------------------------
