@@ -65,7 +65,7 @@ def table_5() -> Reproduction:
     return Reproduction(
         name="table-5",
         title="Table 5: drafters for many tasks, on Spec-Bench's",
-        minutes=14,
+        minutes=8,
         models=MODELS,
         arms=arms,
         draw_train=_train,
