@@ -378,9 +378,11 @@ class Engine:
         if streamer is not None:
             streamer.put(torch.tensor([prompt_ids]))  # transformers' skip or show the prompt
 
+        by_rounds = streamer if isinstance(streamer, RoundStreamer) else None
+
         def emit(ids: list[int], accepted: int = 0, drafted: int = 0) -> None:
-            if isinstance(streamer, RoundStreamer):
-                streamer.put_round(ids, accepted, drafted)
+            if by_rounds is not None:
+                by_rounds.put_round(ids, accepted, drafted)
             elif streamer is not None:
                 streamer.put(torch.tensor(ids))
 

@@ -42,6 +42,7 @@ class HybridDrafter:
         draft_cost: float = 0.06,
     ) -> None:
         self.copying, self.model = copying, model
+        self._observer = model if isinstance(model, Observer) else None
         self._chances, self._draft_cost = chances, draft_cost
         self._passes = passes
         self.parameters = model.parameters
@@ -94,8 +95,8 @@ class HybridDrafter:
         return made
 
     def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
-        if isinstance(self.model, Observer):
-            self.model.observe(context, logits, sampling)
+        if self._observer is not None:
+            self._observer.observe(context, logits, sampling)
 
     def commit(self, context: list[int]) -> None:
         self._learn(context)
