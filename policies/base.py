@@ -161,12 +161,19 @@ def from_rewards(rewards: Float64, temperature: float) -> Float64:
     return probs
 
 
-def moments(x: Float32, standardise: bool) -> tuple[Float32, Float32]:
-    """(mean, std) of each input [d]; (0, 1) where standardising is off or an input is constant."""
+def moments(x: Float32, standardise: bool, features: int = 0) -> tuple[Float32, Float32]:
+    """(mean, std) of each input [d]; (0, 1) where standardising is off or an input is constant.
+
+    features: so many inputs at the end are named ones. Their deviations are made smaller, so that
+        brought to (0, 1) they vary as much as the embedding before them, all taken together: of
+        hundreds of inputs a temperature would else be one.
+    """
     d = x.shape[1]
     if not standardise:
         return np.zeros(d, dtype=np.float32), np.ones(d, dtype=np.float32)
     mean = x.mean(axis=0, dtype=np.float64)
     std = x.std(axis=0, dtype=np.float64)
     std[std < 1e-6] = 1.0
+    if 0 < features < d:
+        std[-features:] /= max(1.0, ((d - features) / features) ** 0.5)
     return mean.astype(np.float32), std.astype(np.float32)

@@ -102,7 +102,7 @@ def fit_knn(
     metric: "cosine" or "euclidean". Raises PolicyError on an option out of range.
     """
     seen = table.filled()
-    mean, std = moments(seen.inputs, standardise)
+    mean, std = moments(seen.inputs, standardise, len(seen.feature_names))
     points = ((seen.inputs - mean) / std).astype(np.float32)
     options: dict[str, Any] = {"k": k, "metric": metric, "temperature": temperature}
     origin = origin_of("knn", table, seed, options | {"standardise": standardise})

@@ -33,7 +33,7 @@ def fit_logistic(
     if not c > 0 or max_iter < 1:
         raise PolicyError("c must be above 0 and max_iter at least 1")
     seen = table.filled()
-    mean, std = moments(seen.inputs, standardise)
+    mean, std = moments(seen.inputs, standardise, len(seen.feature_names))
     x = ((seen.inputs - mean) / std).astype(np.float64)
     best = table.best_arms()  # [n]
     classes = np.unique(best)

@@ -62,7 +62,7 @@ def _fit_ridge(
     if ridge is not None and not ridge > 0:
         raise PolicyError(f"ridge must be above 0, not {ridge}")
     seen = table.filled()
-    mean, std = moments(seen.inputs, standardise)
+    mean, std = moments(seen.inputs, standardise, len(seen.feature_names))
     x = ((seen.inputs - mean) / std).astype(np.float64)  # [n, d]
     x_mean, y_mean = x.mean(axis=0), seen.rewards.mean(axis=0)
     weight, strength = ridge_weights(x - x_mean, seen.rewards - y_mean, ridge)  # [A, d]

@@ -37,9 +37,9 @@ class Training:
         validation table is left for the report.
     patience: with keep_best, stop once so many epochs have passed without a better one; 0 never
         stops early.
-    standardise: bring every input to mean 0 and deviation 1 over the training table (not in the
-        paper: raw hidden states differ by orders of magnitude between inputs and saturate the first
-        tanh).
+    standardise: bring every input to mean 0 and deviation 1 over the training table, and features
+        to a larger one, as `moments` says (not in the paper: raw hidden states differ by orders of
+        magnitude between inputs and saturate the first tanh).
     """
 
     epochs: int = 3
@@ -105,7 +105,7 @@ def train(
     head = head or Head()
     whole, (full, choosing) = table, _parts(table, training, seed)
     table = full.filled()
-    mean, std = moments(table.inputs, training.standardise)
+    mean, std = moments(table.inputs, training.standardise, len(table.feature_names))
     x = torch.tensor((table.inputs - mean) / std)  # [n, d]
     rewards = torch.tensor(table.rewards, dtype=torch.float32)  # [n, A]
     generator = torch.Generator().manual_seed(seed)

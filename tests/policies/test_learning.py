@@ -7,9 +7,10 @@ import math
 import numpy as np
 import pytest
 import torch
-from policy_tables import separable, table
+from policy_tables import separable, table, with_features
 
 import policies
+from policies.base import moments
 from policies.exact import exact_loss
 from policies.reinforce import PAPER, reinforce_loss
 from policies.training import CHOOSING_SHARE, entropy
@@ -217,3 +218,32 @@ def test_knn_matches_the_obvious_way() -> None:
 def test_entropy() -> None:
     probs = np.array([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]])
     np.testing.assert_allclose(entropy(probs), [math.log(2), 0])
+
+
+@pytest.mark.parametrize("name", ["reinforce", "exact", "knn", "logistic", "regression"])
+def test_one_feature_is_seen_beside_a_wide_embedding(name: str) -> None:
+    """Which arm is best says the feature alone; of 200 inputs it would else be one."""
+    rng = np.random.default_rng(1)
+    n = 400
+    loud = rng.permutation(np.tile([0.0, 1.0], n // 2))
+    best = np.stack([1 - loud, 0.9 * loud, np.full(n, 0.3)], axis=1)
+    data = table(rng.normal(size=(n, 200)).astype(np.float32), 0.2 * best)
+    data = with_features(data, temperature=loud)
+    learnt, held = data.rows(np.arange(300)), data.rows(np.arange(300, n))
+    policy = policies.fit(name, learnt, seed=0).policy
+    taken = policy.distribution(held.inputs).argmax(axis=1)
+    assert (taken == held.rewards.argmax(axis=1)).mean() >= 0.95
+
+
+def test_features_vary_as_much_as_the_embedding() -> None:
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.normal(3, 5, size=(50, 18)), rng.normal(size=(50, 2))], 1)
+    x[:, 4] = 7.0  # constant
+    mean, std = moments(x.astype(np.float32), True, 2)
+    scaled = (x - mean) / std
+    assert scaled[:, :18].var(0).sum() == pytest.approx(17, rel=1e-3)
+    assert scaled[:, 18:].var(0).tolist() == pytest.approx([9, 9], rel=1e-3)  # 18 / 2
+    for features, width in ((2, 2), (3, 4)):  # nothing beside them, or too little
+        few = x[:, -width:].astype(np.float32)
+        np.testing.assert_allclose(moments(few, True, features)[1], few.std(0), rtol=1e-5)
+    assert moments(x.astype(np.float32), False, 2)[1].tolist() == [1] * 20
