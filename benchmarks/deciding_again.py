@@ -236,7 +236,7 @@ def _replayed(
         return made
 
     drafter = over(strategy.drafter, known)
-    inner = along(drafter, target, prompt, answer)
+    inner = along(drafter, target, prompt, answer).draft
 
     def draft(at: int, k: int) -> Sequence[int]:
         drafted = inner(at, k)

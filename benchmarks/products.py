@@ -81,7 +81,7 @@ def quartile(matrices: Sequence[Matrix], x: Tensor, repeats: int) -> float:
         for matrix in matrices:
             linear(x, matrix)
         times.append(time.perf_counter() - started)
-    return statistics.quantiles(times[1:], n=4)[0]
+    return statistics.quantiles(times[1:], n=4, method="inclusive")[0]
 
 
 if __name__ == "__main__":

@@ -69,11 +69,16 @@ def acceptance(pi: Tensor, draft: Tensor, ids: Tensor) -> Tensor:
     return (pi.gather(1, x) / draft.gather(1, x)).squeeze(1)
 
 
+def read_freely(tensor: Tensor) -> bool:
+    """Whether its numbers are the host's, so that reading one costs less than copying a row."""
+    return tensor.device.type == "cpu"
+
+
 def residual(pi: Tensor, draft: Tensor, target: Tensor, accepted: Tensor) -> Tensor:
     """[V], unnormalised: max(0, pi - q) at the first rejected position; the target's own
     distribution where all were accepted, or where pi exceeds q nowhere."""
     k = len(draft)
-    if pi.device.type == "cpu":  # where reading costs nothing, and copying does
+    if read_freely(pi):
         n = int(accepted)
         if n < k and (left := (pi[n] - draft[n]).clamp_(min=0)).sum() > 0:
             return left

@@ -39,7 +39,7 @@ from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
-from decoders.verify import BiLD, Lossless
+from decoders.verify import BiLD, Lossless, step
 
 Tiny = Callable[..., Path]
 
@@ -177,7 +177,10 @@ class Reads(TorchDispatchMode):
 
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_nothing_is_read_from_the_device_but_the_verdict(said: Any, temperature: float) -> None:
+def test_nothing_is_read_from_the_device_but_the_verdict(
+    said: Any, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(step, "read_freely", lambda tensor: False)  # as on a GPU
     probs = torch.full((3, 5), 0.2)
     proposal = Proposal(torch.tensor([1, 4, 2]), probs if temperature else None, probs)
     logits, chance = torch.eye(5)[:4], Generator(CPU, 0)
@@ -186,6 +189,20 @@ def test_nothing_is_read_from_the_device_but_the_verdict(said: Any, temperature:
         assert reads.waits == 0
         logits[torch.tensor(1)]  # an index of no dimensions is read by the host
         assert reads.waits == 1
+
+
+@given(seed=st.integers(0, 999), k=st.integers(0, 3))
+@settings(deadline=None)
+def test_what_is_left_is_the_same_where_it_is_read(seed: int, k: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    pi, draft, target = (torch.rand(n, 5, generator=generator) for n in (k, k, k + 1))
+    if seed % 2:
+        pi = draft * (0.5 + seed % 3 / 4)  # nowhere above it, or everywhere
+    for accepted in map(torch.tensor, range(k + 1)):
+        left = step.residual(pi, draft, target, accepted)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(step, "read_freely", lambda tensor: False)
+            assert torch.equal(step.residual(pi, draft, target, accepted), left)
 
 
 # -- the drafter's own distributions --------------------------------------------------------------
