@@ -205,6 +205,8 @@ class Seats:
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]
+            if not run:  # all are further on, by exits
+                continue
             readings = [begun[i].reading for i in run]
             if len(run) == 1:
                 h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
