@@ -233,6 +233,19 @@ def test_a_backend_without_shared_passes_is_refused() -> None:
 # -- one pass --------------------------------------------------------------------------------------
 
 
+def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
+    """Nothing is left for the lower layers to read."""
+    like, ids = native(tiny(max_position_embeddings=512)), torch.tensor([3, 1])
+    seats, alone = Seats(like, 2), native(tiny(max_position_embeddings=512))
+    for backend in (*seats.all, alone):
+        backend.open_exit(1)
+        backend.prefill([5, 2, 7])
+        backend.lower(1, ids)
+    own = alone.extend(ids)
+    for logits in seats.read([Wanted(seat, ids) for seat in seats.all]):
+        torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
+
+
 @settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObject) -> None:
