@@ -3,9 +3,9 @@
     python benchmarks/passes.py
     python benchmarks/passes.py --attention kernel pytorch --answers 1 8 32 --tokens 1 4
 
-Ways take turns. `--attention pytorch` goes without the kernel of row_attention.cpp, which is for
-processors with tiles. Answers hold 60 to 380 positions, one alone 200. On an otherwise idle machine
-only.
+Ways take turns. `--attention pytorch` goes without the kernel of attention.h, which is for
+processors with AVX-512. Answers hold 60 to 380 positions, one alone 200. On an otherwise idle
+machine only.
 """
 
 from __future__ import annotations

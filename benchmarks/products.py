@@ -1,4 +1,4 @@
-"""Products with a model's rounded weights, by the number of rows: PyTorch's kernels and tiles.
+"""Products with a model's rounded weights, by the number of rows: PyTorch's kernels and our own.
 
     python benchmarks/products.py --out products.json
 
@@ -22,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.packed import Matrix, Rounding, linear, pack, rounded
-from decoders.backends.tile_kernel import load_kernel
 from decoders.files import write_atomically
 from decoders.provenance import hardware, versions
 from decoders.zoo.catalogue import cache_dir
@@ -45,15 +45,15 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--out", type=Path, default=Path("products.json"))
     given = parser.parse_args()
-    on_tiles = load_kernel(cache_dir() / "compiled", lambda said: print(said, file=sys.stderr))
-    ways = ["PyTorch", *(["tiles"] if on_tiles else []), "unrounded"]
+    in_blocks = load_kernel(cache_dir() / "compiled", lambda said: print(said, file=sys.stderr))
+    ways = ["PyTorch", *(["blocks"] if in_blocks else []), "unrounded"]
     found = []
     for out, inputs, rounding in SHAPES:
         layers = 1 if rounding == "int8" else given.layers
         dense = [torch.randn(out, inputs).mul(0.02).bfloat16() for _ in range(layers)]
         made: dict[str, Sequence[Matrix]] = {
             "PyTorch": [rounded(rounding, one, None) for one in dense],
-            "tiles": [rounded(rounding, one, None, on_tiles) for one in dense],
+            "blocks": [rounded(rounding, one, None, in_blocks) for one in dense],
             "unrounded": [pack(one) for one in dense],
         }
         for way in ways:

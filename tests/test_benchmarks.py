@@ -382,6 +382,6 @@ def test_products(script: Main, tmp_path: Path, capsys: pytest.CaptureFixture[st
     script("products", "--rows", 1, 33, "--layers", 1, "--repeats", 2, "--out", out)
     found = json.loads(out.read_text())["products"]
     ways = {one["way"] for one in found}
-    assert {"PyTorch", "unrounded"} <= ways <= {"PyTorch", "tiles", "unrounded"}
+    assert {"PyTorch", "unrounded"} <= ways <= {"PyTorch", "blocks", "unrounded"}
     assert len(found) == 5 * 2 * len(ways) and all(one["us"] > 0 for one in found)
     assert "Microseconds by number of rows" in capsys.readouterr().out

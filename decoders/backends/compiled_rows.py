@@ -6,11 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from .blocked import NARROW
 from .compiled import CompiledLayers, Example, restored, stored
 from .llama_model import LayerWeights, Rope, Shape, all_heads
 from .row_attention import Sight, row_layer
 from .shared_pass import Reading
-from .tiles import NARROW
 
 ROWS = 3  # of the cache that the program for several tokens is traced with
 

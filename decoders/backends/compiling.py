@@ -16,6 +16,7 @@ import torch
 from ..errors import DraftpickError
 from ..machine import cpu_name
 from . import (
+    blocked,
     compiled,
     compiled_between,
     compiled_rows,
@@ -27,7 +28,6 @@ from . import (
     packed,
     row_attention,
     shared_pass,
-    tiles,
 )
 from .compiled import FEW, Example, Program, Programs, stored, traced
 from .compiled_between import PARTS, between, traced_parts
@@ -46,7 +46,7 @@ SOURCES: tuple[ModuleType, ...] = (
     packed,
     int8,
     int4,
-    tiles,
+    blocked,
 )
 
 

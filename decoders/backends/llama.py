@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
+from .blocked import Int4Blocks, Int8Blocks
 from .compiled import CompiledLayers, Example, Programs
 from .compiled_rows import CompiledRows
 from .exit_head import check_exit
@@ -49,7 +50,6 @@ from .row_attention import fits
 from .shared_pass import Reading
 from .sync import synchronize
 from .threads import threads
-from .tiles import Int4Tiles, Int8Tiles
 from .tree import Tree, moves, require_chain
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
@@ -97,14 +97,14 @@ class LlamaBackend:
         context: int | None = None,
         rounding: Rounding | None = None,
         store: RoundedStore | None = None,
-        tiles: bool = False,
+        blocked: bool = False,
     ) -> LlamaBackend:
         """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16.
         store: where they are kept rounded.
-        tiles: multiply by them with the kernel of tiles.py, which must be loaded; of a store, its
-            own.
+        blocked: multiply by them with the kernels of cpp_kernels.py, which must be loaded; of a
+            store, its own.
         """
-        return cls(*load(folder, device, dtype, rounding, store, tiles), context)
+        return cls(*load(folder, device, dtype, rounding, store, blocked), context)
 
     def twin(self, context: int) -> LlamaBackend:
         """As in SharingBackend."""
@@ -122,7 +122,7 @@ class LlamaBackend:
     def compile_layers(self, make: Callable[[Example], Programs]) -> None:
         """From now on run passes over a few tokens by compiled programs (compiled.py)."""
         layers = self.weights.layers
-        by_rows = self.tiles and fits(self.shape)
+        by_rows = self.blocked and fits(self.shape)
         programs = make(Example(self.shape, layers[0], self._rope, self._cache, by_rows))
         kind = CompiledRows if by_rows else CompiledLayers
         self.compiled = kind(programs, layers, self._cache, self.shape, self._rope)
@@ -163,9 +163,9 @@ class LlamaBackend:
         return out.narrow if isinstance(out, Rounded) else WIDE
 
     @property
-    def tiles(self) -> bool:
-        """Whether rounded weights are multiplied on the processor's tiles."""
-        return isinstance(self.weights.layers[0].out, Int4Tiles | Int8Tiles)
+    def blocked(self) -> bool:
+        """Whether rounded weights are multiplied by draftpick's own kernels (blocked.py)."""
+        return isinstance(self.weights.layers[0].out, Int4Blocks | Int8Blocks)
 
     @property
     def length(self) -> int:

@@ -15,11 +15,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .cpp_kernels import has_tiles
 from .int4 import misfit
 from .kv import Slot
 from .packed import Matrix, dense, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
-from .tile_kernel import has_tiles
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
 Part = tuple[slice, int]  # of a batch, and how many positions it reads

@@ -30,15 +30,15 @@ def load(
     dtype: torch.dtype,
     rounding: Rounding | None = None,
     store: RoundedStore | None = None,
-    tiles: bool = False,
+    blocked: bool = False,
 ) -> tuple[Shape, Weights]:
     """Shape and weights of a folder with safetensors files.
 
     rounding: of the matrices.
     store: where they are kept rounded; None rounds them at each loading.
-    tiles: as in packed.kind_of, of what no store rounds.
+    blocked: as in packed.kind_of, of what no store rounds.
     """
-    by = partial(rounded, tiles=tiles) if store is None else store.rounded
+    by = partial(rounded, blocked=blocked) if store is None else store.rounded
     shape = shape_of(json.loads((folder / "config.json").read_text()))
     stored = Stored(folder, device, dtype)
     layers = [

@@ -14,18 +14,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from .blocked import Int4Blocks, Int8Blocks, fits, to_int4_blocks, to_int8_blocks
 from .int4 import Int4Weight, to_int4
 from .int8 import Int8Weight, to_int8
-from .tiles import Int4Tiles, Int8Tiles, fits, to_int4_tiles, to_int8_tiles
 
 Rounding = Literal["int8", "int4"]
-Rounded = Int8Weight | Int4Weight | Int8Tiles | Int4Tiles
+Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
 Matrix = Tensor | Rounded  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor, Tensor | None], Rounded]] = {
     Int8Weight: to_int8,
     Int4Weight: to_int4,
-    Int8Tiles: to_int8_tiles,
-    Int4Tiles: to_int4_tiles,
+    Int8Blocks: to_int8_blocks,
+    Int4Blocks: to_int4_blocks,
 }
 
 ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
@@ -52,16 +52,19 @@ def pack(weight: Matrix) -> Matrix:
     return packed
 
 
-def kind_of(rounding: Rounding, sizes: torch.Size, tiles: bool) -> type[Rounded]:
-    """What a matrix [out, in] is rounded to. tiles: for their kernel, where the sizes fit it."""
-    if tiles and fits(sizes):
-        return Int8Tiles if rounding == "int8" else Int4Tiles
+def kind_of(rounding: Rounding, sizes: torch.Size, blocked: bool) -> type[Rounded]:
+    """What a matrix [out, in] is rounded to. blocked: for the kernels of blocked.py, where the
+    sizes fit them."""
+    if blocked and fits(sizes):
+        return Int8Blocks if rounding == "int8" else Int4Blocks
     return Int8Weight if rounding == "int8" else Int4Weight
 
 
-def rounded(rounding: Rounding, dense: Tensor, wide: Tensor | None, tiles: bool = False) -> Rounded:
-    """dense: bfloat16 [out, in], ordinary. wide: kept beside it. tiles: as in `kind_of`."""
-    return MADE_BY[kind_of(rounding, dense.shape, tiles)](dense, wide)
+def rounded(
+    rounding: Rounding, dense: Tensor, wide: Tensor | None, blocked: bool = False
+) -> Rounded:
+    """dense: bfloat16 [out, in], ordinary. wide: kept beside it. blocked: as in `kind_of`."""
+    return MADE_BY[kind_of(rounding, dense.shape, blocked)](dense, wide)
 
 
 Rounder = Callable[[Rounding, Tensor, Tensor | None], Rounded]

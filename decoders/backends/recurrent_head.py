@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ..draft_vocab import DraftVocab
 from ..protocols import StateBackend
+from .blocked import norm_rows
 from .int4 import misfit
 from .llama_model import rms_norm
 from .llama_weights import layout, packed_head
 from .packed import Matrix, Rounding, linear, rounded
 from .recurrent_cell import CELL, RecurrentCell
-from .tiles import norm_rows
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class RecurrentHead:
         self.device, self.dtype = target.device, target.dtype
         self.embed = target.embed
         rounding = _rounding(target, cell)
-        tiles = getattr(target, "tiles", False)
-        by = partial(rounded, tiles=tiles)
-        self._norm = norm_rows if tiles and cell.config.hidden % 16 == 0 else rms_norm
+        blocked = getattr(target, "blocked", False)
+        by = partial(rounded, blocked=blocked)
+        self._norm = norm_rows if blocked and cell.config.hidden % 16 == 0 else rms_norm
         how = layout(rounding, by)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))

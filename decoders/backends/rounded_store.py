@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from . import int4, int8, tiles
+from . import blocked, int4, int8
 from .packed import Rounded, Rounding, kind_of, rounded
 
 
@@ -29,15 +29,15 @@ class RoundedStore:
     folder, name: where the file lies, and how its name begins; the name goes on with what else the
         values depend on (PyTorch, the processor's instructions, the code that rounds).
     say: is told in one line where the file is damaged or cannot be written.
-    tiles: as in packed.kind_of.
+    in_blocks: as `blocked` in packed.kind_of.
     """
 
     def __init__(
-        self, folder: Path, name: str, say: Callable[[str], None], tiles: bool = False
+        self, folder: Path, name: str, say: Callable[[str], None], in_blocks: bool = False
     ) -> None:
-        name = f"{name}-tiles" if tiles else name
-        self.path = folder / f"{name}-{_key(tiles)}.safetensors"
-        self._say, self._tiles, self._changed = say, tiles, False
+        name = f"{name}-blocks" if in_blocks else name
+        self.path = folder / f"{name}-{_key(in_blocks)}.safetensors"
+        self._say, self._blocked, self._changed = say, in_blocks, False
         self._tensors: dict[str, Tensor] = {}  # all that this loading has used
         self._digests: dict[str, str] = {}  # of the two tensors of each matrix
         self._kept: dict[str, str] = {}  # likewise, of the file's
@@ -50,11 +50,11 @@ class RoundedStore:
 
     def rounded(self, rounding: Rounding, dense: Tensor, wide: Tensor | None) -> Rounded:
         """As packed.rounded, recalled where it is kept."""
-        kind = kind_of(rounding, dense.shape, self._tiles)
+        kind = kind_of(rounding, dense.shape, self._blocked)
         name = f"{kind.__name__}-{_digest(dense)}-{'x'.join(map(str, dense.shape))}"
         parts = self._recalled(name) if name in self._kept else None
         if parts is None:
-            made = rounded(rounding, dense, None, self._tiles)
+            made = rounded(rounding, dense, None, self._blocked)
             parts, self._changed = made.stored, True
         self._digests[name] = _digest(*parts)
         self._tensors |= {f"{name}.{at}": part for at, part in enumerate(parts)}
@@ -100,8 +100,8 @@ def _digest(*tensors: Tensor) -> str:
     return digest.hexdigest()
 
 
-def _key(on_tiles: bool) -> str:
-    rounding = (int4, int8, tiles) if on_tiles else (int4, int8)
+def _key(in_blocks: bool) -> str:
+    rounding = (int4, int8, blocked) if in_blocks else (int4, int8)
     code = [inspect.getsource(module) for module in rounding]
     where = (torch.__version__, torch.backends.cpu.get_cpu_capability())
     return hashlib.sha256(repr((code, where)).encode()).hexdigest()[:16]

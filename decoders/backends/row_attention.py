@@ -1,5 +1,5 @@
 """Passes over a few tokens of one or several sequences, attention by the kernel of
-row_attention.cpp.
+attention.h.
 
 PyTorch's attention takes one mask for all rows of a batch, as many tokens of each, and as many
 positions. The kernel is told what each token sees, so that nothing is gathered, padded or masked

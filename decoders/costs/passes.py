@@ -21,8 +21,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
+from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
-from ..backends.tile_kernel import version
 from ..files import write_atomically
 from ..machine import cpu_name
 from ..protocols import Backend
@@ -97,7 +97,7 @@ class Place:
     def of(cls, target: Backend, fingerprint: str) -> Place:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
-        products = f"on tiles {version()}" if getattr(target, "tiles", False) else ""
+        products = f"blocks {version()}" if getattr(target, "blocked", False) else ""
         parts = (type(target).__name__, getattr(target, "passes", ""), products)
         kind = " ".join(filter(None, parts))
         return cls(fingerprint, kind, device, torch.get_num_threads(), torch.__version__)

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import torch
 
+from ..backends.cpp_kernels import version
 from ..backends.seats import SeatBackend, Seats, Wanted
 from ..backends.sync import synchronize
-from ..backends.tile_kernel import version
 from ..files import write_atomically
 from ..machine import look, others
 from . import passes
@@ -99,7 +99,7 @@ def learn(
     fingerprint: the target's.
     folder: None keeps nothing.
     """
-    products = f", on tiles {version()}" if seats.like.tiles else ""
+    products = f", blocks {version()}" if seats.like.blocked else ""
     place = replace(
         Place.of(seats.all[0], fingerprint),
         backend=f"{len(seats.all)} seats, {seats.passes}{products}",

@@ -79,8 +79,8 @@ def not_native(folder: Path) -> str | None:
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
     as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
-    rounded weights are compiled, and multiplied by on the processor's tiles if it has them, if it
-    is large enough to pay and there is a C++ compiler."""
+    rounded weights are compiled, and multiplied by with kernels of our own if the processor has
+    AVX-512, if it is large enough to pay and there is a C++ compiler."""
     reason = not_native(asked.folder)
     if reason is None:
         pays = (
@@ -89,7 +89,7 @@ def auto(asked: LoadRequest) -> Backend:
             and _parameters(asked) >= LARGE
         )
         kernels = "auto" if asked.device.type == "cuda" else None
-        backend = _native(asked, kernels, tiles=pays)
+        backend = _native(asked, kernels, blocked=pays)
         if pays:
             try:
                 _compile(backend, " (--backend native does without)")
@@ -140,7 +140,7 @@ def compiled(asked: LoadRequest) -> Backend:
             "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
             "--device cpu), or use native"
         )
-    backend = _native(asked, None, tiles=True)
+    backend = _native(asked, None, blocked=True)
     _compile(backend)
     return backend
 
@@ -179,17 +179,17 @@ def _parameters(asked: LoadRequest) -> int:
     return need.parameters
 
 
-def _tiles() -> bool:
-    """Whether rounded weights can be multiplied on the processor's tiles."""
-    from ..backends.tile_kernel import load_kernel
+def _blocked() -> bool:
+    """Whether the kernels for weights in blocks can be had."""
+    from ..backends.cpp_kernels import load_kernel
     from ..zoo.catalogue import cache_dir
 
     return load_kernel(cache_dir() / "compiled", partial(print, file=sys.stderr, flush=True))
 
 
-def _native(asked: LoadRequest, kernels: str | None, tiles: bool = False) -> LlamaBackend:
+def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> LlamaBackend:
     """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
-    tiles: multiply by rounded weights on the processor's tiles, where it has them.
+    blocked: multiply by rounded weights with kernels in C++, where they can be had.
     """
     from ..backends.llama import LlamaBackend
 
@@ -197,22 +197,22 @@ def _native(asked: LoadRequest, kernels: str | None, tiles: bool = False) -> Lla
         _check_rounding(asked)
     _check_native(asked)
     with _in_memory(asked):
-        tiles = tiles and _tiles()
+        blocked = blocked and _blocked()
         backend = LlamaBackend.load(
             asked.folder,
             asked.device,
             asked.dtype,
             asked.context,
             asked.rounding,
-            _store(asked, tiles),
-            tiles,
+            _store(asked, blocked),
+            blocked,
         )
         if kernels is not None:
             _record(backend, kernels, asked.folder.name)
     return backend
 
 
-def _store(asked: LoadRequest, tiles: bool) -> RoundedStore | None:
+def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:
     """Where the rounded weights of a model that draftpick converted are kept; None of others."""
     from ..backends.rounded_store import RoundedStore
     from ..zoo.catalogue import COMPLETE, cache_dir
@@ -222,7 +222,7 @@ def _store(asked: LoadRequest, tiles: bool) -> RoundedStore | None:
     if not (asked.folder / COMPLETE).is_file():
         return None
     name, say = f"{asked.folder.name}-{asked.rounding}", partial(print, file=sys.stderr, flush=True)
-    return RoundedStore(cache_dir() / "rounded", name, say, tiles)
+    return RoundedStore(cache_dir() / "rounded", name, say, blocked)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.compiled_between import between, traced_parts
 from decoders.backends.compiled_rows import RowLayer, traced_rows
 from decoders.backends.compiled_shared import SharedLayer, traced_shared
+from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
 from decoders.backends.llama import LlamaBackend
@@ -39,7 +40,6 @@ from decoders.backends.packed import Rounding
 from decoders.backends.recorded import Run
 from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
 from decoders.backends.recurrent_head import RecurrentHead
-from decoders.backends.tile_kernel import load_kernel
 from decoders.backends.toy import ToyBackend
 from decoders.chance import Chance, Generator
 from decoders.costs.passes import PassCosts
@@ -142,11 +142,11 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
 
 
 def by_rows(folder: Path, rounding: Rounding) -> LlamaBackend:
-    """Of a model that FITS_ROWS: on tiles, what the compiler would be given run as it is. The test
-    is skipped where there are none."""
+    """Of a model that FITS_ROWS: by the kernels, what the compiler would be given run as it is. The
+    test is skipped where there are none."""
     if not load_kernel(cache_dir() / "compiled", print):
-        pytest.skip("there are no tiles (AMX) here, or no compiler")
-    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, tiles=True)
+        pytest.skip("this processor has no AVX-512, or there is no compiler")
+    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
     compiled_by_tracing(backend)
     return backend
 

@@ -18,8 +18,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(autouse=True)
 def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test says whether there are tiles; on a machine that has them, they are compiled for."""
-    monkeypatch.setattr(loaders, "_tiles", lambda: False)
+    """Each test says whether there are kernels; where they can be had, they would be compiled."""
+    monkeypatch.setattr(loaders, "_blocked", lambda: False)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +30,7 @@ def asked(tiny: Callable[..., Path]) -> LoadRequest:
 
 def test_a_small_model_is_not_compiled(asked: LoadRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders, "_compile", lambda *given: pytest.fail("compiled"))
-    monkeypatch.setattr(loaders, "_tiles", lambda: pytest.fail("compiled"))
+    monkeypatch.setattr(loaders, "_blocked", lambda: pytest.fail("compiled"))
     backend = auto(asked)
     assert isinstance(backend, LlamaBackend) and backend.passes == "eager"
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders import chance as chance_module
-from decoders.backends import tile_kernel
+from decoders.backends import cpp_kernels
 from decoders.chance import Generator
 from decoders.likeliest import WIDTH, likeliest
 from decoders.zoo.catalogue import cache_dir
@@ -44,8 +44,8 @@ def draws(request: pytest.FixtureRequest) -> Iterator[str]:
     """By whom; the second where this processor has what the kernels need."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "kernel":
-            if not tile_kernel.load_kernel(cache_dir() / "compiled", print):
-                pytest.skip("this processor has no tiles (AMX), or there is no compiler")
+            if not cpp_kernels.load_kernel(cache_dir() / "compiled", print):
+                pytest.skip("this processor has no AVX-512, or there is no compiler")
             patch.setattr(chance_module, "_kernel", torch.ops.draftpick.draw_rows)
         else:
             patch.setattr(chance_module, "_kernel", None)

@@ -1,4 +1,4 @@
-"""Products on a processor's tiles: the numbers of PyTorch's own kernels, in any number of rows."""
+"""Products with weights in blocks: the numbers of PyTorch's own kernels, in any number of rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from decoder_toys import CPU, FITS_INT4, compiled_by_tracing, random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.backends import tile_kernel, tiles
+from decoders.backends import blocked, cpp_kernels
+from decoders.backends.blocked import NARROW, Int4Blocks, Int8Blocks
 from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
@@ -24,7 +25,6 @@ from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rounded_store import RoundedStore
 from decoders.backends.seats import Seats, Wanted
-from decoders.backends.tiles import NARROW, Int4Tiles, Int8Tiles
 from decoders.costs.passes import Place
 from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
@@ -32,7 +32,9 @@ from decoders.models.loaders import LoadRequest
 from decoders.zoo.catalogue import cache_dir
 
 Tiny = Callable[..., Path]
-TILES = pytest.mark.skipif(not tile_kernel.has_tiles(), reason="this processor has no tiles (AMX)")
+KERNELS = pytest.mark.skipif(
+    cpp_kernels.instructions() is None, reason="this processor has no AVX-512"
+)
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
 SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -41,7 +43,7 @@ PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 @pytest.fixture(scope="module")
 def kernel() -> None:
     told: list[str] = []
-    if not tile_kernel.load_kernel(cache_dir() / "compiled", told.append):
+    if not cpp_kernels.load_kernel(cache_dir() / "compiled", told.append):
         pytest.skip(f"the kernel cannot be compiled here: {told}")
 
 
@@ -49,7 +51,7 @@ def some(*size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@TILES
+@KERNELS
 @pytest.mark.usefixtures("kernel")
 @given(
     rows=st.integers(0, 5),
@@ -61,14 +63,14 @@ def some(*size: int, seed: int = 0) -> torch.Tensor:
 def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, seed: int) -> None:
     """Rounded twice, as by PyTorch; a row has the same bits in any company."""
     x, weight = some(rows, size, seed=seed) * 10.0**exponent, some(size, seed=seed + 1)
-    made = tiles.norm_rows(x, weight, 1e-5)
+    made = blocked.norm_rows(x, weight, 1e-5)
     exact = x.double() * (x.double().square().mean(-1, keepdim=True) + 1e-5).rsqrt()
     torch.testing.assert_close(made.double(), exact * weight.double(), rtol=2.0**-7, atol=0)
     by_pytorch = rms_norm(x, weight, 1e-5)
     assert (made != by_pytorch).float().mean() < 0.05 if rows else made.shape == by_pytorch.shape
     for row, alone in zip(made, x, strict=True):
-        assert torch.equal(tiles.norm_rows(alone, weight, 1e-5), row)
-    assert torch.equal(tiles.norm_rows(x.mT.contiguous().mT, weight, 1e-5), made)
+        assert torch.equal(blocked.norm_rows(alone, weight, 1e-5), row)
+    assert torch.equal(blocked.norm_rows(x.mT.contiguous().mT, weight, 1e-5), made)
 
 
 # -- layouts, on any machine -----------------------------------------------------------------------
@@ -77,16 +79,16 @@ def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, s
 @pytest.mark.parametrize("sizes", SIZES)
 def test_int8_is_rounded_as_for_other_kernels(sizes: tuple[int, int]) -> None:
     weight = some(*sizes)
-    made, plain = tiles.to_int8_tiles(weight, None), MADE_BY[Int8Weight](weight, None)
+    made, plain = blocked.to_int8_blocks(weight, None), MADE_BY[Int8Weight](weight, None)
     assert torch.equal(made.dequantised(), plain.dequantised())
     assert made.numel() == weight.numel() and made.precision == "int8"
 
 
 def test_eight_inputs_of_an_output_lie_in_one_number() -> None:
-    """As tiles.cpp reads them: even ones in the lower half, odd ones in the upper."""
+    """As products.h reads them: even ones in the lower half, odd ones in the upper."""
     q = torch.randint(0, 16, (16, 32), generator=torch.Generator().manual_seed(1))
     q[:, 0], q[:, 1] = 0, 15  # so that each group is rounded to q itself, of scale 1 and zero 0
-    made = tiles.to_int4_tiles((q - 8).bfloat16(), None)
+    made = blocked.to_int4_blocks((q - 8).bfloat16(), None)
     assert made.numel() == q.numel() and made.precision == "int4"
     bits = made.values[0, 0].long() & 0xFFFFFFFF  # [4, 16]
     for i in range(4):
@@ -104,60 +106,61 @@ def test_eight_inputs_of_an_output_lie_in_one_number() -> None:
 def test_sizes_that_do_not_fit_stay_with_other_kernels() -> None:
     for sizes in [(24, 32), (16, 48), (8, 64)]:
         for rounding in ROUNDINGS:
-            assert kind_of(rounding, torch.Size(sizes), True) not in (Int4Tiles, Int8Tiles)
-    assert kind_of("int4", torch.Size((16, 32)), True) is Int4Tiles
-    assert kind_of("int4", torch.Size((16, 32)), False) is not Int4Tiles
+            assert kind_of(rounding, torch.Size(sizes), True) not in (Int4Blocks, Int8Blocks)
+    assert kind_of("int4", torch.Size((16, 32)), True) is Int4Blocks
+    assert kind_of("int4", torch.Size((16, 32)), False) is not Int4Blocks
 
 
-def test_without_tiles_there_is_no_kernel_and_nothing_is_said(
+def test_without_avx512_there_is_no_kernel_and_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
-    monkeypatch.setattr(tile_kernel, "has_tiles", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "instructions", lambda: None)
     told: list[str] = []
-    assert not tile_kernel.load_kernel(tmp_path, told.append)
+    assert not cpp_kernels.load_kernel(tmp_path, told.append)
     assert not told and not list(tmp_path.iterdir())
 
 
-@TILES
+@KERNELS
 def test_without_a_compiler_it_is_done_without_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor import config
 
-    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     told: list[str] = []
     with config.patch({"cpp.cxx": ("no-such-compiler",)}):
-        assert not tile_kernel.load_kernel(tmp_path / "made", told.append)
+        assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
     assert len(told) == 2 and "PyTorch's own products" in told[1]
     assert not list((tmp_path / "made").iterdir())
 
 
-@TILES
+@KERNELS
 def test_a_cache_that_cannot_be_written_is_done_without_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     (tmp_path / "file").touch()
     told: list[str] = []
-    assert not tile_kernel.load_kernel(tmp_path / "file" / "made", told.append)
+    assert not cpp_kernels.load_kernel(tmp_path / "file" / "made", told.append)
     assert len(told) == 2 and "slower: " in told[1] and "file" in told[1]
 
 
 LOADS = """
 import sys, torch
 from pathlib import Path
-from decoders.backends import tile_kernel
+from decoders.backends import cpp_kernels
 told = []
-assert tile_kernel.load_kernel(Path(sys.argv[1]), told.append), told
-from decoders.backends.tiles import to_int4_tiles
-made = to_int4_tiles(torch.eye(32).bfloat16(), None)
+assert cpp_kernels.load_kernel(Path(sys.argv[1]), told.append), told
+from decoders.backends.blocked import to_int4_blocks
+made = to_int4_blocks(torch.eye(32).bfloat16(), None)
 assert torch.equal(made.dequantised(), torch.eye(32).bfloat16())
 print(len(told))
 """
+FLAG = "told = []; cpp_kernels.SETS[cpp_kernels.instructions()]['sse'] = {level!r}"
 
 
-@TILES
+@KERNELS
 @pytest.mark.slow
 def test_it_is_compiled_once_and_again_where_the_file_is_damaged(
     kernel: None, tmp_path: Path
@@ -172,26 +175,26 @@ def test_it_is_compiled_once_and_again_where_the_file_is_damaged(
     assert [told(), told()] == [1, 0]
 
 
-@TILES
+@KERNELS
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["-O1", "-O3"])
 def test_it_is_right_at_any_level_of_optimisation(kernel: None, level: str, tmp_path: Path) -> None:
     """GCC knows little of what instructions for tiles read."""
-    script = LOADS.replace("told = []", f"told = []; tile_kernel.FLAGS.append({level!r})")
+    script = LOADS.replace("told = []", FLAG.format(level=level))
     done = subprocess.run(
         (sys.executable, "-c", script, str(tmp_path)), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
-@TILES
+@KERNELS
 def test_a_compiler_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = tmp_path / "tiles.cpp"
+    broken = tmp_path / "kernels.cpp"
     broken.write_text("int main( {")
-    monkeypatch.setattr(tile_kernel, "loaded", lambda: False)
-    monkeypatch.setattr(tile_kernel, "SOURCES", [broken])
+    monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
+    monkeypatch.setattr(cpp_kernels, "SOURCE", broken)
     told: list[str] = []
-    assert not tile_kernel.load_kernel(tmp_path / "made", told.append)
+    assert not cpp_kernels.load_kernel(tmp_path / "made", told.append)
     assert "slower: " in told[1] and "error: " in told[1]
 
 
@@ -204,7 +207,7 @@ def rounding(request: pytest.FixtureRequest) -> Rounding:
     return found
 
 
-@TILES
+@KERNELS
 @pytest.mark.parametrize("sizes", SIZES)
 def test_it_multiplies_by_the_same_numbers_as_other_kernels(
     kernel: None, rounding: Rounding, sizes: tuple[int, int]
@@ -221,7 +224,7 @@ def test_it_multiplies_by_the_same_numbers_as_other_kernels(
     assert apart.mean() <= 1.1 * theirs.mean() and apart.max() <= 1.5 * theirs.max() + 1e-6
 
 
-@TILES
+@KERNELS
 @settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 70),
@@ -250,7 +253,7 @@ def test_a_row_does_not_depend_on_the_others(
         assert torch.equal(one, together)
 
 
-@TILES
+@KERNELS
 def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None:
     made, x = rounded(rounding, some(32, 64), None, True), some(20, 64, seed=1)
     right = made.times(x, None)
@@ -261,11 +264,14 @@ def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None
     assert torch.equal(found[others], right[others])
 
 
-@TILES
+@KERNELS
 def test_wrong_shapes_are_refused(kernel: None) -> None:
-    four, eight = tiles.to_int4_tiles(some(32, 64), None), tiles.to_int8_tiles(some(32, 64), None)
+    four, eight = (
+        blocked.to_int4_blocks(some(32, 64), None),
+        blocked.to_int8_blocks(some(32, 64), None),
+    )
     x, (values, grid), (whole, scale) = some(2, 64), four.stored, eight.stored
-    by_four, by_eight = torch.ops.draftpick.int4_tiles, torch.ops.draftpick.int8_tiles
+    by_four, by_eight = torch.ops.draftpick.int4_blocks, torch.ops.draftpick.int8_blocks
     assert by_four(x, values, grid).shape == by_eight(x, whole, scale).shape == (2, 32)
     assert by_four(x[:0], values, grid).shape == (0, 32)
     bad: list[tuple[Any, ...]] = [
@@ -281,7 +287,7 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
             by(*wrong)
 
 
-@TILES
+@KERNELS
 def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> None:
     weight = some(32, 64)
     made = rounded(rounding, weight, weight, True)
@@ -295,7 +301,7 @@ def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> No
 
 def model(tiny: Tiny, rounding: Rounding, on: bool) -> LlamaBackend:
     folder = tiny("qwen2", **FITS_INT4, max_position_embeddings=700)
-    return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, tiles=on)
+    return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=on)
 
 
 def near(one: torch.Tensor, other: torch.Tensor) -> None:
@@ -308,12 +314,14 @@ def tokens(n: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
 
 
-@TILES
-def test_a_model_on_tiles_answers_as_on_other_kernels(
+@KERNELS
+def test_a_model_in_blocks_answers_as_on_other_kernels(
     kernel: None, tiny: Tiny, rounding: Rounding
 ) -> None:
     plain, backend, traced = (model(tiny, rounding, on) for on in (False, True, True))
-    assert backend.tiles and not plain.tiles and backend.precision == plain.precision == rounding
+    assert (
+        backend.blocked and not plain.blocked and backend.precision == plain.precision == rounding
+    )
     compiled_by_tracing(traced)
     for each in (plain, backend, traced):
         each.prefill(PROMPT)
@@ -325,9 +333,9 @@ def test_a_model_on_tiles_answers_as_on_other_kernels(
     assert Place.of(backend, "same").file != Place.of(plain, "same").file
 
 
-@TILES
+@KERNELS
 @pytest.mark.slow
-def test_compiled_passes_on_tiles_do_not_depend_on_their_width(
+def test_compiled_passes_in_blocks_do_not_depend_on_their_width(
     kernel: None, tiny: Tiny, rounding: Rounding, tmp_path: Path
 ) -> None:
     plain, backend = (model(tiny, rounding, on) for on in (False, True))
@@ -352,7 +360,7 @@ def test_compiled_passes_on_tiles_do_not_depend_on_their_width(
     assert all(map(torch.equal, together, alone))
 
 
-@TILES
+@KERNELS
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
     kernel: None, tiny: Tiny, rounding: Rounding
 ) -> None:
@@ -368,18 +376,18 @@ def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
     assert all(map(torch.equal, *made))
 
 
-@TILES
+@KERNELS
 def test_a_recurrent_drafter_multiplies_as_its_target_does(kernel: None, tiny: Tiny) -> None:
     cell, vocab = random_cell(32, 1, torch.bfloat16), DraftVocab([*range(16)], 16)
     heads = [RecurrentHead(model(tiny, "int4", on), cell, vocab) for on in (True, False)]
-    assert isinstance(heads[0].blocks[0].down, Int4Tiles) and isinstance(heads[0].head, Int8Tiles)
+    assert isinstance(heads[0].blocks[0].down, Int4Blocks) and isinstance(heads[0].head, Int8Blocks)
     given = some(3, 32), torch.tensor([3, 0, 7])
     for mine, theirs in zip(*(head.step(*given) for head in heads), strict=True):
         near(mine, theirs)
 
 
-@TILES
-def test_rounded_weights_are_kept_for_tiles_apart(
+@KERNELS
+def test_rounded_weights_are_kept_in_blocks_apart(
     kernel: None, rounding: Rounding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     weight, told = some(32, 64), list[str]()
@@ -401,12 +409,12 @@ def asked(tiny: Tiny) -> Iterator[LoadRequest]:
     yield LoadRequest(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
 
 
-@TILES
-def test_auto_multiplies_large_models_on_tiles(
+@KERNELS
+def test_auto_multiplies_large_models_in_blocks(
     kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loaders, "_compile", lambda *given: None)
-    assert not loaders.auto(asked).tiles  # type: ignore[attr-defined]
+    assert not loaders.auto(asked).blocked  # type: ignore[attr-defined]
     monkeypatch.setattr(loaders, "LARGE", 1)
-    assert loaders.auto(asked).tiles  # type: ignore[attr-defined]
-    assert not loaders.native(asked).tiles  # type: ignore[attr-defined]
+    assert loaders.auto(asked).blocked  # type: ignore[attr-defined]
+    assert not loaders.native(asked).blocked  # type: ignore[attr-defined]

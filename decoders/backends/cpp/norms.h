@@ -1,24 +1,20 @@
 // Root mean square norms of bfloat16 rows, rounded before the weight and after.
 
+#pragma once
+
 #include <ATen/ATen.h>
-#include <immintrin.h>
-#include <torch/library.h>
 
 #include <cmath>
 
-namespace {
+#include "lines.h"
+
+namespace norms {
+
+using lines::floats;
+using lines::rounded;
+using lines::store;
 
 constexpr int64_t LANES = 16;
-
-inline __m512 floats(__m256i halves) {
-  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
-inline __m512 floats(const at::BFloat16* from) {
-  return floats(_mm256_loadu_si256((const __m256i*)from));
-}
-
-inline __m256i rounded(__m512 values) { return (__m256i)_mm512_cvtneps_pbh(values); }
 
 // x [..., d] and weight [d], bfloat16, d a multiple of 16 -> [..., d].
 at::Tensor norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps) {
@@ -40,16 +36,10 @@ at::Tensor norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps) 
     const __m512 by = _mm512_set1_ps(1 / std::sqrt(mean + (float)eps));
     for (int64_t i = 0; i < d; i += LANES) {
       const __m512 normed = floats(rounded(_mm512_mul_ps(floats(from + i), by)));
-      _mm256_storeu_si256((__m256i*)(to + i), rounded(_mm512_mul_ps(normed, floats(w + i))));
+      store(to + i, _mm512_mul_ps(normed, floats(w + i)));
     }
   }
   return made;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(draftpick, library) {
-  library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(draftpick, CPU, library) { library.impl("norm_rows", &norm_rows); }
+}  // namespace norms

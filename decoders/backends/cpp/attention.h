@@ -1,58 +1,31 @@
-// Attention of a pass's tokens over the cache rows of their sequences, on a processor's tiles (AMX).
+// Attention of a pass's tokens over the cache rows of their sequences.
 //
-// Query heads that share a key head are lanes of one tile, sixteen at a time: scores are made as
+// Query heads that share a key head are lanes of one vector, sixteen at a time: scores are made as
 // [keys, lanes], so that each lane's softmax is its own column and the cache is read as it lies.
 // Keys are taken in blocks, with the softmax rescaled from block to block (Dao et al.,
 // FlashAttention). What a lane does not see adds exactly nothing, so that a token's result does not
-// depend on what is read with it.
+// depend on what is read with it. Its products are made by the processor's tiles or its vectors.
+
+#pragma once
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <immintrin.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-namespace {
+#ifdef __AMX_BF16__
+#include "attention_amx.h"
+#else
+#include "attention_avx512.h"
+#endif
 
-constexpr int64_t LANES = 16;   // queries of a tile
-constexpr int64_t STEP = 32;    // keys of a product with values
+namespace attention {
+
 constexpr int64_t BLOCK = 128;  // keys between two rescalings
 constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
 constexpr float UNSEEN = -1e30f;
-
-// Tiles.
-#define FIRST 0    // scores of 16 keys, and of the next 16
-#define SECOND 1
-#define KEYS 2
-#define QUERIES 3
-#define CHANCES 4
-#define VALUES 5
-#define LOWER 6    // sums of values: of 32 dimensions those that unpacking puts low, and high
-#define UPPER 7
-
-struct alignas(64) Line {
-  uint32_t words[LANES];
-};
-
-inline float* floats(Line* at) { return (float*)at; }
-
-// GCC is not told that the instructions for tiles read memory.
-inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
-
-void configure(int64_t lanes) {
-  struct alignas(64) {
-    uint8_t palette = 1, start = 0, reserved[14] = {};
-    uint16_t bytes[16] = {};
-    uint8_t rows[16] = {};
-  } config;
-  for (int tile = 0; tile < 8; ++tile) config.bytes[tile] = 64, config.rows[tile] = 16;
-  config.rows[CHANCES] = config.rows[LOWER] = config.rows[UPPER] = lanes;
-  written(&config);
-  _tile_loadconfig(&config);
-}
 
 // 2 ** x for x <= 0, to 2e-6 of it.
 inline __m512 exp2_of(__m512 x) {
@@ -69,8 +42,8 @@ inline __m512 exp2_of(__m512 x) {
 
 // Lanes' bfloat16 of a in the lower halves of 32 bits, of b in the upper ones.
 inline __m512i pairs_of(__m512 a, __m512 b) {
-  const __m512i low = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
-  const __m512i high = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
+  const __m512i low = _mm512_cvtepu16_epi32(rounded(a));
+  const __m512i high = _mm512_cvtepu16_epi32(rounded(b));
   return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
 }
 
@@ -158,31 +131,12 @@ void read_values(const uint16_t* from, int64_t of_position, int64_t d, int64_t s
       }
 }
 
-void make_scores(const uint16_t* keys, const Pass& p, const Line* queries, int64_t steps,
-                 Room& room) {
-  const int64_t bytes = p.of_position * 2;
-  for (int64_t step = 0; step < steps; ++step, keys += STEP * p.of_position) {
-    _tile_zero(FIRST);
-    _tile_zero(SECOND);
-    for (int64_t part = 0; part < p.d / 32; ++part) {
-      _tile_loadd(QUERIES, queries + 16 * part, 64);
-      _tile_loadd(KEYS, keys + 32 * part, bytes);
-      _tile_dpbf16ps(FIRST, KEYS, QUERIES);
-      _tile_loadd(KEYS, keys + 16 * p.of_position + 32 * part, bytes);
-      _tile_dpbf16ps(SECOND, KEYS, QUERIES);
-    }
-    _tile_stored(FIRST, room.scores[step * STEP], 64);
-    _tile_stored(SECOND, room.scores[step * STEP + 16], 64);
-  }
-  written(room.scores);
-}
-
 // Scores into chances, not yet divided by their sum; by how much earlier sums are to be scaled.
 // open: keys of the block that every lane sees. seen: of the others, from `from` on.
 __m512 make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const __mmask16* seen,
                     int64_t from, int64_t span, float scale) {
   const int64_t keys = steps * STEP;
-  const __m512 before = _mm512_load_ps(floats(&room.top[tile])), unseen = _mm512_set1_ps(UNSEEN);
+  const __m512 before = _mm512_load_ps(floats_of(&room.top[tile])), unseen = _mm512_set1_ps(UNSEEN);
   for (int64_t key = open; key < keys; ++key) {
     const int64_t i = from + key - open;
     const __mmask16 mask = i < span ? seen[i] : 0;
@@ -211,40 +165,21 @@ __m512 make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const
     transpose(pairs, room.chances + step * LANES);
   }
   const __m512 shrink = exp2_of(_mm512_mul_ps(_mm512_sub_ps(before, top), by));
-  float* total = floats(&room.total[tile]);
+  float* total = floats_of(&room.total[tile]);
   _mm512_store_ps(total, _mm512_fmadd_ps(_mm512_load_ps(total), shrink, _mm512_add_ps(even, odd)));
-  _mm512_store_ps(floats(&room.top[tile]), top);
+  _mm512_store_ps(floats_of(&room.top[tile]), top);
   return shrink;
 }
 
-void add_values(const Pass& p, Line* sums, int64_t steps, int64_t lanes, __m512 shrink,
-                Room& room) {
-  if (_mm512_cmp_ps_mask(shrink, _mm512_set1_ps(1.0f), _CMP_NEQ_OQ)) {
-    alignas(64) float by[LANES];
-    _mm512_store_ps(by, shrink);
-    for (int64_t part = 0; part < p.d / 16; ++part)
-      for (int64_t lane = 0; lane < lanes; ++lane) {
-        float* at = floats(sums + part * LANES + lane);
-        _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(by[lane])));
-      }
-  }
-  written(sums);
-  for (int64_t part = 0; part < p.d / 32; ++part) {
-    Line *low = sums + 2 * part * LANES, *high = low + LANES;
-    _tile_loadd(LOWER, low, 64);
-    _tile_loadd(UPPER, high, 64);
-    const Line* values = room.values.data() + 32 * part;
-    for (int64_t step = 0; step < steps; ++step, values += p.d) {
-      _tile_loadd(CHANCES, room.chances + step * LANES, 64);
-      _tile_loadd(VALUES, values, 64);
-      _tile_dpbf16ps(LOWER, CHANCES, VALUES);
-      _tile_loadd(VALUES, values + 16, 64);
-      _tile_dpbf16ps(UPPER, CHANCES, VALUES);
+void shrink_sums(Line* sums, int64_t d, int64_t lanes, __m512 shrink) {
+  if (!_mm512_cmp_ps_mask(shrink, _mm512_set1_ps(1.0f), _CMP_NEQ_OQ)) return;
+  alignas(64) float by[LANES];
+  _mm512_store_ps(by, shrink);
+  for (int64_t part = 0; part < d / 16; ++part)
+    for (int64_t lane = 0; lane < lanes; ++lane) {
+      float* at = floats_of(sums + part * LANES + lane);
+      _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(by[lane])));
     }
-    _tile_stored(LOWER, low, 64);
-    _tile_stored(UPPER, high, 64);
-  }
-  written(sums);
 }
 
 void write(const Pass& p, const Reading& r, int64_t plane, Room& room) {
@@ -253,15 +188,16 @@ void write(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   const int64_t group = p.group();
   for (int64_t lane = 0; lane < r.count * group; ++lane) {
     const int64_t tile = lane / LANES, column = lane % LANES, token = r.first + lane / group;
-    const __m512 by = _mm512_set1_ps(1.0f / floats(&room.total[tile])[column]);
+    const __m512 by = _mm512_set1_ps(1.0f / floats_of(&room.total[tile])[column]);
     uint16_t* to = p.out + (token * p.heads + plane * group + lane % group) * p.d;
     for (int64_t part = 0; part < p.d / 32; ++part) {
       Line* sums = room.sums.data() + tile * p.d + 2 * part * LANES + column;
-      const __m512 low = _mm512_mul_ps(_mm512_load_ps(floats(sums)), by);
-      const __m512 high = _mm512_mul_ps(_mm512_load_ps(floats(sums + LANES)), by);
+      const __m512 low = _mm512_mul_ps(_mm512_load_ps(floats_of(sums)), by);
+      const __m512 high = _mm512_mul_ps(_mm512_load_ps(floats_of(sums + LANES)), by);
       const __m512 a = _mm512_permutex2var_ps(low, first, high);
       const __m512 b = _mm512_permutex2var_ps(low, second, high);
-      _mm512_storeu_si512(to + 32 * part, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+      store(to + 32 * part, a);
+      store(to + 32 * part + 16, b);
     }
   }
 }
@@ -278,17 +214,20 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   room.sums.assign(tiles * p.d, Line{});
   room.total.assign(tiles, Line{});
   room.top.resize(tiles);
-  for (Line& top : room.top) std::fill_n(floats(&top), LANES, UNSEEN);
+  for (Line& top : room.top) std::fill_n(floats_of(&top), LANES, UNSEEN);
   for (int64_t at = 0; at < r.end; at += BLOCK) {
     const int64_t steps = (std::min(BLOCK, r.end - at) + STEP - 1) / STEP;
     const int64_t open = std::clamp<int64_t>(r.begin - at, 0, steps * STEP);
     read_values(values + at * p.of_position, p.of_position, p.d, steps, room.values.data());
     written(&room);
     for (int64_t tile = 0; tile < tiles; ++tile) {
-      make_scores(keys + at * p.of_position, p, room.queries.data() + tile * p.d / 2, steps, room);
+      Line* sums = room.sums.data() + tile * p.d;
+      make_scores(keys + at * p.of_position, p.of_position, p.d,
+                  room.queries.data() + tile * p.d / 2, steps, room.scores);
       const __m512 shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
                                          at + open - r.begin, span, scale);
-      add_values(p, room.sums.data() + tile * p.d, steps, lanes, shrink, room);
+      shrink_sums(sums, p.d, lanes, shrink);
+      add_values(sums, p.d, steps, lanes, room.chances, room.values.data());
     }
   }
   write(p, r, plane, room);
@@ -349,15 +288,9 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
       const int64_t middle = ((i ? work[i - 1] : 0) + work[i]) / 2, share = middle * shares / all;
       if (share >= first && share < last) attend(p, readings[i / kv], i % kv, own);
     }
-    _tile_release();
+    release();
   });
   return out;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(draftpick, library) {
-  library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(draftpick, CPU, library) { library.impl("attend_rows", &attend_rows); }
+}  // namespace attention

@@ -1,10 +1,10 @@
-"""int4 and int8 weights laid out for a processor's tiles (AMX), and products with them.
+"""int4 and int8 weights laid out in blocks, for kernels of draftpick's own.
 
-PyTorch's own kernels for such weights multiply row after row, so that a pass over 16 tokens costs
-five times one over a single token. On tiles, 16 rows cost less than twice as much as one, and one
-less than by PyTorch (docs/notes/performance.md): drafts and shared passes may be that much wider.
-The kernel (tiles.cpp) is compiled once for a machine. A row's product does not depend on how many
-others there are.
+PyTorch's own kernels for such weights expand them anew for every four rows, so that a pass over 16
+tokens costs five times one over a single token. The kernels (cpp/products.h) expand them once for
+twelve rows, on processors with AVX-512, or for 32 on tiles (AMX): a pass over one token takes half
+the time, and drafts and shared passes may be that much wider (docs/notes/performance.md). They are
+compiled once for a machine. A row's product does not depend on how many others there are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from .int4 import GROUP, quantised
 from .int8 import to_int8
 
-OUTS = 16  # outputs of a tile
-NARROW = 96  # rows up to which tiles are used; for more, oneDNN is as fast
+OUTS = 16  # outputs of a block
+NARROW = 96  # rows up to which the kernels are used; for more, oneDNN is as fast
 
 
 def fits(sizes: torch.Size) -> bool:
@@ -28,10 +28,11 @@ def fits(sizes: torch.Size) -> bool:
 
 
 @dataclass(frozen=True, eq=False)
-class Int4Tiles:
+class Int4Blocks:
     """As Int4Weight, in blocks of OUTS outputs and GROUP inputs.
 
-    values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output (tiles.cpp).
+    values: int32 [out / OUTS, in / GROUP, 4, OUTS], each eight inputs of one output
+        (cpp/weights.h).
     grid: bfloat16 [out / OUTS, in / GROUP, OUTS, 2], scale and zero.
     wide: as in Int8Weight.
     """
@@ -56,12 +57,12 @@ class Int4Tiles:
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
-        made = torch.ops.draftpick.int4_tiles(_rows(x), self.values, self.grid)
+        made = torch.ops.draftpick.int4_blocks(_rows(x), self.values, self.grid)
         return _like(x, made, bias)
 
 
 @dataclass(frozen=True, eq=False)
-class Int8Tiles:
+class Int8Blocks:
     """As Int8Weight, in blocks of OUTS outputs and GROUP inputs.
 
     values: int8 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2], the inputs in pairs.
@@ -89,27 +90,27 @@ class Int8Tiles:
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
-        made = torch.ops.draftpick.int8_tiles(_rows(x), self.values, self.scale)
+        made = torch.ops.draftpick.int8_blocks(_rows(x), self.values, self.scale)
         return _like(x, made, bias)
 
 
 @torch.inference_mode()
-def to_int4_tiles(dense: Tensor, wide: Tensor | None) -> Int4Tiles:
+def to_int4_blocks(dense: Tensor, wide: Tensor | None) -> Int4Blocks:
     """dense: bfloat16 [out, in], which `fits`; rounded as `to_int4` does."""
     q, grid = quantised(dense)
     blocks = q.view(-1, OUTS, q.shape[1] // GROUP, 4, 4, 2)
     shifts = torch.arange(4).unsqueeze(1) * 4 + torch.arange(2) * 16
     values = (blocks << shifts).sum((-2, -1), dtype=torch.int32).permute(0, 2, 3, 1)
     grid = grid.view(len(grid), -1, OUTS, 2).transpose(0, 1)
-    return Int4Tiles(values.contiguous(), grid.contiguous(), wide)
+    return Int4Blocks(values.contiguous(), grid.contiguous(), wide)
 
 
 @torch.inference_mode()
-def to_int8_tiles(dense: Tensor, wide: Tensor | None) -> Int8Tiles:
+def to_int8_blocks(dense: Tensor, wide: Tensor | None) -> Int8Blocks:
     """Likewise, as `to_int8` does."""
     plain = to_int8(dense, None)
     blocks = plain.values.view(-1, OUTS, dense.shape[1] // GROUP, GROUP // 2, 2)
-    return Int8Tiles(blocks.permute(0, 2, 3, 1, 4).contiguous(), plain.scale, wide)
+    return Int8Blocks(blocks.permute(0, 2, 3, 1, 4).contiguous(), plain.scale, wide)
 
 
 def norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:

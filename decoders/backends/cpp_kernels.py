@@ -1,4 +1,4 @@
-"""The kernels in C++: made by a compiler for this machine, kept, and loaded once."""
+"""The kernels in C++ (folder cpp): made by a compiler for this machine, kept, and loaded once."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from torch import Tensor
 
 from .. import chance
 from ..machine import cpu_name
-from .tiles import NARROW, OUTS
+from .blocked import NARROW, OUTS
 
-NAMES = ("tiles.cpp", "row_attention.cpp", "draws.cpp", "norms.cpp")
-SOURCES = [Path(__file__).with_name(name) for name in NAMES]
-FLAGS = ["-mavx512f", "-mavx512bw", "-mavx512vl", "-mavx512bf16", "-mamx-tile", "-mamx-bf16"]
-NEEDED = ("amx_tile", "amx_bf16", "avx512_bf16")  # of PyTorch's names
+FOLDER = Path(__file__).with_name("cpp")
+SOURCE = FOLDER / "kernels.cpp"
+AVX512 = {"avx512_f": "-mavx512f", "avx512_bw": "-mavx512bw", "avx512_vl": "-mavx512vl"}
+BF16 = AVX512 | {"avx512_bf16": "-mavx512bf16"}
+TILES = BF16 | {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
+SETS = {"AMX": TILES, "AVX512_BF16": BF16, "AVX512": AVX512}  # the best first
 _LOADING = threading.Lock()
 
 
@@ -30,13 +32,27 @@ def has_tiles() -> bool:
     return bool(torch.cpu._is_amx_tile_supported())
 
 
+def instructions() -> str | None:
+    """The best set of instructions of SETS that this CPU has, or None. PyTorch's names of them."""
+    known = torch.cpu.get_capabilities()
+    for name, needed in SETS.items():
+        if all(known.get(each) for each in needed) and (name != "AMX" or _may_use_tiles()):
+            return name
+    return None
+
+
+def _may_use_tiles() -> bool:
+    """Asks the system for leave, which is given once a process."""
+    return has_tiles() and bool(torch.cpu._init_amx())
+
+
 def loaded() -> bool:
-    return hasattr(torch.ops.draftpick, "int4_tiles")
+    return hasattr(torch.ops.draftpick, "int4_blocks")
 
 
 def version() -> str:
     """Of the kernels and their use: figures measured with others are not their own."""
-    code = b"".join(each.read_bytes() for each in SOURCES)
+    code = b"".join(each.read_bytes() for each in sorted(FOLDER.iterdir()))
     return hashlib.sha256(code + str(NARROW).encode()).hexdigest()[:8]
 
 
@@ -46,19 +62,19 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
     with _LOADING:
         if loaded():
             return True
-        known = torch.cpu.get_capabilities() if has_tiles() else {}
-        if not all(known.get(name) for name in NEEDED) or not torch.cpu._init_amx():
+        best = instructions()
+        if best is None:
             return False
-        where = (torch.__version__, cpu_name(), sorted(known.items()))
-        key = hashlib.sha256(repr((version(), FLAGS, where)).encode()).hexdigest()[:16]
-        path = folder / f"{key}-tiles.so"
+        where = (torch.__version__, cpu_name(), best, list(SETS[best].values()))
+        key = hashlib.sha256(repr((version(), where)).encode()).hexdigest()[:16]
+        path = folder / f"{key}-kernels.so"
         if not (path.exists() and _opened(path) is None):
-            refused = _made(path, say) or _opened(path)
+            refused = _made(path, list(SETS[best].values()), say) or _opened(path)
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
-        torch.library.register_fake("draftpick::int4_tiles", _shape)
-        torch.library.register_fake("draftpick::int8_tiles", _shape)
+        torch.library.register_fake("draftpick::int4_blocks", _shape)
+        torch.library.register_fake("draftpick::int8_blocks", _shape)
         torch.library.register_fake("draftpick::attend_rows", _joined)
         chance.draw_by(torch.ops.draftpick.draw_rows)
         return True
@@ -81,18 +97,17 @@ def _opened(path: Path) -> str | None:
     return None
 
 
-def _made(path: Path, say: Callable[[str], None]) -> str | None:
+def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | None:
     """Compile to `path`, which is whole or not there; why that cannot be, or None."""
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-    say("compiling the products of int4 and int8 weights for this machine: once, ten seconds")
+    say("compiling kernels for this machine: once, ten to twenty seconds")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            options = CppTorchOptions(extra_flags=FLAGS)
-            code = [str(each) for each in SOURCES]
-            builder = CppBuilder("tiles", code, BuildOption=options, output_dir=aside)
+            options = CppTorchOptions(extra_flags=flags)
+            builder = CppBuilder("kernels", str(SOURCE), BuildOption=options, output_dir=aside)
             builder.build()
             os.replace(builder.get_target_file_path(), path)
     except (CppCompileError, InvalidCxxCompiler, OSError) as error:

@@ -1,15 +1,16 @@
 // Tokens drawn from rows of probabilities by inversion, part by part: first which part of a row a
 // height falls into, then which token of the part. Sums are in double precision.
 
+#pragma once
+
 #include <ATen/ATen.h>
 #include <immintrin.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-namespace {
+namespace draws {
 
 constexpr int64_t PART = 512;  // tokens
 
@@ -71,10 +72,4 @@ at::Tensor draw_rows(const at::Tensor& probs, const at::Tensor& heights) {
   return made;
 }
 
-}  // namespace
-
-TORCH_LIBRARY_FRAGMENT(draftpick, library) {
-  library.def("draw_rows(Tensor probs, Tensor heights) -> Tensor");
-}
-
-TORCH_LIBRARY_IMPL(draftpick, CPU, library) { library.impl("draw_rows", &draw_rows); }
+}  // namespace draws

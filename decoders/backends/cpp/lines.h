@@ -1,0 +1,33 @@
+// Sixteen numbers at once: bfloat16 as float32, and back.
+
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+namespace lines {
+
+inline __m512 floats(__m256i halves) {
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+inline __m512 floats(const void* from) { return floats(_mm256_loadu_si256((const __m256i*)from)); }
+
+// To the nearest bfloat16, of two the even one.
+inline __m256i rounded(__m512 values) {
+#ifdef __AVX512BF16__
+  return (__m256i)_mm512_cvtneps_pbh(values);
+#else
+  const __m512i bits = _mm512_castps_si512(values);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF));
+  const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+  const __m512i made = _mm512_srli_epi32(_mm512_add_epi32(bits, up), 16);
+  return _mm512_cvtepi32_epi16(_mm512_mask_mov_epi32(made, nan, _mm512_set1_epi32(0x7FC0)));
+#endif
+}
+
+inline void store(void* to, __m512 values) { _mm256_storeu_si256((__m256i*)to, rounded(values)); }
+
+}  // namespace lines

@@ -1,0 +1,47 @@
+// Products of bfloat16 rows with int4 and int8 weights, by the processor's tiles or its vectors.
+
+#pragma once
+
+#include <ATen/ATen.h>
+
+#ifdef __AMX_BF16__
+#include "products_amx.h"
+#else
+#include "products_avx512.h"
+#endif
+
+namespace products {
+
+Product product_of(const at::Tensor& x, const at::Tensor& out) {
+  return {(const uint16_t*)x.const_data_ptr(), (uint16_t*)out.data_ptr(), x.size(0), x.size(1),
+          out.size(1)};
+}
+
+at::Tensor int4_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& grid) {
+  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
+  TORCH_CHECK(values.dim() == 4 && values.scalar_type() == at::kInt && values.is_contiguous());
+  TORCH_CHECK(grid.dim() == 4 && grid.scalar_type() == at::kBFloat16 && grid.is_contiguous());
+  const int64_t n = values.size(0), k = values.size(1);
+  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
+  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, 4, OUTS}));
+  TORCH_CHECK(grid.sizes() == at::IntArrayRef({n, k, OUTS, 2}));
+  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
+  multiply(product_of(x, out), Int4{(const uint32_t*)values.const_data_ptr(),
+                                    (const uint32_t*)grid.const_data_ptr()});
+  return out;
+}
+
+at::Tensor int8_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scale) {
+  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
+  TORCH_CHECK(values.dim() == 5 && values.scalar_type() == at::kChar && values.is_contiguous());
+  TORCH_CHECK(scale.dim() == 1 && scale.scalar_type() == at::kBFloat16 && scale.is_contiguous());
+  const int64_t n = values.size(0), k = values.size(1);
+  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
+  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
+  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
+  multiply(product_of(x, out), Int8{(const int8_t*)values.const_data_ptr(),
+                                    (const uint16_t*)scale.const_data_ptr()});
+  return out;
+}
+
+}  // namespace products

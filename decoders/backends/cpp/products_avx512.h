@@ -1,0 +1,214 @@
+// By vectors of 16 outputs: a block's weights are expanded into registers, and each line of them
+// multiplied by the same inputs of up to twelve rows, whose sums stay in registers too. With
+// AVX512_BF16 a line holds pairs of inputs, without it single ones as float32. What is summed for a
+// row, and in which order, does not depend on how many rows there are.
+
+#pragma once
+
+#include <type_traits>
+
+#include "weights.h"
+
+namespace products {
+
+constexpr int64_t MOST = 12;   // rows at once, of which sums and totals fit the registers
+constexpr int64_t CHUNK = 8;   // blocks of outputs that all rows are multiplied by in turn
+#ifdef __AVX512BF16__
+using Input = uint32_t;        // a pair, as it is
+constexpr int64_t INPUTS = PAIRS;
+#else
+using Input = float;
+constexpr int64_t INPUTS = GROUP;
+#endif
+
+// One line of weights by one row's input.
+inline __m512 dot(__m512 sum, __m512i line, const Input* x) {
+#ifdef __AVX512BF16__
+  return _mm512_dpbf16_ps(sum, (__m512bh)line, (__m512bh)_mm512_set1_epi32(*x));
+#else
+  return _mm512_fmadd_ps(_mm512_castsi512_ps(line), _mm512_set1_ps(*x), sum);
+#endif
+}
+
+// Up to MOST rows, copied so that their inputs of a group lie beside each other.
+struct Part {
+  int64_t top, rows;
+  const Input* x;     // [K / 32, rows, INPUTS]
+  const float* sums;  // [K / 32, rows]
+};
+
+struct Parts {
+  std::vector<Input> inputs;
+  std::vector<float> sums;
+  std::vector<Part> all;
+
+  explicit Parts(const Product& p) {
+    const int64_t groups = p.groups(), count = (p.rows + MOST - 1) / MOST;
+    inputs.resize(p.rows * groups * INPUTS);
+    sums.resize(p.rows * groups);
+    Input* to = inputs.data();
+    float* sum = sums.data();
+    for (int64_t i = 0; i < count; ++i) {
+      const int64_t top = p.rows * i / count, end = p.rows * (i + 1) / count;
+      all.push_back({top, end - top, to, sum});
+      for (int64_t g = 0; g < groups; ++g)
+        for (int64_t row = top; row < end; ++row, to += INPUTS) {
+          const uint16_t* from = p.x + row * p.inputs + g * GROUP;
+#ifdef __AVX512BF16__
+          _mm512_storeu_si512(to, _mm512_loadu_si512(from));
+#else
+          _mm512_storeu_ps(to, floats(from));
+          _mm512_storeu_ps(to + 16, floats(from + 16));
+#endif
+          *sum++ = sum_of(from);
+        }
+    }
+  }
+};
+
+// Adds a group's product by R rows.
+template <int R>
+[[gnu::always_inline]] inline void add_group(const uint32_t* w, __m512i table, const Input* x, __m512 (&sum)[R]) {
+#ifdef __AVX512BF16__
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(w + 16 * i);
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const __m512i line = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), table);
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row)
+        sum[row] = dot(sum[row], line, x + row * INPUTS + 4 * i + j);
+    }
+  }
+#else
+  const __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(
+      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+      _mm512_set1_epi32(8)));
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512i v = _mm512_loadu_si512(w + 16 * i);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) {  // of an index four bits count
+      const __m512i q = _mm512_srli_epi32(v, j / 2 * 4 + j % 2 * 16);
+      const __m512i line = _mm512_castps_si512(_mm512_permutexvar_ps(q, values));
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row)
+        sum[row] = dot(sum[row], line, x + row * INPUTS + 8 * i + j);
+    }
+  }
+#endif
+}
+
+// Likewise of a pair of inputs.
+template <int R>
+[[gnu::always_inline]] inline void add_pair(const int8_t* w, const Input* x, __m512 (&sum)[R]) {
+#ifdef __AVX512BF16__
+  const __m512i line = halves(w);
+#pragma GCC unroll 12
+  for (int row = 0; row < R; ++row) sum[row] = dot(sum[row], line, x + row * INPUTS);
+#else
+  const __m512i both = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)w));
+  const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24);
+  const __m512i lines[2] = {_mm512_castps_si512(_mm512_cvtepi32_ps(first)),
+                            _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8)))};
+#pragma GCC unroll 12
+  for (int row = 0; row < R; ++row) {
+    sum[row] = dot(sum[row], lines[0], x + row * INPUTS);
+    sum[row] = dot(sum[row], lines[1], x + row * INPUTS + 1);
+  }
+#endif
+}
+
+// Blocks of outputs for R rows. Each group's product is scaled by itself, and its zero multiplied by
+// the sum of its inputs.
+template <int R>
+void multiply(const Product& p, const Int4& int4, const Part& part, int64_t first, int64_t last) {
+  const __m512i table = steps_by_q();
+  const int64_t groups = p.groups();
+  for (int64_t block = first; block < last; ++block) {
+    const uint32_t *w = int4.block(block, groups), *grid = int4.steps(block, groups);
+    const Input* x = part.x;
+    const float* sums = part.sums;
+    __m512 total[R];
+#pragma GCC unroll 12
+    for (int row = 0; row < R; ++row) total[row] = _mm512_setzero_ps();
+    for (int64_t g = 0; g < groups; ++g) {
+      __m512 own[R];
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row) own[row] = _mm512_setzero_ps();
+      if (R <= 4) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; ++i) _mm_prefetch((const char*)(w + 512 + 16 * i), _MM_HINT_T0);
+        _mm_prefetch((const char*)(grid + 128), _MM_HINT_T0);
+      }
+      add_group<R>(w, table, x, own);
+      const Steps steps(grid);
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row) {
+        total[row] = _mm512_fmadd_ps(own[row], steps.scale, total[row]);
+        total[row] = _mm512_fmadd_ps(steps.zero, _mm512_set1_ps(sums[row]), total[row]);
+      }
+      w += VALUES / 8, grid += OUTS, x += R * INPUTS, sums += R;
+    }
+    uint16_t* to = p.out + part.top * p.outputs + block * OUTS;
+#pragma GCC unroll 12
+    for (int row = 0; row < R; ++row) store(to + row * p.outputs, total[row]);
+  }
+}
+
+// Of a few rows several blocks at once, as a sum waits for the one before it.
+template <int R, int BLOCKS>
+int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t block,
+                 int64_t last) {
+  const int64_t groups = p.groups();
+  for (; block + BLOCKS <= last; block += BLOCKS) {
+    __m512 sum[BLOCKS][R];
+    const Input* x = part.x;
+#pragma GCC unroll 8
+    for (int nth = 0; nth < BLOCKS; ++nth)
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row) sum[nth][row] = _mm512_setzero_ps();
+    const int8_t* w = int8.block(block, groups);
+    for (int64_t g = 0; g < groups; ++g, w += VALUES, x += R * INPUTS)
+#pragma GCC unroll 16
+      for (int pair = 0; pair < PAIRS; ++pair)
+#pragma GCC unroll 8
+        for (int nth = 0; nth < BLOCKS; ++nth)
+          add_pair<R>(w + nth * groups * VALUES + 2 * OUTS * pair, x + INPUTS / PAIRS * pair,
+                      sum[nth]);
+#pragma GCC unroll 8
+    for (int nth = 0; nth < BLOCKS; ++nth)
+#pragma GCC unroll 12
+      for (int row = 0; row < R; ++row)
+        store(p.out + (part.top + row) * p.outputs + (block + nth) * OUTS,
+              _mm512_mul_ps(sum[nth][row], int8.scales(block + nth)));
+  }
+  return block;
+}
+
+template <int R>
+void multiply(const Product& p, const Int8& int8, const Part& part, int64_t first, int64_t last) {
+  constexpr int BLOCKS = R == 1 ? 8 : R <= 4 ? 4 : 2;
+  first = multiply<R, BLOCKS>(p, int8, part, first, last);
+  multiply<R, 1>(p, int8, part, first, last);
+}
+
+template <int R, typename Weights>
+void by_rows(const Product& p, const Weights& weights, const Part& part, int64_t first,
+             int64_t last) {
+  if (part.rows == R) return multiply<R>(p, weights, part, first, last);
+  if constexpr (R < MOST) by_rows<R + 1>(p, weights, part, first, last);
+}
+
+template <typename Weights>
+void multiply(const Product& p, const Weights& weights) {
+  const Parts parts(p);
+  at::parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
+    for (; first < last; first += CHUNK)
+      for (const Part& part : parts.all)
+        by_rows<1>(p, weights, part, first, std::min(first + CHUNK, last));
+  });
+}
+
+}  // namespace products

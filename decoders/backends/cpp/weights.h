@@ -1,0 +1,93 @@
+// Products of bfloat16 rows with int4 and int8 weights in blocks of 16 outputs and 32 inputs.
+
+#pragma once
+
+#include <ATen/Parallel.h>
+
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "lines.h"
+
+namespace products {
+
+using lines::floats;
+using lines::store;
+
+constexpr int64_t OUTS = 16;   // outputs of a block
+constexpr int64_t GROUP = 32;  // its inputs
+constexpr int64_t PAIRS = GROUP / 2;
+constexpr int64_t VALUES = OUTS * GROUP;
+
+// What all of them read and write.
+struct Product {
+  const uint16_t* x;  // [rows, inputs]
+  uint16_t* out;      // [rows, outputs]
+  int64_t rows, inputs, outputs;
+
+  int64_t groups() const { return inputs / GROUP; }
+};
+
+// Of a row's inputs of each group.
+inline float sum_of(const uint16_t* inputs) {
+  return _mm512_reduce_add_ps(_mm512_add_ps(floats(inputs), floats(inputs + GROUP / 2)));
+}
+
+// values [N / 16, K / 32, 4, 16] of 32 bits, grid bfloat16 [N / 16, K / 32, 16, 2]. A 32-bit value
+// of vector i and output n holds inputs 8 i .. 8 i + 7: of each 16 bits four, the even ones in the
+// lower half. A weight is (q - 8) * scale + zero.
+struct Int4 {
+  const uint32_t *values, *grid;
+
+  const uint32_t* block(int64_t nth, int64_t groups) const {
+    return values + nth * groups * VALUES / 8;
+  }
+
+  const uint32_t* steps(int64_t nth, int64_t groups) const { return grid + nth * groups * OUTS; }
+};
+
+struct Steps {
+  __m512 scale, zero;
+
+  explicit Steps(const uint32_t* of_group) {
+    const __m512i pairs = _mm512_loadu_si512(of_group);
+    scale = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+    zero = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF0000)));
+  }
+};
+
+// q - 8 by q as bfloat16; twice, as five bits of an index count.
+inline __m512i steps_by_q() {
+  alignas(64) uint16_t table[32];
+  for (int q = 0; q < 32; ++q) {
+    const float value = q % 16 - 8;
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    table[q] = bits >> 16;
+  }
+  return _mm512_load_si512(table);
+}
+
+// values [N / 16, K / 32, 16, 16, 2] of pairs, outputs and the two inputs of a pair; scale bfloat16
+// [N].
+struct Int8 {
+  const int8_t* values;
+  const uint16_t* scale;
+
+  const int8_t* block(int64_t nth, int64_t groups) const { return values + nth * groups * VALUES; }
+
+  __m512 scales(int64_t nth) const { return floats(scale + nth * OUTS); }
+};
+
+#ifdef __AVX512BF16__
+// The 32 values of a pair of inputs, as bfloat16.
+inline __m512i halves(const int8_t* from) {
+  const __m128i *lower = (const __m128i*)from, *upper = lower + 1;
+  const __m512 a = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(lower)));
+  const __m512 b = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(upper)));
+  return (__m512i)_mm512_cvtne2ps_pbh(b, a);
+}
+#endif
+
+}  // namespace products
