@@ -12,6 +12,7 @@
 namespace products {
 
 constexpr int64_t MOST = 12;   // rows at once, of which sums and totals fit the registers
+constexpr int64_t AHEAD = 8;   // groups whose weights are asked for before they are used
 constexpr int64_t CHUNK = 8;   // blocks of outputs that all rows are multiplied by in turn
 #ifdef __AVX512BF16__
 using Input = uint32_t;        // a pair, as it is
@@ -137,10 +138,10 @@ void multiply(const Product& p, const Int4& int4, const Part& part, int64_t firs
       __m512 own[R];
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row) own[row] = _mm512_setzero_ps();
-      if (R <= 4) {
+      if (R <= 4) {  // then the weights are what is waited for
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) _mm_prefetch((const char*)(w + 512 + 16 * i), _MM_HINT_T0);
-        _mm_prefetch((const char*)(grid + 128), _MM_HINT_T0);
+        for (int i = 0; i < 4; ++i) _mm_prefetch((const char*)(w + AHEAD * VALUES / 8 + 16 * i), _MM_HINT_T0);
+        _mm_prefetch((const char*)(grid + AHEAD * OUTS), _MM_HINT_T0);
       }
       add_group<R>(w, table, x, own);
       const Steps steps(grid);
@@ -189,7 +190,7 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
 
 template <int R>
 void multiply(const Product& p, const Int8& int8, const Part& part, int64_t first, int64_t last) {
-  constexpr int BLOCKS = R == 1 ? 8 : R <= 4 ? 4 : 2;
+  constexpr int BLOCKS = R <= 4 ? 4 : 2;
   first = multiply<R, BLOCKS>(p, int8, part, first, last);
   multiply<R, 1>(p, int8, part, first, last);
 }
