@@ -21,7 +21,7 @@ from rich.console import Console
 
 from decoders import EngineOptions
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends import row_attention
+from decoders.backends import kernel_layers
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.seats import Seats, Wanted
 from decoders.engine import Engine
@@ -65,13 +65,13 @@ def main() -> None:
 
 
 def seats(options: EngineOptions, attention: str, n: int) -> Seats:
-    usual = row_attention.HEAD
+    usual = kernel_layers.HEAD
     try:
         if attention == "pytorch":
-            row_attention.HEAD = sys.maxsize  # so that no model's heads fit
+            kernel_layers.HEAD = sys.maxsize  # so that no model's heads fit
         target = Engine.from_options(options, only=[AUTOREGRESSIVE]).target
     finally:
-        row_attention.HEAD = usual
+        kernel_layers.HEAD = usual
     if not isinstance(target, LlamaBackend):
         raise SystemExit("passes are shared by native backends alone")
     made = Seats(target, n)

@@ -45,16 +45,12 @@ READ = 384  # positions likewise, at most, of which there may be any number
 
 @dataclass(frozen=True)
 class Example:
-    """What a model's programs are made from: any of its layers, its rotary table and its cache.
-
-    by_rows: by those of compiled_rows.py.
-    """
+    """What a model's programs are made from: any of its layers, its rotary table and its cache."""
 
     shape: Shape
     layer: LayerWeights
     rope: Rope
     cache: KVCache
-    by_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -92,6 +88,7 @@ class CompiledLayers:
         rope: Rope,
     ) -> None:
         self.programs, self._cache = programs, cache
+        self.between = programs.between
         self._shape, self._rope = shape, rope
         self.weights = [stored(weights) for weights in layers]
 

@@ -16,37 +16,30 @@ import torch
 from ..errors import DraftpickError
 from ..machine import cpu_name
 from . import (
-    blocked,
     compiled,
     compiled_between,
-    compiled_rows,
     compiled_shared,
     int4,
     int8,
     kv,
     llama_model,
     packed,
-    row_attention,
     shared_pass,
 )
 from .compiled import FEW, Example, Program, Programs, stored, traced
 from .compiled_between import PARTS, between, traced_parts
-from .compiled_rows import traced_rows
 from .compiled_shared import traced_shared
 
 SOURCES: tuple[ModuleType, ...] = (
     compiled,
     compiled_between,
-    compiled_rows,
     compiled_shared,
     llama_model,
-    row_attention,
     shared_pass,
     kv,
     packed,
     int8,
     int4,
-    blocked,
 )
 
 
@@ -61,8 +54,7 @@ def load_programs(example: Example, folder: Path, say: Callable[[str], None]) ->
     found = {name: _loaded(path) for name, path in paths.items()}
     if None in found.values():
         say("compiling the layers for this machine: once, about half a minute")
-        trace = traced_rows if example.by_rows else traced
-        todo = {"one": trace(example, 1), "few": trace(example, FEW)} | traced_parts(example)
+        todo = {"one": traced(example, 1), "few": traced(example, FEW)} | traced_parts(example)
         found |= {name: _compiled(todo[name], paths[name]) for name in todo if not found[name]}
     programs = {name: program for name, program in found.items() if program is not None}
 
@@ -88,9 +80,7 @@ def _key(example: Example) -> str:
         [(str(t.dtype), tuple(t.shape)) for t in stored(example.layer)],
     )
     where = (torch.__version__, cpu_name(), torch.get_num_threads())
-    text = repr(
-        (code, example.shape, sizes, tuple(example.cache.all.shape), example.by_rows, where)
-    )
+    text = repr((code, example.shape, sizes, tuple(example.cache.all.shape), where))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 

@@ -75,17 +75,12 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
                 return False
         torch.library.register_fake("draftpick::int4_blocks", _shape)
         torch.library.register_fake("draftpick::int8_blocks", _shape)
-        torch.library.register_fake("draftpick::attend_rows", _joined)
         chance.draw_by(torch.ops.draftpick.draw_rows)
         return True
 
 
 def _shape(x: Tensor, values: Tensor, grid: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], values.shape[0] * OUTS)
-
-
-def _joined(q: Tensor, room: Tensor, rows: Tensor, begins: Tensor, bits: Tensor) -> Tensor:
-    return q.new_empty(q.shape[1], q.shape[0] * q.shape[2])
 
 
 def _opened(path: Path) -> str | None:

@@ -20,10 +20,10 @@ from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .blocked import Int4Blocks, Int8Blocks
 from .compiled import CompiledLayers, Example, Programs
-from .compiled_rows import CompiledRows
 from .exit_head import check_exit
 from .fused import FusedLayers
 from .int8 import WIDE
+from .kernel_layers import KernelLayers, fits
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     BETWEEN,
@@ -46,7 +46,6 @@ from .llama_weights import load
 from .packed import Rounded, Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .rounded_store import RoundedStore
-from .row_attention import fits
 from .shared_pass import Reading
 from .sync import synchronize
 from .threads import threads
@@ -86,7 +85,7 @@ class LlamaBackend:
         self.state_size = shape.hidden
         self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
-        self.compiled: CompiledLayers | CompiledRows | None = None
+        self.compiled: CompiledLayers | KernelLayers | None = None
 
     @classmethod
     def load(
@@ -120,12 +119,14 @@ class LlamaBackend:
         self.recorded = RecordedPasses(*parts, record, fused)
 
     def compile_layers(self, make: Callable[[Example], Programs]) -> None:
-        """From now on run passes over a few tokens by compiled programs (compiled.py)."""
-        layers = self.weights.layers
-        by_rows = self.blocked and fits(self.shape)
-        programs = make(Example(self.shape, layers[0], self._rope, self._cache, by_rows))
-        kind = CompiledRows if by_rows else CompiledLayers
-        self.compiled = kind(programs, layers, self._cache, self.shape, self._rope)
+        """From now on run passes over a few tokens by machine code: by the kernels that are there
+        (kernel_layers.py), or by programs made for these layers (compiled.py)."""
+        parts = self.weights.layers, self._cache, self.shape, self._rope
+        if fits(self.shape, self.weights.layers):
+            self.compiled = KernelLayers(*parts)
+            return
+        programs = make(Example(self.shape, self.weights.layers[0], self._rope, self._cache))
+        self.compiled = CompiledLayers(programs, *parts)
 
     @property
     def passes(self) -> str:
@@ -139,7 +140,7 @@ class LlamaBackend:
     @property
     def between(self) -> Between:
         """What runs between the products of wide passes."""
-        return BETWEEN if self.compiled is None else self.compiled.programs.between
+        return BETWEEN if self.compiled is None else self.compiled.between
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)

@@ -34,10 +34,6 @@ SPAN = 63  # positions of which a token may see some and others not
 HEAD = 32  # a head's dimensions are a multiple of it
 
 
-def fits(shape: Shape) -> bool:
-    return shape.head_dim % HEAD == 0
-
-
 @dataclass(frozen=True)
 class Sight:
     """Where a pass's tokens lie, and at what each of them looks. All int64 [N].
@@ -111,7 +107,7 @@ def row_layer(
 class Runs(Protocol):
     """What runs layers as machine code."""
 
-    def read(self, h: Tensor, first: int, last: int, rope: Rope, sight: Sight) -> Tensor:
+    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
         """h [N, d] through the model's layers first..last-1; the rest as of `row_layer`."""
         ...
 
@@ -132,15 +128,15 @@ class RowPass:
         between: Between = BETWEEN,
     ) -> None:
         self._sight, self._shape, self._cache, self._between = sight, shape, cache, between
-        self._rope = sight.rope(rope, shape)
-        self._compiled = compiled
+        self._compiled, self._table = compiled, rope
 
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """As of SharedPass."""
         last = first + len(layers)
         if self._compiled is not None:
-            return self._compiled.read(h, first, last, self._rope, self._sight)
+            return self._compiled.read(h, first, last, self._sight)
+        rope = self._sight.rope(self._table, self._shape)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):
-            h = row_layer(h, w, self._shape, self._rope, room, self._sight, self._between)
+            h = row_layer(h, w, self._shape, rope, room, self._sight, self._between)
         return h

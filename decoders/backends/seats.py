@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compiled_rows import CompiledRows
 from .compiled_shared import CompiledSharedLayers
 from .int8 import WIDE
+from .kernel_layers import KernelLayers
 from .kv import KVCache
 from .llama import LlamaBackend
 from .llama_model import LayerWeights, Weights, rounded
@@ -146,7 +146,7 @@ class Seats:
         self._wide = None if steady else _unrounded(like.weights)
         self._compiled: CompiledSharedLayers | None = None
         self._rows = None
-        if isinstance(like.compiled, CompiledRows):
+        if isinstance(like.compiled, KernelLayers):
             self._rows = like.compiled.over(self._cache)
         elif like.compiled is not None and n > 1:
             program = like.compiled.programs.shared()

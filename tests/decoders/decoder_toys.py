@@ -30,7 +30,6 @@ from transformers import (
 from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
 from decoders.backends.compiled import traced as trace_layer
 from decoders.backends.compiled_between import between, traced_parts
-from decoders.backends.compiled_rows import RowLayer, traced_rows
 from decoders.backends.compiled_shared import SharedLayer, traced_shared
 from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.early_exit import Adapter, AdapterHead
@@ -130,10 +129,9 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
 
     def make(example: Example) -> Programs:
         fields = example.layer.tensors()
-        key = (example.shape, example.by_rows, *fields, *[t.dtype for t in stored(example.layer)])
+        key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
         if key not in _PROGRAMS:
-            trace, kind = (traced_rows, RowLayer) if example.by_rows else (trace_layer, Layer)
-            one, few = (_interpreted(trace(example, tokens), kind) for tokens in (1, FEW))
+            one, few = (_interpreted(trace_layer(example, tokens), Layer) for tokens in (1, FEW))
             parts = {name: _part(part) for name, part in traced_parts(example).items()}
             _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example), between(parts))
         return _PROGRAMS[key]
@@ -142,8 +140,7 @@ def compiled_by_tracing(backend: LlamaBackend) -> None:
 
 
 def by_rows(folder: Path, rounding: Rounding) -> LlamaBackend:
-    """Of a model that FITS_ROWS: by the kernels, what the compiler would be given run as it is. The
-    test is skipped where there are none."""
+    """Of a model that FITS_ROWS: by the kernels. The test is skipped where there are none."""
     if not load_kernel(cache_dir() / "compiled", print):
         pytest.skip("this processor has no AVX-512, or there is no compiler")
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)

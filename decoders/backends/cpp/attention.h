@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <vector>
 
 #ifdef __AMX_BF16__
@@ -27,7 +28,7 @@ constexpr int64_t BLOCK = 128;  // keys between two rescalings
 constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
 constexpr float UNSEEN = -1e30f;
 
-// 2 ** x for x <= 0, to 2e-6 of it.
+// 2 ** x, to 2e-6 of it.
 inline __m512 exp2_of(__m512 x) {
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 f = _mm512_sub_ps(x, whole);
@@ -247,6 +248,43 @@ std::vector<Reading> readings_of(const int64_t* rows, const int64_t* begins, con
   return made;
 }
 
+// A pass's readings, and how its threads share them.
+struct Plan {
+  std::vector<Reading> readings;
+  std::vector<int64_t> work;  // of every reading's planes, summed up
+
+  // rows, begins, bits: as of `attend_rows`, of a cache of so many rows and positions.
+  Plan(const Pass& p, const int64_t* rows, const int64_t* begins, int64_t tokens, int64_t of_rows,
+       int64_t of_positions)
+      : readings(readings_of(rows, begins, p.bits, tokens)) {
+    int64_t all = 0;
+    for (const Reading& r : readings) {
+      TORCH_CHECK(r.row >= 0 && r.row < of_rows && r.end <= of_positions);
+      for (int64_t plane = 0; plane < p.kv; ++plane)
+        work.push_back(all += ((r.end + STEP - 1) / STEP) * (1 + p.tiles(r)));
+    }
+  }
+};
+
+void attend(const Pass& p, const Plan& plan) {
+  const std::vector<int64_t>& work = plan.work;
+  const int64_t shares = std::min<int64_t>(at::get_num_threads(), work.size());
+  at::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
+    Room own;
+    for (size_t i = 0; i < work.size(); ++i) {
+      const int64_t middle = ((i ? work[i - 1] : 0) + work[i]) / 2;
+      const int64_t share = middle * shares / work.back();
+      if (share >= first && share < last) attend(p, plan.readings[i / p.kv], i % p.kv, own);
+    }
+    release();
+  });
+}
+
+void check_places(std::initializer_list<at::Tensor> columns, int64_t tokens) {
+  for (const at::Tensor& each : columns)
+    TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
+}
+
 // q: [H, N, D]. room: [B, 2 KV, S, D], keys and then values of each row, S a multiple of STEP.
 // rows, begins, bits: int64 [N]: a token sees the positions of its row below its begin, and of those
 // from there on the i-th where its i-th bit is set, one at least. Gives [N, H * D].
@@ -257,8 +295,7 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
   const int64_t heads = q.size(0), tokens = q.size(1), d = q.size(2), kv = room.size(1) / 2;
   TORCH_CHECK(d > 0 && d % 32 == 0 && room.size(3) == d && room.size(2) % STEP == 0);
   TORCH_CHECK(kv > 0 && room.size(1) == 2 * kv && heads % kv == 0);
-  for (const at::Tensor& each : {rows, begins, bits})
-    TORCH_CHECK(each.scalar_type() == at::kLong && each.is_contiguous() && each.numel() == tokens);
+  check_places({rows, begins, bits}, tokens);
   at::Tensor out = at::empty({tokens, heads * d}, q.options());
   const Pass p{(const uint16_t*)q.const_data_ptr(),
                (const uint16_t*)room.const_data_ptr(),
@@ -272,24 +309,8 @@ at::Tensor attend_rows(const at::Tensor& q, const at::Tensor& room, const at::Te
                kv,
                d,
                bits.const_data_ptr<int64_t>()};
-  const std::vector<Reading> readings =
-      readings_of(rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), p.bits, tokens);
-  std::vector<int64_t> work;  // of every reading's planes, summed up
-  int64_t all = 0;
-  for (const Reading& r : readings) {
-    TORCH_CHECK(r.row >= 0 && r.row < room.size(0) && r.end <= room.size(2));
-    for (int64_t plane = 0; plane < kv; ++plane)
-      work.push_back(all += ((r.end + STEP - 1) / STEP) * (1 + p.tiles(r)));
-  }
-  const int64_t shares = std::min<int64_t>(at::get_num_threads(), work.size());
-  at::parallel_for(0, shares, 1, [&](int64_t first, int64_t last) {
-    Room own;
-    for (size_t i = 0; i < work.size(); ++i) {
-      const int64_t middle = ((i ? work[i - 1] : 0) + work[i]) / 2, share = middle * shares / all;
-      if (share >= first && share < last) attend(p, readings[i / kv], i % kv, own);
-    }
-    release();
-  });
+  attend(p, Plan(p, rows.const_data_ptr<int64_t>(), begins.const_data_ptr<int64_t>(), tokens,
+                 room.size(0), room.size(2)));
   return out;
 }
 

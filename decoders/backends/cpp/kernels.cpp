@@ -5,6 +5,7 @@
 
 #include "attention.h"
 #include "draws.h"
+#include "layers.h"
 #include "norms.h"
 #include "products.h"
 
@@ -12,6 +13,16 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_blocks(Tensor x, Tensor values, Tensor grid) -> Tensor");
   library.def("int8_blocks(Tensor x, Tensor values, Tensor scale) -> Tensor");
   library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
+  library.def(
+      "run_layers(Tensor h, Tensor cos, Tensor sin, Tensor rows, Tensor slots, Tensor begins, "
+      "Tensor bits, Tensor(a!) rooms, Tensor[] weights, int count, bool has_bias, float eps) -> "
+      "Tensor");
+  library.def(
+      "turn_rows(Tensor(a!) qkv, Tensor? head_norms, Tensor cos, Tensor sin, int heads, int kv, "
+      "float eps) -> ()");
+  library.def(
+      "add_norm_rows(Tensor h, Tensor a, Tensor weight, float eps) -> (Tensor, Tensor)");
+  library.def("gate_rows(Tensor gate_up) -> Tensor");
   library.def("draw_rows(Tensor probs, Tensor heights) -> Tensor");
   library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
 }
@@ -20,6 +31,10 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("int4_blocks", &products::int4_blocks);
   library.impl("int8_blocks", &products::int8_blocks);
   library.impl("attend_rows", &attention::attend_rows);
+  library.impl("run_layers", &layers::run_layers);
+  library.impl("turn_rows", &layers::turn_rows);
+  library.impl("add_norm_rows", &layers::add_norm_rows);
+  library.impl("gate_rows", &layers::gate_rows);
   library.impl("draw_rows", &draws::draw_rows);
   library.impl("norm_rows", &norms::norm_rows);
 }

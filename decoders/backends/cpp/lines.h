@@ -2,8 +2,10 @@
 
 #pragma once
 
+#include <ATen/Parallel.h>
 #include <immintrin.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace lines {
@@ -29,5 +31,15 @@ inline __m256i rounded(__m512 values) {
 }
 
 inline void store(void* to, __m512 values) { _mm256_storeu_si256((__m256i*)to, rounded(values)); }
+
+constexpr int64_t GRAIN = 8192;  // numbers that are worth a thread
+
+// work(row) for rows of so many numbers.
+template <typename Work>
+void by_rows(int64_t rows, int64_t size, const Work& work) {
+  at::parallel_for(0, rows, std::max<int64_t>(1, GRAIN / size), [&](int64_t first, int64_t last) {
+    for (int64_t row = first; row < last; ++row) work(row);
+  });
+}
 
 }  // namespace lines

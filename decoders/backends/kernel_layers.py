@@ -1,0 +1,96 @@
+"""A model's layers by the kernels in C++ (cpp/layers.h), for weights in blocks (blocked.py).
+
+A pass over a few tokens is one call: nothing is started by PyTorch between its products, and there
+is nothing to compile for a model. The same kernels read one sequence and several, and a token's
+bits do not depend on what is read with it. Of wider passes, prompts, the products are PyTorch's and
+what lies between them is run by the same kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from .blocked import NARROW, Int4Blocks, Int8Blocks, norm_rows
+from .compiled import stored
+from .kv import KVCache
+from .llama_model import Between, LayerWeights, Rope, Shape
+from .row_attention import HEAD, Sight
+from .shared_pass import Reading
+
+
+def fits(shape: Shape, layers: Sequence[LayerWeights]) -> bool:
+    """Whether the kernels run such layers."""
+    return shape.head_dim % HEAD == 0 and all(
+        isinstance(matrix, Int4Blocks | Int8Blocks)
+        for w in layers
+        for matrix in (w.qkv, w.out, w.gate_up, w.down)
+    )
+
+
+class KernelLayers:
+    """Layers that it `fits`, on a cache.
+
+    most: tokens of a pass.
+    between: what is between the products of wider ones.
+    """
+
+    most: ClassVar[int] = NARROW
+
+    def __init__(
+        self, layers: Sequence[LayerWeights], cache: KVCache, shape: Shape, rope: Rope
+    ) -> None:
+        self._cache, self._shape, self._rope = cache, shape, rope
+        self._has_bias = layers[0].qkv_bias is not None
+        self._weights = [t for w in layers for t in stored(w)]
+        self._count = len(self._weights) // len(layers)
+        self.between = Between(norm_rows, _turned, _added, torch.ops.draftpick.gate_rows)
+
+    def over(self, cache: KVCache) -> Self:
+        """The same weights on another cache."""
+        other = copy(self)
+        other._cache = cache
+        return other
+
+    def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor | None:
+        """h [T, d] through the layers first..last-1; None where there are too many tokens, or a
+        tree too large for bits."""
+        sight = Sight.of([reading]) if len(h) <= self.most else None
+        return None if sight is None else self.read(h, first, last, sight)
+
+    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
+        """As of row_attention.Runs."""
+        cos, sin = (part[sight.depths] for part in self._rope)
+        made: Tensor = torch.ops.draftpick.run_layers(
+            h,
+            cos,
+            sin,
+            sight.rows,
+            sight.slots,
+            sight.begins,
+            sight.bits,
+            self._cache.all[first:last],
+            self._weights[first * self._count : last * self._count],
+            self._count,
+            self._has_bias,
+            self._shape.norm_eps,
+        )
+        return made
+
+
+def _turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) -> Tensor:
+    """As `llama_model.turned`, in the memory of qkv [T, (H + 2 KV) * D]."""
+    cos, sin = (part[0] for part in rope)  # those of any query head
+    sizes = shape.heads, shape.kv_heads, shape.norm_eps
+    torch.ops.draftpick.turn_rows(qkv, head_norms, cos, sin, *sizes)
+    return qkv.view(len(qkv), -1, shape.head_dim).transpose(0, 1)
+
+
+def _added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """As `llama_model.added`."""
+    h, x = torch.ops.draftpick.add_norm_rows(h, a, weight, eps)
+    return h, x

@@ -1,0 +1,140 @@
+"""Whole layers by the kernels in C++, and what lies between their products.
+
+That their passes are those of ordinary attention, and a token's bits the same in any company, is in
+test_decoders_row_attention.py, for the models that use them.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, FITS_ROWS, compiled_by_tracing
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoders.backends import cpp_kernels
+from decoders.backends.kernel_layers import KernelLayers
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama_model import Shape, added, all_heads, gated, turned
+from decoders.backends.rope import Rotation
+from decoders.backends.row_attention import Sight
+from decoders.backends.shared_pass import Reading
+from decoders.zoo.catalogue import cache_dir
+
+Tiny = Callable[..., Path]
+KERNELS = pytest.mark.skipif(
+    cpp_kernels.instructions() is None, reason="this processor has no AVX-512"
+)
+SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
+
+
+@pytest.fixture(scope="module")
+def kernel() -> None:
+    told: list[str] = []
+    if not cpp_kernels.load_kernel(cache_dir() / "compiled", told.append):
+        pytest.skip(f"the kernels cannot be compiled here: {told}")
+
+
+def some(*size: int, seed: int = 0) -> Tensor:
+    return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
+
+
+@KERNELS
+@settings(deadline=None, max_examples=25)
+@given(
+    rows=st.integers(1, 40),
+    width=st.sampled_from([32, 96, 576]),
+    seed=st.integers(0, 99),
+)
+def test_what_lies_between_products_is_that_of_ordinary_operations(
+    kernel: None, rows: int, width: int, seed: int
+) -> None:
+    """To bfloat16's rounding, of which ordinary operations make one or two more."""
+    ops = torch.ops.draftpick
+
+    def near(mine: Tensor, exact: Tensor) -> bool:
+        return torch.allclose(mine.double(), exact.double(), rtol=0.02, atol=0.02)
+
+    h, a, weight = some(rows, width, seed=seed), some(rows, width, seed=seed + 1), some(width)
+    more, x = ops.add_norm_rows(h, a, weight, 1e-5)
+    both = added(h.double(), a.double(), weight.double(), 1e-5)
+    assert near(more, both[0]) and near(x, both[1])
+    gate_up = some(rows, 2 * width, seed=seed) * 8
+    gate_up[0, 0], gate_up[0, 1] = -3e38, 3e30
+    assert near(ops.gate_rows(gate_up), gated(gate_up.double()))
+
+
+@KERNELS
+@pytest.mark.parametrize("normed", [True, False])
+def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> None:
+    heads, kv, d, rows = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, 5
+    qkv, norms = some(rows, (heads + 2 * kv) * d), some(2, d, seed=1) if normed else None
+    cos, sin = all_heads((some(rows, d, seed=2), some(rows, d, seed=3)), SHAPE)
+    of_heads = None if norms is None else norms.double()
+    exact = turned(qkv.double(), of_heads, SHAPE, (cos.double(), sin.double()))
+    torch.ops.draftpick.turn_rows(qkv, norms, cos[0], sin[0], heads, kv, SHAPE.norm_eps)
+    made = qkv.view(rows, -1, d).transpose(0, 1)
+    assert torch.allclose(made.double(), exact, rtol=0.02, atol=0.05)
+    assert torch.equal(made[heads + kv :].double(), exact[heads + kv :])
+
+
+@KERNELS
+def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
+    folder = tiny("qwen2", **FITS_ROWS)
+    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
+    compiled_by_tracing(backend)
+    layers = backend.compiled
+    assert isinstance(layers, KernelLayers)
+    backend.prefill(PROMPT)
+    sight = Sight.of([Reading(0, 8, 2)])
+    assert sight is not None
+    h = backend.embed(torch.tensor([5, 6]))
+    assert layers.read(h, 0, 2, sight).shape == h.shape
+    assert torch.equal(layers.read(h, 0, 0, sight), h)
+    given = [h, *(part[8:10] for part in backend._rope), sight.rows, sight.slots, sight.begins]
+    given += [sight.bits, backend._cache.all]
+    rest = [layers._weights, layers._count, True, 1e-5]
+    run = torch.ops.draftpick.run_layers
+    assert run(*given, *rest).shape == h.shape
+    for at, wrong in [
+        (0, h.float()), (1, given[1][:1]), (2, given[2][:, :8]), (3, sight.rows + 1),
+        (4, sight.slots - 9), (4, sight.slots + 5000), (5, sight.begins - 9), (6, sight.bits * 0),
+        (7, given[7][:1]), (7, given[7].float()), (7, given[7][..., :16]),
+    ]:  # fmt: skip
+        with pytest.raises(RuntimeError):
+            run(*given[:at], wrong, *given[at + 1 :], *rest)
+
+
+RUNS = """
+import sys
+import pytest
+from decoders.backends import cpp_kernels
+best = sys.argv[1]
+for name in [*cpp_kernels.SETS]:
+    if name == best:
+        break
+    del cpp_kernels.SETS[name]
+assert cpp_kernels.instructions() == best
+names = ["blocked", "row_attention", "kernel_layers", "large_vocabularies"]
+files = [f"tests/decoders/test_decoders_{name}.py" for name in names]
+sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"]))
+"""
+
+
+@KERNELS
+@pytest.mark.slow
+@pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:])
+def test_a_processor_with_fewer_instructions_does_the_same(kernel: None, lesser: str) -> None:
+    """All tests of the kernels once more, by those for each lesser set that this processor has."""
+    sets = [*cpp_kernels.SETS]
+    if sets.index(lesser) <= sets.index(cpp_kernels.instructions() or sets[-1]):
+        pytest.skip(f"this processor has no more than {cpp_kernels.instructions()}")
+    done = subprocess.run((sys.executable, "-c", RUNS, lesser), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
