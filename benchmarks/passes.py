@@ -1,11 +1,11 @@
 """Milliseconds of the target's passes, by how many answers share them and how many tokens of each.
 
     python benchmarks/passes.py
-    python benchmarks/passes.py --attention kernel pytorch --answers 1 8 32 --tokens 1 4
+    python benchmarks/passes.py --kernels all products none --answers 1 8 32 --tokens 1 4
 
-Ways take turns. `--attention pytorch` goes without the kernel of attention.h, which is for
-processors with AVX-512. Answers hold 60 to 380 positions, one alone 200. On an otherwise idle
-machine only.
+Ways take turns. `--kernels products` takes those of draftpick for products alone, and layers that
+PyTorch compiles; `none` takes its products too. They are for processors with AVX-512. Answers hold
+60 to 380 positions, one alone 200. On an otherwise idle machine only.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import random
 import statistics
 import sys
 import time
+from contextlib import ExitStack
+from unittest.mock import patch
 
 import torch
 from rich.console import Console
@@ -25,18 +27,20 @@ from decoders.backends import kernel_layers
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.seats import Seats, Wanted
 from decoders.engine import Engine
+from decoders.models import loaders
 from decoders.terminal import tables
 
 HELD = (60, 380)
 ALONE = 200
 WARM_UP = 3
+WAYS = ("all", "products", "none")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--answers", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
     parser.add_argument("--tokens", nargs="+", type=int, default=[1, 2, 4, 8, 16, 32])
-    parser.add_argument("--attention", nargs="+", choices=("kernel", "pytorch"), default=["kernel"])
+    parser.add_argument("--kernels", nargs="+", choices=WAYS, default=["all"])
     parser.add_argument("--most", type=int, default=64, help="tokens of a pass that are timed")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--target", default=EngineOptions().target)
@@ -44,7 +48,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     given = parser.parse_args()
     options = EngineOptions(target=given.target, dtype=given.dtype, backend=given.backend)
-    ways = {name: seats(options, name, max(given.answers)) for name in given.attention}
+    ways = {name: seats(options, name, max(given.answers)) for name in given.kernels}
     rows = []
     for answers in given.answers:
         times: dict[tuple[str, int], list[float]] = {}
@@ -58,20 +62,19 @@ def main() -> None:
             cells = [times.get((name, tokens)) for tokens in given.tokens]
             shown = [f"{1000 * statistics.median(cell):.1f}" if cell else "" for cell in cells]
             rows.append([str(answers), name, *shown])
-    headings = ["answers", "attention", *(f"{tokens} tokens" for tokens in given.tokens)]
+    headings = ["answers", "kernels", *(f"{tokens} tokens" for tokens in given.tokens)]
     console = Console()
     for table in tables("Passes, ms", headings, rows, console.width):
         console.print(table)
 
 
-def seats(options: EngineOptions, attention: str, n: int) -> Seats:
-    usual = kernel_layers.HEAD
-    try:
-        if attention == "pytorch":
-            kernel_layers.HEAD = sys.maxsize  # so that no model's heads fit
+def seats(options: EngineOptions, kernels: str, n: int) -> Seats:
+    with ExitStack() as without:
+        if kernels != "all":  # no model's heads fit
+            without.enter_context(patch.object(kernel_layers, "HEAD", sys.maxsize))
+        if kernels == "none":
+            without.enter_context(patch.object(loaders, "_blocked", lambda: False))
         target = Engine.from_options(options, only=[AUTOREGRESSIVE]).target
-    finally:
-        kernel_layers.HEAD = usual
     if not isinstance(target, LlamaBackend):
         raise SystemExit("passes are shared by native backends alone")
     made = Seats(target, n)
