@@ -141,8 +141,8 @@ def test_of_prompts_and_wide_passes_what_lies_between_products_is_compiled(
 ) -> None:
     plain, backend = (rounded(tiny, kind, rounding) for _ in range(2))
     compiled_by_tracing(backend)
-    assert backend.compiled is not None and backend.compiled.programs.between is not None
-    parts, called = backend.compiled.programs.between, Counter[str]()
+    assert backend.compiled is not None
+    parts, called = backend.compiled.between, Counter[str]()
 
     def counted(name: str) -> Callable[..., Any]:
         def run(*given: Any) -> Any:
@@ -151,8 +151,7 @@ def test_of_prompts_and_wide_passes_what_lies_between_products_is_compiled(
 
         return run
 
-    between = Between(*(counted(name) for name in PARTS))
-    backend.compiled.programs = replace(backend.compiled.programs, between=between)
+    backend.compiled.between = Between(*(counted(name) for name in PARTS))
     near(backend.prefill(PROMPT * 30).logits, plain.prefill(PROMPT * 30).logits)
     assert called == dict.fromkeys(PARTS, backend.shape.layers)
     for width in (WIDE + 1, 200):

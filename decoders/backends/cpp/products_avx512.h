@@ -69,7 +69,8 @@ struct Parts {
 
 // Adds a group's product by R rows.
 template <int R>
-[[gnu::always_inline]] inline void add_group(const uint32_t* w, __m512i table, const Input* x, __m512 (&sum)[R]) {
+[[gnu::always_inline]] inline void add_group(const uint32_t* w, __m512i table, const Input* x,
+                                             __m512 (&sum)[R]) {
 #ifdef __AVX512BF16__
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
