@@ -97,7 +97,7 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-    say("compiling kernels for this machine: once, ten to twenty seconds")
+    say("compiling kernels for this machine: once, about twenty seconds")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path.parent) as aside:

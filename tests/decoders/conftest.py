@@ -15,6 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tes
 from decoder_toys import save_tiny
 from t5_toys import save_tiny_t5
 
+from decoders.backends.cpp_kernels import instructions, load_kernel
+from decoders.zoo.catalogue import cache_dir
+
 THREADS = torch.get_num_threads()
 
 
@@ -29,6 +32,14 @@ def every_thread() -> Iterator[None]:
     torch.set_num_threads(THREADS)
     yield
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def kernel() -> None:
+    """The kernels in C++; a test is skipped where there are none."""
+    told: list[str] = []
+    if not load_kernel(cache_dir() / "compiled", told.append):
+        pytest.skip(f"no kernels for {instructions() or 'a processor without AVX-512'}: {told}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -29,29 +29,17 @@ from decoders.costs.passes import Place
 from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
-from decoders.zoo.catalogue import cache_dir
 
 Tiny = Callable[..., Path]
-KERNELS = pytest.mark.skipif(
-    cpp_kernels.instructions() is None, reason="this processor has no AVX-512"
-)
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
 SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-@pytest.fixture(scope="module")
-def kernel() -> None:
-    told: list[str] = []
-    if not cpp_kernels.load_kernel(cache_dir() / "compiled", told.append):
-        pytest.skip(f"the kernel cannot be compiled here: {told}")
 
 
 def some(*size: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@KERNELS
 @pytest.mark.usefixtures("kernel")
 @given(
     rows=st.integers(0, 5),
@@ -121,9 +109,8 @@ def test_without_avx512_there_is_no_kernel_and_nothing_is_said(
     assert not told and not list(tmp_path.iterdir())
 
 
-@KERNELS
 def test_without_a_compiler_it_is_done_without_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from torch._inductor import config
 
@@ -135,9 +122,8 @@ def test_without_a_compiler_it_is_done_without_and_said(
     assert not list((tmp_path / "made").iterdir())
 
 
-@KERNELS
 def test_a_cache_that_cannot_be_written_is_done_without_and_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
     (tmp_path / "file").touch()
@@ -160,7 +146,6 @@ print(len(told))
 FLAG = "told = []; cpp_kernels.SETS[cpp_kernels.instructions()]['sse'] = {level!r}"
 
 
-@KERNELS
 @pytest.mark.slow
 def test_it_is_compiled_once_and_again_where_the_file_is_damaged(
     kernel: None, tmp_path: Path
@@ -175,7 +160,6 @@ def test_it_is_compiled_once_and_again_where_the_file_is_damaged(
     assert [told(), told()] == [1, 0]
 
 
-@KERNELS
 @pytest.mark.slow
 @pytest.mark.parametrize("level", ["-O1", "-O3"])
 def test_it_is_right_at_any_level_of_optimisation(kernel: None, level: str, tmp_path: Path) -> None:
@@ -187,8 +171,9 @@ def test_it_is_right_at_any_level_of_optimisation(kernel: None, level: str, tmp_
     assert done.returncode == 0, done.stderr
 
 
-@KERNELS
-def test_a_compiler_that_refuses_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_refuses_is_quoted(
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     broken = tmp_path / "kernels.cpp"
     broken.write_text("int main( {")
     monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)
@@ -207,7 +192,6 @@ def rounding(request: pytest.FixtureRequest) -> Rounding:
     return found
 
 
-@KERNELS
 @pytest.mark.parametrize("sizes", SIZES)
 def test_it_multiplies_by_the_same_numbers_as_other_kernels(
     kernel: None, rounding: Rounding, sizes: tuple[int, int]
@@ -224,7 +208,6 @@ def test_it_multiplies_by_the_same_numbers_as_other_kernels(
     assert apart.mean() <= 1.1 * theirs.mean() and apart.max() <= 1.5 * theirs.max() + 1e-6
 
 
-@KERNELS
 @settings(deadline=None, max_examples=30)
 @given(
     rows=st.integers(1, 70),
@@ -253,7 +236,6 @@ def test_a_row_does_not_depend_on_the_others(
         assert torch.equal(one, together)
 
 
-@KERNELS
 def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None:
     made, x = rounded(rounding, some(32, 64), None, True), some(20, 64, seed=1)
     right = made.times(x, None)
@@ -264,7 +246,6 @@ def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None
     assert torch.equal(found[others], right[others])
 
 
-@KERNELS
 def test_wrong_shapes_are_refused(kernel: None) -> None:
     four, eight = (
         blocked.to_int4_blocks(some(32, 64), None),
@@ -287,7 +268,6 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
             by(*wrong)
 
 
-@KERNELS
 def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> None:
     weight = some(32, 64)
     made = rounded(rounding, weight, weight, True)
@@ -314,7 +294,6 @@ def tokens(n: int, seed: int = 0) -> torch.Tensor:
     return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
 
 
-@KERNELS
 def test_a_model_in_blocks_answers_as_on_other_kernels(
     kernel: None, tiny: Tiny, rounding: Rounding
 ) -> None:
@@ -333,7 +312,6 @@ def test_a_model_in_blocks_answers_as_on_other_kernels(
     assert Place.of(backend, "same").file != Place.of(plain, "same").file
 
 
-@KERNELS
 @pytest.mark.slow
 def test_compiled_passes_in_blocks_do_not_depend_on_their_width(
     kernel: None, tiny: Tiny, rounding: Rounding, tmp_path: Path
@@ -360,7 +338,6 @@ def test_compiled_passes_in_blocks_do_not_depend_on_their_width(
     assert all(map(torch.equal, together, alone))
 
 
-@KERNELS
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
     kernel: None, tiny: Tiny, rounding: Rounding
 ) -> None:
@@ -376,7 +353,6 @@ def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
     assert all(map(torch.equal, *made))
 
 
-@KERNELS
 def test_a_recurrent_drafter_multiplies_as_its_target_does(kernel: None, tiny: Tiny) -> None:
     cell, vocab = random_cell(32, 1, torch.bfloat16), DraftVocab([*range(16)], 16)
     heads = [RecurrentHead(model(tiny, "int4", on), cell, vocab) for on in (True, False)]
@@ -386,7 +362,6 @@ def test_a_recurrent_drafter_multiplies_as_its_target_does(kernel: None, tiny: T
         near(mine, theirs)
 
 
-@KERNELS
 def test_rounded_weights_are_kept_in_blocks_apart(
     kernel: None, rounding: Rounding, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -409,7 +384,6 @@ def asked(tiny: Tiny) -> Iterator[LoadRequest]:
     yield LoadRequest(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
 
 
-@KERNELS
 def test_auto_multiplies_large_models_in_blocks(
     kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

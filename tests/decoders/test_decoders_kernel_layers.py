@@ -21,32 +21,29 @@ from torch import Tensor
 from decoders.backends import cpp_kernels
 from decoders.backends.kernel_layers import KernelLayers
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import Shape, added, all_heads, gated, turned
+from decoders.backends.llama_model import (
+    LayerWeights,
+    Shape,
+    Weights,
+    added,
+    all_heads,
+    gated,
+    turned,
+)
+from decoders.backends.packed import Matrix, Rounded, Rounding, dense
 from decoders.backends.rope import Rotation
 from decoders.backends.row_attention import Sight
 from decoders.backends.shared_pass import Reading
-from decoders.zoo.catalogue import cache_dir
 
 Tiny = Callable[..., Path]
-KERNELS = pytest.mark.skipif(
-    cpp_kernels.instructions() is None, reason="this processor has no AVX-512"
-)
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
-
-
-@pytest.fixture(scope="module")
-def kernel() -> None:
-    told: list[str] = []
-    if not cpp_kernels.load_kernel(cache_dir() / "compiled", told.append):
-        pytest.skip(f"the kernels cannot be compiled here: {told}")
 
 
 def some(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@KERNELS
 @settings(deadline=None, max_examples=25)
 @given(
     rows=st.integers(1, 40),
@@ -71,7 +68,6 @@ def test_what_lies_between_products_is_that_of_ordinary_operations(
     assert near(ops.gate_rows(gate_up), gated(gate_up.double()))
 
 
-@KERNELS
 @pytest.mark.parametrize("normed", [True, False])
 def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> None:
     heads, kv, d, rows = SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, 5
@@ -85,7 +81,38 @@ def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> Non
     assert torch.equal(made[heads + kv :].double(), exact[heads + kv :])
 
 
-@KERNELS
+@pytest.mark.parametrize(("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8")])
+def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding
+) -> None:
+    """In the mean over many tokens; exact ones are float32's, of the same rounded weights."""
+    folder = tiny(kind, **FITS_ROWS)
+    plain, backend = (
+        LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
+        for _ in range(2)
+    )
+    compiled_by_tracing(backend)
+    whole = plain.weights
+    layers = [
+        LayerWeights(**{name: exact(t) for name, t in w.tensors().items()}) for w in whole.layers
+    ]
+    weights = Weights(exact(whole.embedding), layers, exact(whole.norm), exact(whole.head))
+    likes = LlamaBackend(plain.shape, weights, None)
+    apart = dict.fromkeys((plain, backend), 0.0)
+    for seed in range(3):
+        ids = torch.randint(0, 16, (64,), generator=torch.Generator().manual_seed(seed))
+        for each in (likes, *apart):
+            each.prefill(PROMPT)
+        wanted = likes.extend(ids)
+        for each in apart:
+            apart[each] += float((each.extend(ids) - wanted).abs().mean())
+    assert apart[backend] < 1.2 * apart[plain]
+
+
+def exact(matrix: Matrix) -> Tensor:
+    return (matrix.dequantised() if isinstance(matrix, Rounded) else dense(matrix)).float()
+
+
 def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     folder = tiny("qwen2", **FITS_ROWS)
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
@@ -128,7 +155,6 @@ sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"])
 """
 
 
-@KERNELS
 @pytest.mark.slow
 @pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:])
 def test_a_processor_with_fewer_instructions_does_the_same(kernel: None, lesser: str) -> None:

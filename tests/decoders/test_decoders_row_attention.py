@@ -17,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends import cpp_kernels
 from decoders.backends.blocked import NARROW
 from decoders.backends.compiling import load_programs
 from decoders.backends.kernel_layers import KernelLayers
@@ -27,21 +26,10 @@ from decoders.backends.row_attention import SPAN, Sight
 from decoders.backends.seats import Seats, Wanted
 from decoders.backends.shared_pass import Reading
 from decoders.backends.tree import Tree
-from decoders.zoo.catalogue import cache_dir
 
 Tiny = Callable[..., Path]
-KERNELS = pytest.mark.skipif(
-    cpp_kernels.instructions() is None, reason="this processor has no AVX-512"
-)
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 READ = 512  # positions of the rooms here
-
-
-@pytest.fixture(scope="module")
-def kernel() -> None:
-    told: list[str] = []
-    if not cpp_kernels.load_kernel(cache_dir() / "compiled", told.append):
-        pytest.skip(f"the kernel cannot be compiled here: {told}")
 
 
 def ids(*values: int) -> Tensor:
@@ -126,7 +114,6 @@ def asked(
     return q.bfloat16().transpose(0, 1), room, columns[0], columns[1], ids(*bits)
 
 
-@KERNELS
 @settings(deadline=None, max_examples=40)
 @given(
     shape=st.sampled_from([(9, 3, 64), (4, 4, 32), (8, 1, 128), (14, 2, 96), (32, 2, 64)]),
@@ -155,7 +142,6 @@ def test_it_is_attention_and_a_token_does_not_depend_on_the_others(
     torch.testing.assert_close(made.double(), exact(*given_), atol=0.03, rtol=0.02)
 
 
-@KERNELS
 def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
     """Scores far apart, keys that nobody may see, another sequence's NaN."""
     q, room, *places = asked((9, 3, 64), [(0, 200, 5), (1, 3, 2)], 1)
@@ -172,7 +158,6 @@ def test_what_is_not_seen_is_not_felt(kernel: None) -> None:
     assert not torch.equal(found[5:], before[5:])
 
 
-@KERNELS
 def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
     run = torch.ops.draftpick.attend_rows
     q, room, rows, begins, bits = asked((4, 2, 32), [(0, 5, 2)], 0)
@@ -231,7 +216,6 @@ WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], 
 KINDS: list[tuple[str, Rounding]] = [("qwen2", "int4"), ("qwen3", "int8")]
 
 
-@KERNELS
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
 def test_passes_are_those_of_ordinary_attention(
     kernel: None, tiny: Tiny, kind: str, rounding: Rounding
@@ -254,7 +238,6 @@ def test_passes_are_those_of_ordinary_attention(
         near(torch.cat(mine), torch.cat(theirs))
 
 
-@KERNELS
 def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, tiny: Tiny) -> None:
     plain, backend = (model(tiny, "llama", "int4") for _ in range(2))
     compiled_by_tracing(backend)
@@ -269,7 +252,6 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
         near(made, expected)
 
 
-@KERNELS
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
 def test_a_token_has_the_same_bits_in_any_company(

@@ -19,27 +19,9 @@ using attention::exp2_of;
 using lines::by_rows;
 using lines::floats;
 using lines::store;
+using products::Matrix;
 
 constexpr int64_t LANES = 16;
-
-// A matrix in blocks.
-struct Matrix {
-  const at::Tensor &values, &grid;
-
-  int64_t outputs() const { return values.size(0) * products::OUTS; }
-  int64_t inputs() const { return values.size(1) * products::GROUP; }
-
-  // x [rows, inputs] -> out [rows, outputs]
-  void times(const uint16_t* x, int64_t rows, uint16_t* out) const {
-    const products::Product p{x, out, rows, inputs(), outputs()};
-    if (values.dim() == 4)
-      multiply(p, products::Int4{(const uint32_t*)values.const_data_ptr(),
-                                 (const uint32_t*)grid.const_data_ptr()});
-    else
-      multiply(p, products::Int8{(const int8_t*)values.const_data_ptr(),
-                                 (const uint16_t*)grid.const_data_ptr()});
-  }
-};
 
 // A layer's tensors, in the order of LayerWeights; optional ones may be undefined.
 struct Layer {

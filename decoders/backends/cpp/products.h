@@ -12,10 +12,30 @@
 
 namespace products {
 
-Product product_of(const at::Tensor& x, const at::Tensor& out) {
-  return {(const uint16_t*)x.const_data_ptr(), (uint16_t*)out.data_ptr(), x.size(0), x.size(1),
-          out.size(1)};
-}
+// A matrix in blocks: int4 with its grid, int8 with its scale.
+struct Matrix {
+  const at::Tensor &values, &grid;
+
+  int64_t outputs() const { return values.size(0) * OUTS; }
+  int64_t inputs() const { return values.size(1) * GROUP; }
+
+  // x [rows, inputs] -> out [rows, outputs]
+  void times(const uint16_t* x, int64_t rows, uint16_t* out) const {
+    const Product p{x, out, rows, inputs(), outputs()};
+    if (values.dim() == 4)
+      multiply(p, Int4{(const uint32_t*)values.const_data_ptr(),
+                       (const uint32_t*)grid.const_data_ptr()});
+    else
+      multiply(p, Int8{(const int8_t*)values.const_data_ptr(),
+                       (const uint16_t*)grid.const_data_ptr()});
+  }
+
+  at::Tensor times(const at::Tensor& x) const {
+    at::Tensor out = at::empty({x.size(0), outputs()}, x.options());
+    times((const uint16_t*)x.const_data_ptr(), x.size(0), (uint16_t*)out.data_ptr());
+    return out;
+  }
+};
 
 at::Tensor int4_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& grid) {
   TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
@@ -25,10 +45,7 @@ at::Tensor int4_blocks(const at::Tensor& x, const at::Tensor& values, const at::
   TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
   TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, 4, OUTS}));
   TORCH_CHECK(grid.sizes() == at::IntArrayRef({n, k, OUTS, 2}));
-  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
-  multiply(product_of(x, out), Int4{(const uint32_t*)values.const_data_ptr(),
-                                    (const uint32_t*)grid.const_data_ptr()});
-  return out;
+  return Matrix{values, grid}.times(x);
 }
 
 at::Tensor int8_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& scale) {
@@ -38,10 +55,7 @@ at::Tensor int8_blocks(const at::Tensor& x, const at::Tensor& values, const at::
   const int64_t n = values.size(0), k = values.size(1);
   TORCH_CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
   TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
-  at::Tensor out = at::empty({x.size(0), n * OUTS}, x.options());
-  multiply(product_of(x, out), Int8{(const int8_t*)values.const_data_ptr(),
-                                    (const uint16_t*)scale.const_data_ptr()});
-  return out;
+  return Matrix{values, scale}.times(x);
 }
 
 }  // namespace products
