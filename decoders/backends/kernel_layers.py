@@ -3,7 +3,7 @@
 A pass over a few tokens is one call: nothing is started by PyTorch between its products, and there
 is nothing to compile for a model. The same kernels read one sequence and several, and a token's
 bits do not depend on what is read with it. Of wider passes, prompts, the products are PyTorch's and
-what lies between them is run by the same kernels.
+what lies between them is run by the same kernels, attention too where there are no tiles.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from torch import Tensor
 
 from .blocked import NARROW, Int4Blocks, Int8Blocks, norm_rows
 from .compiled import stored
+from .cpp_kernels import has_tiles
 from .kv import KVCache
 from .llama_model import Between, LayerWeights, Rope, Shape
-from .row_attention import HEAD, Sight
+from .row_attention import HEAD, RowPass, Sight
 from .shared_pass import Reading
 
 
@@ -44,7 +45,7 @@ class KernelLayers:
     def __init__(
         self, layers: Sequence[LayerWeights], cache: KVCache, shape: Shape, rope: Rope
     ) -> None:
-        self._cache, self._shape, self._rope = cache, shape, rope
+        self._cache, self._shape, self._rope, self._layers = cache, shape, rope, layers
         self._has_bias = layers[0].qkv_bias is not None
         self._weights = [t for w in layers for t in stored(w)]
         self._count = len(self._weights) // len(layers)
@@ -57,10 +58,16 @@ class KernelLayers:
         return other
 
     def through(self, h: Tensor, first: int, last: int, reading: Reading) -> Tensor | None:
-        """h [T, d] through the layers first..last-1; None where there are too many tokens, or a
-        tree too large for bits."""
-        sight = Sight.of([reading]) if len(h) <= self.most else None
-        return None if sight is None else self.read(h, first, last, sight)
+        """h [T, d] through the layers first..last-1; None where a tree is too large for bits, and
+        where PyTorch attends faster: to many tokens by tiles."""
+        wide = len(h) > self.most
+        sight = None if wide and has_tiles() else Sight.of([reading])
+        if sight is None:
+            return None
+        if not wide:
+            return self.read(h, first, last, sight)
+        wider = RowPass(sight, self._shape, self._rope, self._cache, between=self.between)
+        return wider.through(h, self._layers[first:last], first)
 
     def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
         """As of row_attention.Runs."""
