@@ -90,7 +90,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
     """In the mean over many tokens; exact ones are float32's, of the same weights: rounded ones, or
     those that prompts are read by."""
     exact = of_drafts if tokens <= NARROW else of_prompts
-    folder = tiny(kind, **FITS_ROWS)
+    folder = tiny(kind, **FITS_ROWS, max_position_embeddings=512)
     plain, backend = (
         LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
         for _ in range(2)
