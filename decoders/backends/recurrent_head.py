@@ -22,6 +22,7 @@ from .llama_model import rms_norm
 from .llama_weights import layout, packed_head
 from .packed import Matrix, Rounding, linear, rounded
 from .recurrent_cell import CELL, RecurrentCell
+from .recurrent_kernels import KernelSteps
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,7 @@ class RecurrentHead:
 
     parameters: what a drafted token reads, the head's rows included.
     vocab: the draft tokens.
+    kernels: its steps as one call each, where there are kernels for its weights.
     """
 
     def __init__(self, target: StateBackend, cell: RecurrentCell, vocab: DraftVocab) -> None:
@@ -67,6 +69,7 @@ class RecurrentHead:
         self.embed_norm, self.norm = cell.embed_norm.detach(), cell.norm.detach()
         self.head = packed_head(target.head_rows(vocab.to_target), rounding, by)
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
+        self.kernels = self._by_kernels(target) if blocked else None
 
     @classmethod
     def load(cls, folder: Path, target: StateBackend, vocab: DraftVocab) -> RecurrentHead:
@@ -88,6 +91,8 @@ class RecurrentHead:
         Returns the next states [n, d], and logits [n, N] over draft tokens ("other" left out) for
         what follows.
         """
+        if self.kernels is not None:
+            return self.kernels.step(state, token)
         state = self.advance(state, token)
         return state, self.score(state)
 
@@ -99,6 +104,12 @@ class RecurrentHead:
         for block in rest:
             state = state + block(norm(state, block.norm, eps))
         return state
+
+    def _by_kernels(self, target: StateBackend) -> KernelSteps | None:
+        embedding = getattr(target, "weights").embedding  # noqa: B009 - of a LlamaBackend
+        blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
+        norms, eps = (self.embed_norm, self.norm), self.config.eps
+        return KernelSteps.of(embedding, self.vocab.to_target, norms, self.head, blocks, eps)
 
     def score(self, state: Tensor) -> Tensor:
         return linear(self._norm(state, self.norm, self.config.eps), self.head)

@@ -40,9 +40,9 @@ class RecurrentDrafter:
         self.context, self.parameters = target.context, head.parameters
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
-        self._recorded = _recorded(target, head)
         share = getattr(target, "share_step", None)  # of a seat among others (backends/seats.py)
-        self._step = (self._recorded or head).step if share is None else partial(share, head)
+        self._whole = _recorded(target, head) or (head.kernels if share is None else None)
+        self._step = (self._whole or head).step if share is None else partial(share, head)
 
     def reset(self, prompt_ids: list[int]) -> None:
         self.calls = 0
@@ -53,9 +53,9 @@ class RecurrentDrafter:
         state = self.target.final_states(read - 1, read) if read else self._nothing  # [1, d]
         unread = torch.tensor(context[read:], device=self.target.device)
         self.calls += len(unread)
-        if self._recorded is not None and asked.likeliest and len(unread) <= WIDEST:
+        if self._whole is not None and asked.likeliest and len(unread) <= WIDEST:
             self.calls += asked.k - 1
-            return Proposal(self._recorded.draft(state, unread, asked.k))
+            return Proposal(self._whole.draft(state, unread, asked.k))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 

@@ -212,11 +212,11 @@ def random_exit(
 
 
 def random_cell(
-    size: int, seed: int, dtype: torch.dtype = torch.float64, width: int = 32
+    size: int, seed: int, dtype: torch.dtype = torch.float64, width: int = 32, blocks: int = 2
 ) -> RecurrentCell:
     """Untrained, and loud enough that tokens matter."""
     torch.manual_seed(seed)
-    cell = RecurrentCell(CellConfig(size, width)).to(dtype).requires_grad_(False)
+    cell = RecurrentCell(CellConfig(size, width, blocks)).to(dtype).requires_grad_(False)
     for down in cell.down:
         down.mul_(20.0)
     for norm in (cell.embed_norm, cell.norm, *cell.norms):

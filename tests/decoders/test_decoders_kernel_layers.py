@@ -158,7 +158,7 @@ for name in [*cpp_kernels.SETS]:
         break
     del cpp_kernels.SETS[name]
 assert cpp_kernels.instructions() == best
-names = ["blocked", "row_attention", "kernel_layers", "large_vocabularies"]
+names = ["blocked", "row_attention", "kernel_layers", "large_vocabularies", "recurrent_kernels"]
 files = [f"tests/decoders/test_decoders_{name}.py" for name in names]
 sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"]))
 """

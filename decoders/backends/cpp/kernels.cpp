@@ -4,6 +4,7 @@
 #include <torch/library.h>
 
 #include "attention.h"
+#include "cell.h"
 #include "draws.h"
 #include "layers.h"
 #include "norms.h"
@@ -24,6 +25,12 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
       "add_norm_rows(Tensor h, Tensor a, Tensor weight, float eps) -> (Tensor, Tensor)");
   library.def("gate_rows(Tensor gate_up) -> Tensor");
   library.def("draw_rows(Tensor probs, Tensor heights) -> Tensor");
+  library.def(
+      "cell_step(Tensor states, Tensor tokens, Tensor embedding, Tensor[] weights, float eps) -> "
+      "(Tensor, Tensor)");
+  library.def(
+      "cell_draft(Tensor state, Tensor unread, Tensor ids, int k, Tensor embedding, "
+      "Tensor[] weights, float eps) -> Tensor");
   library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
 }
 
@@ -36,5 +43,7 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("add_norm_rows", &layers::add_norm_rows);
   library.impl("gate_rows", &layers::gate_rows);
   library.impl("draw_rows", &draws::draw_rows);
+  library.impl("cell_step", &cell::cell_step);
+  library.impl("cell_draft", &cell::cell_draft);
   library.impl("norm_rows", &norms::norm_rows);
 }

@@ -1,0 +1,154 @@
+// Steps of a recurrent drafter's cell: gated blocks over a state and the embedding of the token that
+// follows it, and the target's head over the draft tokens, without a call of PyTorch's for each. A
+// row's result has the same bits in any company.
+
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <tuple>
+#include <vector>
+
+#include "layers.h"
+#include "norms.h"
+#include "products.h"
+
+namespace cell {
+
+using layers::data;
+using lines::by_rows;
+using lines::floats;
+using products::Matrix;
+
+constexpr int64_t LANES = 16;
+constexpr int64_t OF_CELL = 4, OF_BLOCK = 5;  // tensors
+
+struct Block {
+  const at::Tensor& norm;
+  Matrix gate_up, down;
+};
+
+struct Cell {
+  const at::Tensor &embedding, &embed_norm, &norm;
+  Matrix head;
+  std::vector<Block> blocks;
+  int64_t d;
+  float eps;
+  std::vector<uint16_t> x, wide, narrow, made;
+
+  // embedding: [V, d]. weights: norm of the embedding [d], that in front of the head [d], the head;
+  // of each block its norm [d], gate and up [2 w, 2 d] (then [2 w, d]), down [d, w].
+  Cell(const at::Tensor& embedding, at::TensorList weights, double eps)
+      : embedding(embedding),
+        embed_norm(weights[0]),
+        norm(weights[1]),
+        head{weights[2], weights[3]},
+        d(embedding.size(1)),
+        eps(eps) {
+    for (size_t i = OF_CELL; i < weights.size(); i += OF_BLOCK)
+      blocks.push_back({weights[i], {weights[i + 1], weights[i + 2]}, {weights[i + 3], weights[i + 4]}});
+    for (const at::Tensor& each : {embedding, embed_norm, norm})
+      TORCH_CHECK(each.scalar_type() == at::kBFloat16 && each.is_contiguous() && each.size(-1) == d);
+    TORCH_CHECK(d % LANES == 0 && head.inputs() == d && !blocks.empty());
+    for (const Block& block : blocks) {
+      const int64_t inputs = &block == &blocks.front() ? 2 * d : d;
+      TORCH_CHECK(block.norm.numel() == d && block.norm.scalar_type() == at::kBFloat16);
+      TORCH_CHECK(block.gate_up.inputs() == inputs && block.down.outputs() == d);
+      TORCH_CHECK(block.gate_up.outputs() == 2 * block.down.inputs());
+    }
+  }
+
+  // states [rows, d] become those after the tokens [rows].
+  void advance(uint16_t* states, const int64_t* tokens, int64_t rows) {
+    bool first = true;
+    made.resize(rows * d);
+    for (const Block& block : blocks) {
+      const int64_t inputs = block.gate_up.inputs(), width = block.down.inputs();
+      x.resize(rows * inputs), wide.resize(2 * rows * width), narrow.resize(rows * width);
+      for (int64_t row = 0; row < rows; ++row) {
+        uint16_t* to = x.data() + row * inputs;
+        norms::norm_row(states + row * d, data(block.norm), d, eps, to);
+        if (first) {
+          TORCH_CHECK(tokens[row] >= 0 && tokens[row] < embedding.size(0));
+          norms::norm_row(data(embedding) + tokens[row] * d, data(embed_norm), d, eps, to + d);
+        }
+      }
+      block.gate_up.times(x.data(), rows, wide.data());
+      by_rows(rows, 4 * width, [&](int64_t row) {
+        layers::gate(wide.data() + 2 * row * width, width, narrow.data() + row * width);
+      });
+      block.down.times(narrow.data(), rows, made.data());
+      for (int64_t row = 0; row < rows; ++row)
+        layers::add(states + row * d, made.data() + row * d, d);
+      first = false;
+    }
+  }
+
+  // Logits [rows, N] of states.
+  void score(const uint16_t* states, int64_t rows, uint16_t* logits) {
+    x.resize(rows * d);
+    for (int64_t row = 0; row < rows; ++row)
+      norms::norm_row(states + row * d, data(norm), d, eps, x.data() + row * d);
+    head.times(x.data(), rows, logits);
+  }
+};
+
+// The first of the greatest of n numbers, n a multiple of 16.
+inline int64_t likeliest(const uint16_t* numbers, int64_t n) {
+  __m512 top = floats(numbers);
+  for (int64_t i = LANES; i < n; i += LANES) top = _mm512_max_ps(top, floats(numbers + i));
+  const __m512 greatest = _mm512_set1_ps(_mm512_reduce_max_ps(top));
+  for (int64_t i = 0; i < n; i += LANES) {
+    const __mmask16 same = _mm512_cmp_ps_mask(floats(numbers + i), greatest, _CMP_EQ_OQ);
+    if (same) return i + __builtin_ctz(same);
+  }
+  return 0;  // not a number among them
+}
+
+void check(const at::Tensor& states, const at::Tensor& tokens, int64_t d) {
+  TORCH_CHECK(states.scalar_type() == at::kBFloat16 && states.dim() == 2 && states.size(1) == d);
+  TORCH_CHECK(tokens.scalar_type() == at::kLong && tokens.dim() == 1 && tokens.is_contiguous());
+}
+
+// states [n, d], tokens int64 [n] -> the next states, and logits [n, N].
+std::tuple<at::Tensor, at::Tensor> cell_step(const at::Tensor& states, const at::Tensor& tokens,
+                                             const at::Tensor& embedding, at::TensorList weights,
+                                             double eps) {
+  Cell cell(embedding, weights, eps);
+  check(states, tokens, cell.d);
+  const int64_t rows = states.size(0);
+  TORCH_CHECK(tokens.size(0) == rows);
+  at::Tensor next = states.clone(at::MemoryFormat::Contiguous);
+  at::Tensor logits = at::empty({rows, cell.head.outputs()}, states.options());
+  if (!rows) return {next, logits};
+  cell.advance((uint16_t*)next.data_ptr(), tokens.const_data_ptr<int64_t>(), rows);
+  cell.score((const uint16_t*)next.const_data_ptr(), rows, (uint16_t*)logits.data_ptr());
+  return {next, logits};
+}
+
+// From a state [1, d], reads `unread` int64 [u], then drafts k tokens, each the likeliest; int64 [k]
+// of what `ids` int64 [N] calls the head's rows.
+at::Tensor cell_draft(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
+                      int64_t k, const at::Tensor& embedding, at::TensorList weights, double eps) {
+  Cell cell(embedding, weights, eps);
+  check(state, unread, cell.d);
+  check(state, ids, cell.d);
+  TORCH_CHECK(state.size(0) == 1 && unread.size(0) > 0 && k > 0);
+  TORCH_CHECK(ids.size(0) == cell.head.outputs());
+  const at::Tensor at = state.clone(at::MemoryFormat::Contiguous);
+  auto* now = (uint16_t*)at.data_ptr();
+  const int64_t *tokens = unread.const_data_ptr<int64_t>(), *names = ids.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i + 1 < unread.size(0); ++i) cell.advance(now, tokens + i, 1);
+  int64_t token = tokens[unread.size(0) - 1];
+  at::Tensor drafted = at::empty({k}, unread.options());
+  std::vector<uint16_t> logits(ids.size(0));
+  for (int64_t i = 0; i < k; ++i) {
+    cell.advance(now, &token, 1);
+    cell.score(now, 1, logits.data());
+    token = names[likeliest(logits.data(), ids.size(0))];
+    drafted.data_ptr<int64_t>()[i] = token;
+  }
+  return drafted;
+}
+
+}  // namespace cell

@@ -1,0 +1,114 @@
+"""Steps of a recurrent drafter by the kernels in C++, beside ordinary operations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_toys import CPU, FITS_ROWS, greedy, random_cell
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from decoders.backends.llama import LlamaBackend
+from decoders.backends.recurrent_head import RecurrentHead
+from decoders.backends.recurrent_kernels import KernelSteps
+from decoders.draft_vocab import DraftVocab
+from decoders.drafters import RecurrentDrafter
+from decoders.likeliest import likeliest
+
+Tiny = Callable[..., Path]
+NAMES = [*range(15, -1, -1)]  # the head's rows the other way round
+
+
+def made(tiny: Tiny, names: list[int], blocks: int = 2) -> tuple[LlamaBackend, RecurrentHead]:
+    folder = tiny("qwen2", **FITS_ROWS)
+    target = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
+    cell = random_cell(target.state_size, 1, torch.bfloat16, width=64, blocks=blocks)
+    return target, RecurrentHead(target, cell, DraftVocab(names, 16))
+
+
+def by_operations(head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+    state = head.advance(state, token)
+    return state, head.score(state)
+
+
+@settings(deadline=None, max_examples=30)
+@given(rows=st.integers(1, 40), blocks=st.integers(1, 3), seed=st.integers(0, 99))
+def test_steps_are_those_of_ordinary_operations(
+    kernel: None, tiny: Tiny, rows: int, blocks: int, seed: int
+) -> None:
+    """And a row's bits do not depend on the others."""
+    _, head = made(tiny, NAMES, blocks)
+    chance = torch.Generator().manual_seed(seed)
+    state = torch.randn(rows, head.config.hidden, generator=chance).bfloat16()
+    tokens = torch.randint(0, 16, (rows,), generator=chance)
+    before = state.clone()
+    mine, theirs = head.step(state, tokens), by_operations(head, state, tokens)
+    assert torch.equal(state, before)
+    for one, other in zip(mine, theirs, strict=True):
+        assert one.shape == other.shape
+        apart = (one.float() - other.float()).norm()
+        assert apart < 0.02 * other.float().norm()
+    row = seed % rows
+    alone = head.step(state[row : row + 1], tokens[row : row + 1])
+    assert all(torch.equal(one[row : row + 1], own) for one, own in zip(mine, alone, strict=True))
+
+
+@pytest.mark.parametrize("unread", [[5], [5, 0, 15]])
+def test_a_draft_is_a_step_after_the_other(kernel: None, tiny: Tiny, unread: list[int]) -> None:
+    target, head = made(tiny, NAMES)
+    prompt = [3, 1, 4, 1, 5, 9, 2, 6]
+    drafter = RecurrentDrafter(target, head)
+    target.prefill(prompt)
+    drafter.reset(prompt)
+    drafted = drafter.propose([*prompt, *unread], greedy(4)).ids.tolist()
+    assert drafter.calls == len(unread) + 3
+    state, expected = target.final_states(7, 8), list[int]()
+    for token in unread:
+        state, logits = head.step(state, torch.tensor([token]))
+    for _ in range(4):
+        expected.append(NAMES[int(likeliest(logits))])
+        state, logits = head.step(state, torch.tensor(expected[-1:]))
+    assert drafted == expected
+
+
+def test_of_equal_chances_the_first_is_drafted(kernel: None, tiny: Tiny) -> None:
+    target, head = made(tiny, NAMES)
+    target.weights.embedding.zero_()
+    flat = RecurrentHead(target, random_cell(target.state_size, 1, torch.bfloat16), head.vocab)
+    assert flat.kernels is not None
+    state = torch.ones(1, target.state_size, dtype=torch.bfloat16)
+    assert flat.kernels.draft(state, torch.tensor([3]), 2).tolist() == [NAMES[0]] * 2
+
+
+def test_a_head_that_does_not_fit_takes_ordinary_operations(kernel: None, tiny: Tiny) -> None:
+    _, head = made(tiny, NAMES[:9])
+    assert head.kernels is None
+    state, tokens = torch.randn(2, head.config.hidden).bfloat16(), torch.tensor([1, 2])
+    for one, other in zip(
+        head.step(state, tokens), by_operations(head, state, tokens), strict=True
+    ):
+        assert torch.equal(one, other)
+
+
+def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
+    _, head = made(tiny, NAMES)
+    steps = head.kernels
+    assert isinstance(steps, KernelSteps)
+    state, token = torch.randn(1, head.config.hidden).bfloat16(), torch.tensor([3])
+    assert steps.step(state[:0], token[:0])[1].shape == (0, 16)
+    for wrong in [
+        (state.float(), token), (state[:, 1:], token), (state, token.int()),
+        (state, torch.tensor([3, 4])), (state, token + 13), (state, token - 4),
+    ]:  # fmt: skip
+        with pytest.raises(RuntimeError):
+            steps.step(*wrong)
+        if len(wrong[1]) == 1:
+            with pytest.raises(RuntimeError):
+                steps.draft(*wrong, 2)
+    for ids, k in [(token[:0], 2), (token, 0)]:
+        with pytest.raises(RuntimeError):
+            steps.draft(state, ids, k)
