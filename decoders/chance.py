@@ -64,10 +64,14 @@ class Generator:
         self.use(1)
         return tokens[0]
 
+    def heights(self, count: int) -> Tensor:
+        """[count] float64 from 0 to below 1: by what so many tokens are drawn, one each."""
+        heights = self._ahead(count)
+        self.use(count)
+        return heights
+
     def follow(self, probs: Tensor, ids: Tensor) -> Tensor:
-        while len(self._next) < len(probs):  # by blocks, as a GPU's numbers depend on the size
-            self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
-        heights = self._next[: len(probs)]
+        heights = self._ahead(len(probs))
         if probs.device.type == "cpu":
             if _kernel is not None:
                 return _kernel(probs, heights)
@@ -77,6 +81,11 @@ class Generator:
 
     def use(self, count: int) -> None:
         self._next = self._next[count:]
+
+    def _ahead(self, count: int) -> Tensor:
+        while len(self._next) < count:  # by blocks, as a GPU's numbers depend on the size
+            self._next = torch.cat([self._next, self._uniform((BLOCK,), torch.float64)])
+        return self._next[:count]
 
     def accept(self, probability: Tensor) -> Tensor:
         return self._uniform(probability.shape, probability.dtype) < probability

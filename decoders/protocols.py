@@ -232,7 +232,17 @@ class DraftRequest:
     @property
     def likeliest(self) -> bool:
         """Whether k likeliest tokens in turn are all that is wanted, whatever they depend on."""
-        plain = self.sampling.greedy and self.sampling.repetition_penalty == 1
+        return self.sampling.greedy and self._of_logits_alone
+
+    @property
+    def drawn(self) -> bool:
+        """Whether k tokens are wanted that are drawn in turn, none of them left out."""
+        sampling = self.sampling
+        return not sampling.greedy and sampling.unfiltered and self._of_logits_alone
+
+    @property
+    def _of_logits_alone(self) -> bool:
+        plain = self.sampling.repetition_penalty == 1
         return plain and self.min_confidence == 0 and not self.needs_raw
 
 

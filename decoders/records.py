@@ -42,6 +42,11 @@ class Sampling:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def unfiltered(self) -> bool:
+        """Whether any token may be drawn."""
+        return self.top_k == 0 and self.top_p == 1
+
 
 @dataclass(frozen=True)
 class Request:

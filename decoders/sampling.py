@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from .chance import Chance
 from .likeliest import likeliest
 from .records import Sampling, TokenLogprob
+
+LANES = 16  # numbers that a kernel takes at once
+Softmax = Callable[[Tensor, float], Tensor]  # bfloat16 [T, V] and a temperature -> float32 [T, V]
+_kernel: Softmax | None = None
+
+
+def soften_by(kernel: Softmax) -> None:
+    """From now on turn logits on a CPU into probabilities by this one, V a multiple of LANES."""
+    global _kernel
+    _kernel = kernel
 
 
 def seen_mask(
@@ -52,6 +64,8 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
 
     float32, or float64 where the logits are. Temperature must be above 0.
     """
+    if _kernel is not None and sampling.unfiltered and _fits(logits):
+        return _kernel(logits, sampling.temperature)
     scores = logits if logits.dtype == torch.float64 else logits.float()
     if sampling.temperature != 1:
         scores = scores / sampling.temperature
@@ -64,6 +78,11 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
         drop[..., -1] = False  # the likeliest token always stays
         scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
     return scores.softmax(-1)
+
+
+def _fits(logits: Tensor) -> bool:
+    on_cpu = logits.device.type == "cpu" and logits.dtype == torch.bfloat16
+    return on_cpu and logits.ndim == 2 and logits.shape[1] % LANES == 0
 
 
 def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import chance
+from .. import chance, sampling
 from ..machine import cpu_name
 from .blocked import NARROW, OUTS
 
@@ -76,6 +76,7 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
         torch.library.register_fake("draftpick::int4_blocks", _shape)
         torch.library.register_fake("draftpick::int8_blocks", _shape)
         chance.draw_by(torch.ops.draftpick.draw_rows)
+        sampling.soften_by(torch.ops.draftpick.soften_rows)
         return True
 
 

@@ -69,3 +69,20 @@ class KernelSteps:
             state, ids, self._to_target, k, self._embedding, self._weights, self._eps
         )
         return drafted
+
+    def draw(
+        self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
+    ) -> tuple[Tensor, Tensor]:
+        """As `draft`, each drawn at a temperature by the next of `heights` [k] (chance.py); also
+        what they were drawn from, [k, V] over the target's ids."""
+        drafted, chances = torch.ops.draftpick.cell_draw(
+            state,
+            ids,
+            self._to_target,
+            heights,
+            temperature,
+            self._embedding,
+            self._weights,
+            self._eps,
+        )
+        return drafted, chances

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from ..backends.recorded import WIDEST
 from ..backends.recurrent_head import RecurrentHead
+from ..backends.recurrent_kernels import KernelSteps
 from ..backends.recurrent_recorded import RecordedSteps
+from ..chance import Generator
 from ..likeliest import likeliest
 from ..protocols import DraftRequest, StateBackend
 from ..records import Proposal, Sampling
@@ -56,6 +58,10 @@ class RecurrentDrafter:
         if self._whole is not None and asked.likeliest and len(unread) <= WIDEST:
             self.calls += asked.k - 1
             return Proposal(self._whole.draft(state, unread, asked.k))
+        chance, temperature = asked.chance, asked.sampling.temperature
+        if isinstance(self._whole, KernelSteps) and asked.drawn and isinstance(chance, Generator):
+            self.calls += asked.k - 1
+            return Proposal(*self._whole.draw(state, unread, chance.heights(asked.k), temperature))
         for token in unread[:-1].unsqueeze(1):
             state = self.head.advance(state, token)
 

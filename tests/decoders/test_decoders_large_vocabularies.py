@@ -13,6 +13,8 @@ from decoders import chance as chance_module
 from decoders.backends import cpp_kernels
 from decoders.chance import Generator
 from decoders.likeliest import WIDTH, likeliest
+from decoders.records import Sampling
+from decoders.sampling import probabilities
 from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")
@@ -108,6 +110,26 @@ def test_the_kernel_draws_what_pytorch_draws(draws: str, monkeypatch: pytest.Mon
             assert torch.equal(Generator(CPU, 3).follow(probs, ids), made)
         strided = probs.repeat_interleave(2, 1)[:, ::2]
         assert torch.equal(Generator(CPU, 3).follow(strided, ids), made)
+
+
+@pytest.mark.parametrize("temperature", [0.3, 1.0, 2.5])
+@pytest.mark.parametrize("size", [16, 49152])
+def test_the_kernel_s_probabilities_are_pytorch_s(
+    kernel: None, size: int, temperature: float
+) -> None:
+    """A row's bits do not depend on the others, and what is impossible stays so."""
+    generator = torch.Generator().manual_seed(1)
+    logits = (20 * torch.randn(9, size, generator=generator)).bfloat16()
+    logits[4, 3:9], logits[5] = -torch.inf, 7.0
+    made = probabilities(logits, Sampling(temperature))
+    exact = (logits.double() / temperature).softmax(-1)
+    torch.testing.assert_close(made.double(), exact, atol=1e-9, rtol=1e-5)
+    assert made[4, 3:9].sum() == 0
+    for row in range(9):
+        alone = probabilities(logits[row : row + 1], Sampling(temperature))
+        assert torch.equal(alone[0], made[row])
+    filtered = probabilities(logits, Sampling(temperature, top_k=5))
+    assert (filtered > 0).sum(-1).max() <= 5
 
 
 def test_draws_do_not_depend_on_the_parts(monkeypatch: pytest.MonkeyPatch) -> None:

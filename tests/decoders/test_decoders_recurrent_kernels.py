@@ -15,9 +15,12 @@ from torch import Tensor
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.recurrent_kernels import KernelSteps
+from decoders.chance import Generator
 from decoders.draft_vocab import DraftVocab
 from decoders.drafters import RecurrentDrafter
 from decoders.likeliest import likeliest
+from decoders.protocols import DraftRequest
+from decoders.records import Sampling
 
 Tiny = Callable[..., Path]
 NAMES = [*range(15, -1, -1)]  # the head's rows the other way round
@@ -75,6 +78,36 @@ def test_a_draft_is_a_step_after_the_other(kernel: None, tiny: Tiny, unread: lis
     assert drafted == expected
 
 
+@pytest.mark.parametrize("temperature", [0.6, 1.0, 1.7])
+def test_a_drawn_draft_is_a_step_after_the_other(
+    kernel: None, tiny: Tiny, temperature: float
+) -> None:
+    """The same tokens for the same seed, and the probabilities that they were drawn with."""
+    prompt, unread, sampling = [3, 1, 4, 1, 5, 9, 2, 6], [5], Sampling(temperature)
+    target, head = made(tiny, NAMES)
+    whole, steps = RecurrentDrafter(target, head), RecurrentDrafter(target, head)
+    steps._whole = None
+    target.prefill(prompt)
+    for seed in range(20):
+        one, other = (
+            drafter.propose([*prompt, *unread], DraftRequest(6, sampling, Generator(CPU, seed)))
+            for drafter in (whole, steps)
+        )
+        assert one.ids.tolist() == other.ids.tolist()
+        assert one.probs is not None and other.probs is not None
+        torch.testing.assert_close(one.probs, other.probs, atol=1e-6, rtol=1e-4)
+    assert whole.calls == steps.calls
+
+
+def test_a_filtered_draft_is_drawn_from_what_is_left(kernel: None, tiny: Tiny) -> None:
+    target, head = made(tiny, NAMES)
+    drafter = RecurrentDrafter(target, head)
+    target.prefill([3, 1])
+    asked = DraftRequest(4, Sampling(1.0, top_k=2), Generator(CPU, 1))
+    probs = drafter.propose([3, 1, 4], asked).probs
+    assert probs is not None and (probs > 0).sum(-1).tolist() == [2] * 4
+
+
 def test_of_equal_chances_the_first_is_drafted(kernel: None, tiny: Tiny) -> None:
     target, head = made(tiny, NAMES)
     target.weights.embedding.zero_()
@@ -109,6 +142,12 @@ def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
         if len(wrong[1]) == 1:
             with pytest.raises(RuntimeError):
                 steps.draft(*wrong, 2)
+            with pytest.raises(RuntimeError):
+                steps.draw(*wrong, torch.rand(2).double(), 1.0)
     for ids, k in [(token[:0], 2), (token, 0)]:
         with pytest.raises(RuntimeError):
             steps.draft(state, ids, k)
+    heights = torch.rand(2).double()
+    for given, temperature in [(heights.float(), 1.0), (heights[:0], 1.0), (heights, 0.0)]:
+        with pytest.raises(RuntimeError):
+            steps.draw(state, token, given, temperature)

@@ -28,19 +28,6 @@ constexpr int64_t BLOCK = 128;  // keys between two rescalings
 constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
 constexpr float UNSEEN = -1e30f;
 
-// 2 ** x, to 2e-6 of it.
-inline __m512 exp2_of(__m512 x) {
-  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 f = _mm512_sub_ps(x, whole);
-  __m512 p = _mm512_set1_ps(1.3333558e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6181291e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  return _mm512_scalef_ps(p, whole);
-}
-
 // Lanes' bfloat16 of a in the lower halves of 32 bits, of b in the upper ones.
 inline __m512i pairs_of(__m512 a, __m512 b) {
   const __m512i low = _mm512_cvtepu16_epi32(rounded(a));

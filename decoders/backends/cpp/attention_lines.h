@@ -6,6 +6,7 @@
 
 namespace attention {
 
+using lines::exp2_of;
 using lines::rounded;
 using lines::store;
 

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "draws.h"
 #include "layers.h"
 #include "norms.h"
 #include "products.h"
@@ -126,29 +127,63 @@ std::tuple<at::Tensor, at::Tensor> cell_step(const at::Tensor& states, const at:
   return {next, logits};
 }
 
-// From a state [1, d], reads `unread` int64 [u], then drafts k tokens, each the likeliest; int64 [k]
-// of what `ids` int64 [N] calls the head's rows.
-at::Tensor cell_draft(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
-                      int64_t k, const at::Tensor& embedding, at::TensorList weights, double eps) {
+// From a state [1, d], reads `unread` int64 [u], then drafts k tokens, of which choose(logits, names)
+// says which row of the head each is; int64 [k] of what `ids` int64 [N] calls the rows.
+template <typename Choose>
+at::Tensor drafts(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids, int64_t k,
+                  const at::Tensor& embedding, at::TensorList weights, double eps,
+                  const Choose& choose) {
   Cell cell(embedding, weights, eps);
   check(state, unread, cell.d);
   check(state, ids, cell.d);
-  TORCH_CHECK(state.size(0) == 1 && unread.size(0) > 0 && k > 0);
-  TORCH_CHECK(ids.size(0) == cell.head.outputs());
-  const at::Tensor at = state.clone(at::MemoryFormat::Contiguous);
-  auto* now = (uint16_t*)at.data_ptr();
+  const int64_t count = unread.size(0), rows = cell.head.outputs();
+  TORCH_CHECK(state.size(0) == 1 && count > 0 && k > 0 && ids.size(0) == rows);
   const int64_t *tokens = unread.const_data_ptr<int64_t>(), *names = ids.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i + 1 < unread.size(0); ++i) cell.advance(now, tokens + i, 1);
-  int64_t token = tokens[unread.size(0) - 1];
+  for (int64_t i = 0; i < rows; ++i) TORCH_CHECK(names[i] >= 0 && names[i] < embedding.size(0));
+  const at::Tensor now = state.clone(at::MemoryFormat::Contiguous);
+  auto* at = (uint16_t*)now.data_ptr();
+  for (int64_t i = 0; i + 1 < count; ++i) cell.advance(at, tokens + i, 1);
+  int64_t token = tokens[count - 1];
   at::Tensor drafted = at::empty({k}, unread.options());
-  std::vector<uint16_t> logits(ids.size(0));
+  std::vector<uint16_t> logits(rows);
   for (int64_t i = 0; i < k; ++i) {
-    cell.advance(now, &token, 1);
-    cell.score(now, 1, logits.data());
-    token = names[likeliest(logits.data(), ids.size(0))];
-    drafted.data_ptr<int64_t>()[i] = token;
+    cell.advance(at, &token, 1);
+    cell.score(at, 1, logits.data());
+    drafted.data_ptr<int64_t>()[i] = token = names[choose(logits.data(), names)];
   }
   return drafted;
+}
+
+// Each the likeliest.
+at::Tensor cell_draft(const at::Tensor& state, const at::Tensor& unread, const at::Tensor& ids,
+                      int64_t k, const at::Tensor& embedding, at::TensorList weights, double eps) {
+  return drafts(state, unread, ids, k, embedding, weights, eps,
+                [&](const uint16_t* logits, const int64_t*) {
+    return likeliest(logits, ids.size(0));
+  });
+}
+
+// Likewise, each drawn at a temperature with the next of `heights` double [k]; also float [k, V] what
+// they were drawn from, V being the embedding's rows.
+std::tuple<at::Tensor, at::Tensor> cell_draw(const at::Tensor& state, const at::Tensor& unread,
+                                             const at::Tensor& ids, const at::Tensor& heights,
+                                             double temperature, const at::Tensor& embedding,
+                                             at::TensorList weights, double eps) {
+  TORCH_CHECK(heights.scalar_type() == at::kDouble && heights.dim() == 1 && temperature > 0);
+  const at::Tensor shares = heights.contiguous();
+  const int64_t vocab = embedding.size(0), n = ids.size(0);
+  at::Tensor chances = at::zeros({heights.size(0), vocab}, state.options().dtype(at::kFloat));
+  std::vector<float> own(n);
+  std::vector<double> below((n + draws::PART - 1) / draws::PART);
+  int64_t nth = 0;
+  const at::Tensor drafted = drafts(state, unread, ids, heights.size(0), embedding, weights, eps,
+                                    [&](const uint16_t* logits, const int64_t* names) {
+    draws::soften(logits, n, temperature, own.data());
+    float* to = chances.data_ptr<float>() + nth * vocab;
+    for (int64_t i = 0; i < n; ++i) to[names[i]] = own[i];
+    return draws::drawn(own.data(), n, shares.data_ptr<double>()[nth++], below);
+  });
+  return {drafted, chances};
 }
 
 }  // namespace cell

@@ -10,6 +10,8 @@
 #include <cmath>
 #include <vector>
 
+#include "lines.h"
+
 namespace draws {
 
 constexpr int64_t PART = 512;  // tokens
@@ -68,6 +70,40 @@ at::Tensor draw_rows(const at::Tensor& probs, const at::Tensor& heights) {
       made.data_ptr<int64_t>()[row] = drawn(rows.data_ptr<scalar_t>() + row * n, n,
                                             shares.data_ptr<double>()[row], below);
     }
+  });
+  return made;
+}
+
+// exp((numbers - their greatest) / temperature) as shares of their sum, n a multiple of 16.
+inline void soften(const uint16_t* numbers, int64_t n, float temperature, float* to) {
+  __m512 top = lines::floats(numbers);
+  for (int64_t i = 16; i < n; i += 16) top = _mm512_max_ps(top, lines::floats(numbers + i));
+  const __m512 by = _mm512_set1_ps(1.44269504f / temperature);
+  const __m512 least = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(top)), by);
+  const __m512 none = _mm512_set1_ps(-200);  // 2 to it is 0
+  __m512d low = _mm512_setzero_pd(), high = low;
+  for (int64_t i = 0; i < n; i += 16) {
+    const __m512 height = _mm512_fmsub_ps(lines::floats(numbers + i), by, least);
+    const __m512 chance = lines::exp2_of(_mm512_max_ps(height, none));
+    _mm512_storeu_ps(to + i, chance);
+    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(chance)));
+    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(chance), 1))));
+  }
+  const __m512 share = _mm512_set1_ps(1 / _mm512_reduce_add_pd(_mm512_add_pd(low, high)));
+  for (int64_t i = 0; i < n; i += 16)
+    _mm512_storeu_ps(to + i, _mm512_mul_ps(_mm512_loadu_ps(to + i), share));
+}
+
+// logits bfloat16 [n, N], N a multiple of 16 -> float [n, N] probabilities at a temperature.
+at::Tensor soften_rows(const at::Tensor& logits, double temperature) {
+  TORCH_CHECK(logits.dim() == 2 && logits.scalar_type() == at::kBFloat16);
+  TORCH_CHECK(logits.size(1) > 0 && logits.size(1) % 16 == 0 && temperature > 0);
+  const at::Tensor rows = logits.contiguous();
+  const int64_t n = rows.size(1);
+  at::Tensor made = at::empty(rows.sizes(), rows.options().dtype(at::kFloat));
+  lines::by_rows(rows.size(0), n, [&](int64_t row) {
+    soften((const uint16_t*)rows.const_data_ptr() + row * n, n, temperature,
+           made.data_ptr<float>() + row * n);
   });
   return made;
 }

@@ -31,6 +31,10 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def(
       "cell_draft(Tensor state, Tensor unread, Tensor ids, int k, Tensor embedding, "
       "Tensor[] weights, float eps) -> Tensor");
+  library.def(
+      "cell_draw(Tensor state, Tensor unread, Tensor ids, Tensor heights, float temperature, "
+      "Tensor embedding, Tensor[] weights, float eps) -> (Tensor, Tensor)");
+  library.def("soften_rows(Tensor logits, float temperature) -> Tensor");
   library.def("norm_rows(Tensor x, Tensor weight, float eps) -> Tensor");
 }
 
@@ -45,5 +49,7 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("draw_rows", &draws::draw_rows);
   library.impl("cell_step", &cell::cell_step);
   library.impl("cell_draft", &cell::cell_draft);
+  library.impl("cell_draw", &cell::cell_draw);
+  library.impl("soften_rows", &draws::soften_rows);
   library.impl("norm_rows", &norms::norm_rows);
 }

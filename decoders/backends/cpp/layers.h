@@ -15,8 +15,8 @@
 
 namespace layers {
 
-using attention::exp2_of;
 using lines::by_rows;
+using lines::exp2_of;
 using lines::floats;
 using lines::store;
 using products::Matrix;

@@ -32,6 +32,19 @@ inline __m256i rounded(__m512 values) {
 
 inline void store(void* to, __m512 values) { _mm256_storeu_si256((__m256i*)to, rounded(values)); }
 
+// 2 ** x, to 2e-6 of it.
+inline __m512 exp2_of(__m512 x) {
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 f = _mm512_sub_ps(x, whole);
+  __m512 p = _mm512_set1_ps(1.3333558e-3f);
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.6181291e-3f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.5504109e-2f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4022651e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9314718e-1f));
+  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  return _mm512_scalef_ps(p, whole);
+}
+
 constexpr int64_t GRAIN = 8192;  // numbers that are worth a thread
 
 // work(row) for rows of so many numbers.
