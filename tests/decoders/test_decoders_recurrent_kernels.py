@@ -148,6 +148,6 @@ def test_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
         with pytest.raises(RuntimeError):
             steps.draft(state, ids, k)
     heights = torch.rand(2).double()
-    for given, temperature in [(heights.float(), 1.0), (heights[:0], 1.0), (heights, 0.0)]:
+    for numbers, temperature in [(heights.float(), 1.0), (heights[:0], 1.0), (heights, 0.0)]:
         with pytest.raises(RuntimeError):
-            steps.draw(state, token, given, temperature)
+            steps.draw(state, token, numbers, temperature)
