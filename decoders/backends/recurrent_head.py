@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
@@ -105,14 +106,14 @@ class RecurrentHead:
             state = state + block(norm(state, block.norm, eps))
         return state
 
-    def _by_kernels(self, target: StateBackend) -> KernelSteps | None:
-        embedding = getattr(target, "weights").embedding  # noqa: B009 - of a LlamaBackend
-        blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
-        norms, eps = (self.embed_norm, self.norm), self.config.eps
-        return KernelSteps.of(embedding, self.vocab.to_target, norms, self.head, blocks, eps)
-
     def score(self, state: Tensor) -> Tensor:
         return linear(self._norm(state, self.norm, self.config.eps), self.head)
+
+    def _by_kernels(self, target: StateBackend) -> KernelSteps | None:
+        weights: Any = getattr(target, "weights", None)  # a LlamaBackend's
+        blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
+        norms, eps = (self.embed_norm, self.norm), self.config.eps
+        return KernelSteps.of(weights.embedding, self.vocab.to_target, norms, self.head, blocks, eps)
 
 
 def require_size(folder: Path, state_size: int) -> None:

@@ -151,7 +151,6 @@ RUNS = """
 import sys
 import pytest
 from decoders.backends import cpp_kernels
-from decoders.backends.blocked import NARROW
 best = sys.argv[1]
 for name in [*cpp_kernels.SETS]:
     if name == best:

@@ -87,7 +87,8 @@ inline void soften(const uint16_t* numbers, int64_t n, float temperature, float*
     const __m512 chance = lines::exp2_of(_mm512_max_ps(height, none));
     _mm512_storeu_ps(to + i, chance);
     low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(chance)));
-    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(chance), 1))));
+    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd(chance), 1);
+    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(upper)));
   }
   const __m512 share = _mm512_set1_ps(1 / _mm512_reduce_add_pd(_mm512_add_pd(low, high)));
   for (int64_t i = 0; i < n; i += 16)
