@@ -113,7 +113,9 @@ class RecurrentHead:
         weights: Any = getattr(target, "weights", None)  # a LlamaBackend's
         blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
         norms, eps = (self.embed_norm, self.norm), self.config.eps
-        return KernelSteps.of(weights.embedding, self.vocab.to_target, norms, self.head, blocks, eps)
+        return KernelSteps.of(
+            weights.embedding, self.vocab.to_target, norms, self.head, blocks, eps
+        )
 
 
 def require_size(folder: Path, state_size: int) -> None:
