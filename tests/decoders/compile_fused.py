@@ -22,7 +22,6 @@ SIZES = {  # hidden, heads, kv_heads, head_dim, mlp, vocab
     "135M": (576, 9, 3, 64, 1536, 49152),
     "1.2B": (2048, 32, 8, 64, 8192, 128256),
 }
-LARGEST = "1.2B"  # compiled at every width, the other at the widest
 
 
 def compiled(name: str, fn: Any, constants: dict[str, Any], types: dict[str, str]) -> None:
@@ -62,18 +61,16 @@ def main() -> None:
     from decoders.backends import fused_launch as launch
 
     for model, (d, heads, kv_heads, head_dim, mlp, vocab) in SIZES.items():
-        widths = WIDTHS if model == LARGEST else WIDTHS[-1:]
         for how, kind in enumerate(("bfloat16", "int8", "int4")):
             name, query = f"{model} {kind}", heads * head_dim
 
             def product(
-                fn: Any, outputs: int, inputs: int, how: int = how, name: str = name,
-                widths: tuple[int, ...] = widths, **named: Any,
-            ) -> None:  # fmt: skip
+                fn: Any, outputs: int, inputs: int, how: int = how, name: str = name, **named: Any
+            ) -> None:
                 tile = launch.tile_of(outputs, inputs, how)
                 types = dict.fromkeys(("x_ptr", "h_ptr", "norm_ptr", "w_ptr"), "*i32")
                 types |= {"start_ptr": "*i64"} | ({"scale_ptr": "*i32"} if how == 2 else {})
-                for tokens in widths:
+                for tokens in WIDTHS:
                     constants = {
                         "N": outputs, "K": inputs, "KEPT": how, "PDL": True, "MMA": True,
                         "SETS": tile.sets, "WARPS": tile.warps, "num_warps": tile.warps,

@@ -205,7 +205,7 @@ def test_compiled_passes_of_any_cache_are_those_of_ordinary_ones(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "rounding"), KINDS[2:])  # qwen2's in test_decoders_blocked.py
+@pytest.mark.parametrize(("kind", "rounding"), KINDS[1:])
 def test_compiled_passes_do_not_depend_on_their_width_and_are_kept(
     tiny: Tiny, kind: str, rounding: Rounding, tmp_path: Path
 ) -> None:
