@@ -6,6 +6,7 @@ test_decoders_row_attention.py, for the models that use them.
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Callable
@@ -150,8 +151,12 @@ def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
 RUNS = """
 import sys
 import pytest
+import torch
 from decoders.backends import cpp_kernels
-best = sys.argv[1]
+best, *emulated = sys.argv[1:]
+if emulated:
+    torch.cpu._is_amx_tile_supported = torch.cpu._init_amx = lambda: True
+    cpp_kernels.SETS["AMX"] = cpp_kernels.BF16 | {"avx512_f": " ".join(["-mavx512f", *emulated])}
 for name in [*cpp_kernels.SETS]:
     if name == best:
         break
@@ -163,12 +168,28 @@ sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"])
 """
 
 
+def run_again(*given: str) -> None:
+    """All tests of the kernels, in a process of their own."""
+    done = subprocess.run((sys.executable, "-c", RUNS, *given), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("lesser", [*cpp_kernels.SETS][1:])
 def test_a_processor_with_fewer_instructions_does_the_same(kernel: None, lesser: str) -> None:
-    """All tests of the kernels once more, by those for each lesser set that this processor has."""
+    """By those for each lesser set that this processor has."""
     sets = [*cpp_kernels.SETS]
     if sets.index(lesser) <= sets.index(cpp_kernels.instructions() or sets[-1]):
         pytest.skip(f"this processor has no more than {cpp_kernels.instructions()}")
-    done = subprocess.run((sys.executable, "-c", RUNS, lesser), capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run_again(lesser)
+
+
+@pytest.mark.slow
+def test_a_processor_with_tiles_does_the_same(kernel: None) -> None:
+    """By tiles that are emulated, which end the process where they are used wrongly."""
+    known = torch.cpu.get_capabilities()
+    if cpp_kernels.instructions() == "AMX" or not all(map(known.get, cpp_kernels.BF16)):
+        pytest.skip(f"this processor has {cpp_kernels.instructions()}")
+    tiles = Path(__file__).with_name("emulated_tiles.h")
+    seen = hashlib.sha256(tiles.read_bytes()).hexdigest()[:8]  # so that a change compiles again
+    run_again("AMX", f"-include {tiles}", f"-DEMULATED=0x{seen}")
