@@ -19,10 +19,11 @@ from .blocked import NARROW, OUTS
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCE = FOLDER / "kernels.cpp"
-AVX512 = {"avx512_f": "-mavx512f", "avx512_bw": "-mavx512bw", "avx512_vl": "-mavx512vl"}
+AVX2 = {"avx2": "-mavx2", "fma3": "-mfma", "bmi": "-mbmi", "bmi2": "-mbmi2", "lzcnt": "-mlzcnt"}
+AVX512 = AVX2 | {f"avx512_{part}": f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")}
 BF16 = AVX512 | {"avx512_bf16": "-mavx512bf16"}
 TILES = BF16 | {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
-SETS = {"AMX": TILES, "AVX512_BF16": BF16, "AVX512": AVX512}  # the best first
+SETS = {"AMX": TILES, "AVX512_BF16": BF16, "AVX512": AVX512, "AVX2": AVX2}  # the best first
 _LOADING = threading.Lock()
 
 
@@ -33,9 +34,12 @@ def has_tiles() -> bool:
 
 
 def instructions() -> str | None:
-    """The best set of instructions of SETS that this CPU has, or None. PyTorch's names of them."""
-    known = torch.cpu.get_capabilities()
+    """The best set of instructions of SETS that this CPU has, or None. None that PyTorch is told to
+    do without: ATEN_CPU_CAPABILITY=avx2 in the environment leaves AVX2 alone."""
+    known, used = torch.cpu.get_capabilities(), torch.backends.cpu.get_cpu_capability()
     for name, needed in SETS.items():
+        if "avx512_f" in needed and used != "AVX512" or used == "DEFAULT":
+            continue
         if all(known.get(each) for each in needed) and (name != "AMX" or _may_use_tiles()):
             return name
     return None
@@ -95,14 +99,17 @@ def _opened(path: Path) -> str | None:
 
 def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | None:
     """Compile to `path`, which is whole or not there; why that cannot be, or None."""
+    from torch._inductor import config
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
     say("compiling kernels for this machine: once, about twenty seconds")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            options = CppTorchOptions(extra_flags=flags)
+        # No instructions but those asked for.
+        only = config.patch({"cpp.march": ""})
+        with only, tempfile.TemporaryDirectory(dir=path.parent) as aside:
+            options = CppTorchOptions(extra_flags=["-mtune=native", *flags])
             builder = CppBuilder("kernels", str(SOURCE), BuildOption=options, output_dir=aside)
             builder.build()
             os.replace(builder.get_target_file_path(), path)

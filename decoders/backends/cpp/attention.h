@@ -19,7 +19,7 @@
 #ifdef __AMX_BF16__
 #include "attention_amx.h"
 #else
-#include "attention_avx512.h"
+#include "attention_vectors.h"
 #endif
 
 namespace attention {
@@ -27,41 +27,6 @@ namespace attention {
 constexpr int64_t BLOCK = 128;  // keys between two rescalings
 constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
 constexpr float UNSEEN = -1e30f;
-
-// Lanes' bfloat16 of a in the lower halves of 32 bits, of b in the upper ones.
-inline __m512i pairs_of(__m512 a, __m512 b) {
-  const __m512i low = _mm512_cvtepu16_epi32(rounded(a));
-  const __m512i high = _mm512_cvtepu16_epi32(rounded(b));
-  return _mm512_or_si512(low, _mm512_slli_epi32(high, 16));
-}
-
-// to[i][j] = from[j][i]
-inline void transpose(const __m512i (&from)[16], Line* to) {
-  __m512i a[16], b[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    a[2 * i] = _mm512_unpacklo_epi32(from[2 * i], from[2 * i + 1]);
-    a[2 * i + 1] = _mm512_unpackhi_epi32(from[2 * i], from[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    b[4 * i] = _mm512_unpacklo_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 1] = _mm512_unpackhi_epi64(a[4 * i], a[4 * i + 2]);
-    b[4 * i + 2] = _mm512_unpacklo_epi64(a[4 * i + 1], a[4 * i + 3]);
-    b[4 * i + 3] = _mm512_unpackhi_epi64(a[4 * i + 1], a[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i low = _mm512_shuffle_i32x4(b[i], b[4 + i], 0x88);
-    const __m512i high = _mm512_shuffle_i32x4(b[i], b[4 + i], 0xdd);
-    const __m512i other_low = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0x88);
-    const __m512i other_high = _mm512_shuffle_i32x4(b[8 + i], b[12 + i], 0xdd);
-    _mm512_store_si512(to + i, _mm512_shuffle_i32x4(low, other_low, 0x88));
-    _mm512_store_si512(to + 4 + i, _mm512_shuffle_i32x4(high, other_high, 0x88));
-    _mm512_store_si512(to + 8 + i, _mm512_shuffle_i32x4(low, other_low, 0xdd));
-    _mm512_store_si512(to + 12 + i, _mm512_shuffle_i32x4(high, other_high, 0xdd));
-  }
-}
 
 // Neighbouring tokens of one sequence: all see its positions before `begin`, none those from `end`.
 struct Reading {
@@ -88,7 +53,7 @@ struct Room {
   std::vector<Line> queries;   // by tile and 32 dimensions, [pair of dimensions][lane]
   std::vector<Line> sums;      // by tile and 16 dimensions, [lane][dimension]
   std::vector<Line> top, total;  // by tile, [lane]
-  std::vector<__mmask16> seen;   // by tile, of the positions from `begin` on
+  std::vector<uint16_t> seen;    // by tile, of the positions from `begin` on
 };
 
 void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
@@ -106,86 +71,76 @@ void read_queries(const Pass& p, const Reading& r, int64_t plane, Room& room) {
   }
 }
 
-// Values of `steps` times 32 keys as pairs of keys. Unpacking puts dimensions 0-3, 8-11, 16-19 and
-// 24-27 of 32 into the lower line, the others into the upper one.
+// Values of `steps` times 32 keys as pairs of keys, in the order of `interleave`.
 void read_values(const uint16_t* from, int64_t of_position, int64_t d, int64_t steps, Line* to) {
   for (int64_t step = 0; step < steps; ++step, to += d)
     for (int64_t pair = 0; pair < STEP / 2; ++pair, from += 2 * of_position)
       for (int64_t part = 0; part < d / 32; ++part) {
-        const __m512i a = _mm512_loadu_si512(from + 32 * part);
-        const __m512i b = _mm512_loadu_si512(from + of_position + 32 * part);
-        _mm512_store_si512(to + 32 * part + pair, _mm512_unpacklo_epi16(a, b));
-        _mm512_store_si512(to + 32 * part + 16 + pair, _mm512_unpackhi_epi16(a, b));
+        Line* low = to + 32 * part + pair;
+        interleave(from + 32 * part, from + of_position + 32 * part, low->words, low[16].words);
       }
 }
 
 // Scores into chances, not yet divided by their sum; by how much earlier sums are to be scaled.
 // open: keys of the block that every lane sees. seen: of the others, from `from` on.
-__m512 make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const __mmask16* seen,
+Floats make_chances(Room& room, int64_t tile, int64_t steps, int64_t open, const uint16_t* seen,
                     int64_t from, int64_t span, float scale) {
   const int64_t keys = steps * STEP;
-  const __m512 before = _mm512_load_ps(floats_of(&room.top[tile])), unseen = _mm512_set1_ps(UNSEEN);
+  const Floats before = load(floats_of(&room.top[tile])), unseen = all(UNSEEN);
   for (int64_t key = open; key < keys; ++key) {
     const int64_t i = from + key - open;
-    const __mmask16 mask = i < span ? seen[i] : 0;
-    const __m512 score = _mm512_load_ps(room.scores[key]);
-    _mm512_store_ps(room.scores[key], _mm512_mask_mov_ps(unseen, mask, score));
+    put(room.scores[key], where(i < span ? seen[i] : 0, load(room.scores[key]), unseen));
   }
-  __m512 even = before, odd = before;
+  Floats even = before, odd = before;
   for (int64_t key = 0; key < keys; key += 2) {
-    even = _mm512_max_ps(even, _mm512_load_ps(room.scores[key]));
-    odd = _mm512_max_ps(odd, _mm512_load_ps(room.scores[key + 1]));
+    even = larger(even, load(room.scores[key]));
+    odd = larger(odd, load(room.scores[key + 1]));
   }
-  const __m512 by = _mm512_set1_ps(scale), top = _mm512_max_ps(even, odd);
-  const __m512 least = _mm512_mul_ps(top, by);
-  even = odd = _mm512_setzero_ps();
+  const Floats by = all(scale), top = larger(even, odd), least = top * all(-scale);
+  even = odd = all(0);
   for (int64_t step = 0; step < steps; ++step) {
-    __m512i pairs[STEP / 2];
+    Words pairs[STEP / 2];
 #pragma GCC unroll 4
     for (int64_t pair = 0; pair < STEP / 2; ++pair) {
       const float* at = room.scores[step * STEP + 2 * pair];
-      const __m512 a = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(at), by, least));
-      const __m512 b = exp2_of(_mm512_fmsub_ps(_mm512_load_ps(at + LANES), by, least));
-      even = _mm512_add_ps(even, a);
-      odd = _mm512_add_ps(odd, b);
+      const Floats a = exp2_of(fma(load(at), by, least));
+      const Floats b = exp2_of(fma(load(at + LANES), by, least));
+      even = even + a;
+      odd = odd + b;
       pairs[pair] = pairs_of(a, b);
     }
-    transpose(pairs, room.chances + step * LANES);
+    transpose(pairs, (uint32_t(*)[LANES])(room.chances + step * LANES));
   }
-  const __m512 shrink = exp2_of(_mm512_mul_ps(_mm512_sub_ps(before, top), by));
+  const Floats shrink = exp2_of((before - top) * by);
   float* total = floats_of(&room.total[tile]);
-  _mm512_store_ps(total, _mm512_fmadd_ps(_mm512_load_ps(total), shrink, _mm512_add_ps(even, odd)));
-  _mm512_store_ps(floats_of(&room.top[tile]), top);
+  put(total, fma(load(total), shrink, even + odd));
+  put(floats_of(&room.top[tile]), top);
   return shrink;
 }
 
-void shrink_sums(Line* sums, int64_t d, int64_t lanes, __m512 shrink) {
-  if (!_mm512_cmp_ps_mask(shrink, _mm512_set1_ps(1.0f), _CMP_NEQ_OQ)) return;
-  alignas(64) float by[LANES];
-  _mm512_store_ps(by, shrink);
+void shrink_sums(Line* sums, int64_t d, int64_t lanes, Floats shrink) {
+  if (equal(shrink, all(1)) == 0xFFFF) return;
+  float by[LANES];
+  put(by, shrink);
   for (int64_t part = 0; part < d / 16; ++part)
     for (int64_t lane = 0; lane < lanes; ++lane) {
       float* at = floats_of(sums + part * LANES + lane);
-      _mm512_store_ps(at, _mm512_mul_ps(_mm512_load_ps(at), _mm512_set1_ps(by[lane])));
+      put(at, load(at) * all(by[lane]));
     }
 }
 
 void write(const Pass& p, const Reading& r, int64_t plane, Room& room) {
-  const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
   const int64_t group = p.group();
   for (int64_t lane = 0; lane < r.count * group; ++lane) {
     const int64_t tile = lane / LANES, column = lane % LANES, token = r.first + lane / group;
-    const __m512 by = _mm512_set1_ps(1.0f / floats_of(&room.total[tile])[column]);
+    const Floats by = all(1.0f / floats_of(&room.total[tile])[column]);
     uint16_t* to = p.out + (token * p.heads + plane * group + lane % group) * p.d;
     for (int64_t part = 0; part < p.d / 32; ++part) {
       Line* sums = room.sums.data() + tile * p.d + 2 * part * LANES + column;
-      const __m512 low = _mm512_mul_ps(_mm512_load_ps(floats_of(sums)), by);
-      const __m512 high = _mm512_mul_ps(_mm512_load_ps(floats_of(sums + LANES)), by);
-      const __m512 a = _mm512_permutex2var_ps(low, first, high);
-      const __m512 b = _mm512_permutex2var_ps(low, second, high);
-      store(to + 32 * part, a);
-      store(to + 32 * part + 16, b);
+      Floats low = load(floats_of(sums)) * by, high = load(floats_of(sums + LANES)) * by;
+      in_order(low, high);
+      store(to + 32 * part, low);
+      store(to + 32 * part + 16, high);
     }
   }
 }
@@ -212,7 +167,7 @@ void attend(const Pass& p, const Reading& r, int64_t plane, Room& room) {
       Line* sums = room.sums.data() + tile * p.d;
       make_scores(keys + at * p.of_position, p.of_position, p.d,
                   room.queries.data() + tile * p.d / 2, steps, room.scores);
-      const __m512 shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
+      const Floats shrink = make_chances(room, tile, steps, open, room.seen.data() + tile * span,
                                          at + open - r.begin, span, scale);
       shrink_sums(sums, p.d, lanes, shrink);
       add_values(sums, p.d, steps, lanes, room.chances, room.values.data());

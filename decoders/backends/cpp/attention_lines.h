@@ -1,4 +1,4 @@
-// what attention.h and its products share.
+// What attention.h and its products share.
 
 #pragma once
 
@@ -6,12 +6,9 @@
 
 namespace attention {
 
-using lines::exp2_of;
-using lines::rounded;
-using lines::store;
+using namespace lines;
 
-constexpr int64_t LANES = 16;  // queries of a vector
-constexpr int64_t STEP = 32;   // keys of a product with values
+constexpr int64_t STEP = 32;  // keys of a product with values
 
 struct alignas(64) Line {
   uint32_t words[LANES];

@@ -17,11 +17,9 @@
 namespace cell {
 
 using layers::data;
-using lines::by_rows;
-using lines::floats;
+using namespace lines;
 using products::Matrix;
 
-constexpr int64_t LANES = 16;
 constexpr int64_t OF_CELL = 4, OF_BLOCK = 5;  // tensors
 
 struct Block {
@@ -96,13 +94,11 @@ struct Cell {
 
 // The first of the greatest of n numbers, n a multiple of 16.
 inline int64_t likeliest(const uint16_t* numbers, int64_t n) {
-  __m512 top = floats(numbers);
-  for (int64_t i = LANES; i < n; i += LANES) top = _mm512_max_ps(top, floats(numbers + i));
-  const __m512 greatest = _mm512_set1_ps(_mm512_reduce_max_ps(top));
-  for (int64_t i = 0; i < n; i += LANES) {
-    const __mmask16 same = _mm512_cmp_ps_mask(floats(numbers + i), greatest, _CMP_EQ_OQ);
-    if (same) return i + __builtin_ctz(same);
-  }
+  Floats top = floats(numbers);
+  for (int64_t i = LANES; i < n; i += LANES) top = larger(top, floats(numbers + i));
+  const Floats greatest = all(greatest_of(top));
+  for (int64_t i = 0; i < n; i += LANES)
+    if (const uint16_t same = equal(floats(numbers + i), greatest)) return i + __builtin_ctz(same);
   return 0;  // not a number among them
 }
 

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <ATen/ATen.h>
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cmath>
@@ -14,23 +13,21 @@
 
 namespace draws {
 
-constexpr int64_t PART = 512;  // tokens
+using namespace lines;
 
-inline __m512d doubles(const float* from) { return _mm512_cvtps_pd(_mm256_loadu_ps(from)); }
-inline __m512d doubles(const double* from) { return _mm512_loadu_pd(from); }
+constexpr int64_t PART = 512;  // tokens
 
 template <typename T>
 double sum(const T* of, int64_t n) {
-  __m512d sums[4] = {_mm512_setzero_pd(), _mm512_setzero_pd(), _mm512_setzero_pd(),
-                     _mm512_setzero_pd()};
+  const Doubles none = no_doubles();
+  Doubles sums[4] = {none, none, none, none};
   int64_t i = 0;
   for (; i + 32 <= n; i += 32) {
-    for (int64_t j = 0; j < 4; ++j) sums[j] = _mm512_add_pd(sums[j], doubles(of + i + 8 * j));
+    for (int64_t j = 0; j < 4; ++j) sums[j] = sums[j] + doubles(of + i + 8 * j);
   }
   double rest = 0;
   for (; i < n; ++i) rest += of[i];
-  const __m512d low = _mm512_add_pd(sums[0], sums[1]), high = _mm512_add_pd(sums[2], sums[3]);
-  return rest + _mm512_reduce_add_pd(_mm512_add_pd(low, high));
+  return rest + sum_of((sums[0] + sums[1]) + (sums[2] + sums[3]));
 }
 
 // The token at whose end the sums first exceed share * total; one that cannot be drawn is never
@@ -76,33 +73,30 @@ at::Tensor draw_rows(const at::Tensor& probs, const at::Tensor& heights) {
 
 // exp((numbers - their greatest) / temperature) as shares of their sum, n a multiple of 16.
 inline void soften(const uint16_t* numbers, int64_t n, float temperature, float* to) {
-  __m512 top = lines::floats(numbers);
-  for (int64_t i = 16; i < n; i += 16) top = _mm512_max_ps(top, lines::floats(numbers + i));
-  const __m512 by = _mm512_set1_ps(1.44269504f / temperature);
-  const __m512 least = _mm512_mul_ps(_mm512_set1_ps(_mm512_reduce_max_ps(top)), by);
-  const __m512 none = _mm512_set1_ps(-200);  // 2 to it is 0
-  __m512d low = _mm512_setzero_pd(), high = low;
-  for (int64_t i = 0; i < n; i += 16) {
-    const __m512 height = _mm512_fmsub_ps(lines::floats(numbers + i), by, least);
-    const __m512 chance = lines::exp2_of(_mm512_max_ps(height, none));
-    _mm512_storeu_ps(to + i, chance);
-    low = _mm512_add_pd(low, _mm512_cvtps_pd(_mm512_castps512_ps256(chance)));
-    const __m256d upper = _mm512_extractf64x4_pd(_mm512_castps_pd(chance), 1);
-    high = _mm512_add_pd(high, _mm512_cvtps_pd(_mm256_castpd_ps(upper)));
+  Floats top = floats(numbers);
+  for (int64_t i = LANES; i < n; i += LANES) top = larger(top, floats(numbers + i));
+  const float by = 1.44269504f / temperature;
+  const Floats least = all(-greatest_of(top) * by), none = all(-200);  // 2 to it is 0
+  Doubles low = no_doubles(), high = low;
+  for (int64_t i = 0; i < n; i += LANES) {
+    const Floats height = fma(floats(numbers + i), all(by), least);
+    const Floats chance = exp2_of(larger(height, none));
+    put(to + i, chance);
+    low = low + lower(chance);
+    high = high + upper(chance);
   }
-  const __m512 share = _mm512_set1_ps(1 / _mm512_reduce_add_pd(_mm512_add_pd(low, high)));
-  for (int64_t i = 0; i < n; i += 16)
-    _mm512_storeu_ps(to + i, _mm512_mul_ps(_mm512_loadu_ps(to + i), share));
+  const Floats share = all(1 / sum_of(low + high));
+  for (int64_t i = 0; i < n; i += LANES) put(to + i, load(to + i) * share);
 }
 
 // logits bfloat16 [n, N], N a multiple of 16 -> float [n, N] probabilities at a temperature.
 at::Tensor soften_rows(const at::Tensor& logits, double temperature) {
   TORCH_CHECK(logits.dim() == 2 && logits.scalar_type() == at::kBFloat16);
-  TORCH_CHECK(logits.size(1) > 0 && logits.size(1) % 16 == 0 && temperature > 0);
+  TORCH_CHECK(logits.size(1) > 0 && logits.size(1) % LANES == 0 && temperature > 0);
   const at::Tensor rows = logits.contiguous();
   const int64_t n = rows.size(1);
   at::Tensor made = at::empty(rows.sizes(), rows.options().dtype(at::kFloat));
-  lines::by_rows(rows.size(0), n, [&](int64_t row) {
+  by_rows(rows.size(0), n, [&](int64_t row) {
     soften((const uint16_t*)rows.const_data_ptr() + row * n, n, temperature,
            made.data_ptr<float>() + row * n);
   });

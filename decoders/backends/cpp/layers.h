@@ -15,13 +15,8 @@
 
 namespace layers {
 
-using lines::by_rows;
-using lines::exp2_of;
-using lines::floats;
-using lines::store;
+using namespace lines;
 using products::Matrix;
-
-constexpr int64_t LANES = 16;
 
 // A layer's tensors, in the order of LayerWeights; optional ones may be undefined.
 struct Layer {
@@ -33,18 +28,16 @@ inline const uint16_t* data(const at::Tensor& of) { return (const uint16_t*)of.c
 
 inline void add(uint16_t* to, const uint16_t* more, int64_t size) {
   for (int64_t i = 0; i < size; i += LANES)
-    store(to + i, _mm512_add_ps(floats(to + i), floats(more + i)));
+    store(to + i, floats(to + i) + floats(more + i));
 }
 
 // A head's halves a, b turned: a cos - b sin, b cos + a sin. sin: the first half negated.
 inline void turn(uint16_t* head, const uint16_t* cos, const uint16_t* sin, int64_t d) {
   const int64_t half = d / 2;
   for (int64_t i = 0; i < half; i += LANES) {
-    const __m512 a = floats(head + i), b = floats(head + half + i);
-    const __m512 first = _mm512_mul_ps(a, floats(cos + i));
-    const __m512 second = _mm512_mul_ps(b, floats(cos + half + i));
-    store(head + i, _mm512_fmadd_ps(b, floats(sin + i), first));
-    store(head + half + i, _mm512_fmadd_ps(a, floats(sin + half + i), second));
+    const Floats a = floats(head + i), b = floats(head + half + i);
+    store(head + i, fma(b, floats(sin + i), a * floats(cos + i)));
+    store(head + half + i, fma(a, floats(sin + half + i), b * floats(cos + half + i)));
   }
 }
 
@@ -60,11 +53,10 @@ inline void turn_heads(uint16_t* own, const uint16_t* of_heads, const uint16_t* 
 
 // gate / (1 + exp(-gate)) * up
 inline void gate(const uint16_t* gate_up, int64_t size, uint16_t* to) {
-  const __m512 one = _mm512_set1_ps(1.0f), by = _mm512_set1_ps(-1.44269504f);
+  const Floats one = all(1), by = all(-1.44269504f);
   for (int64_t i = 0; i < size; i += LANES) {
-    const __m512 g = floats(gate_up + i);
-    const __m512 share = _mm512_add_ps(one, exp2_of(_mm512_mul_ps(g, by)));
-    store(to + i, _mm512_mul_ps(_mm512_div_ps(g, share), floats(gate_up + size + i)));
+    const Floats g = floats(gate_up + i), share = one + exp2_of(g * by);
+    store(to + i, g / share * floats(gate_up + size + i));
   }
 }
 

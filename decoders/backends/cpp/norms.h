@@ -10,26 +10,20 @@
 
 namespace norms {
 
-using lines::floats;
-using lines::rounded;
-using lines::store;
-
-constexpr int64_t LANES = 16;
+using namespace lines;
 
 // d numbers of `from` over their root mean square, times the weight.
 inline void norm_row(const uint16_t* from, const uint16_t* weight, int64_t d, float eps,
                      uint16_t* to) {
-  __m512 squares = _mm512_setzero_ps();
+  Floats squares = all(0);
   for (int64_t i = 0; i < d; i += LANES) {
-    const __m512 v = floats(from + i);
-    squares = _mm512_fmadd_ps(v, v, squares);
+    const Floats v = floats(from + i);
+    squares = fma(v, v, squares);
   }
-  const float mean = _mm512_reduce_add_ps(squares) / d;
-  const __m512 by = _mm512_set1_ps(1 / std::sqrt(mean + eps));
-  for (int64_t i = 0; i < d; i += LANES) {
-    const __m512 normed = floats(rounded(_mm512_mul_ps(floats(from + i), by)));
-    store(to + i, _mm512_mul_ps(normed, floats(weight + i)));
-  }
+  const float mean = sum_of(squares) / d;
+  const Floats by = all(1 / std::sqrt(mean + eps));
+  for (int64_t i = 0; i < d; i += LANES)
+    store(to + i, floats(rounded(floats(from + i) * by)) * floats(weight + i));
 }
 
 // x [..., d] and weight [d], bfloat16, d a multiple of 16 -> [..., d].
@@ -42,7 +36,7 @@ at::Tensor norm_rows(const at::Tensor& x, const at::Tensor& weight, double eps) 
   const auto* from = (const uint16_t*)rows.const_data_ptr();
   const auto* by = (const uint16_t*)scale.const_data_ptr();
   auto* to = (uint16_t*)made.data_ptr();
-  lines::by_rows(rows.numel() / d, d, [&](int64_t row) {
+  by_rows(rows.numel() / d, d, [&](int64_t row) {
     norm_row(from + row * d, by, d, eps, to + row * d);
   });
   return made;

@@ -7,7 +7,7 @@
 #ifdef __AMX_BF16__
 #include "products_amx.h"
 #else
-#include "products_avx512.h"
+#include "products_vectors.h"
 #endif
 
 namespace products {

@@ -148,7 +148,7 @@ void multiply(const Product& p, const Int4& int4) {
   std::vector<float> sums(groups * stride);  // of a row's inputs of each group
   for (int64_t row = 0; row < p.rows; ++row)
     for (int64_t g = 0; g < groups; ++g)
-      sums[g * stride + row] = sum_of(p.x + row * p.inputs + g * GROUP);
+      sums[g * stride + row] = group_sum(p.x + row * p.inputs + g * GROUP);
   on_tiles(p, [&](int64_t first, int64_t last, int64_t top, int64_t upper, int64_t lower) {
     const auto run = upper == 1   ? blocks<1>
                      : upper <= 4 ? blocks<4>

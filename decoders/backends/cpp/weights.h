@@ -12,8 +12,7 @@
 
 namespace products {
 
-using lines::floats;
-using lines::store;
+using namespace lines;
 
 constexpr int64_t OUTS = 16;   // outputs of a block
 constexpr int64_t GROUP = 32;  // its inputs
@@ -30,8 +29,8 @@ struct Product {
 };
 
 // Of a row's inputs of each group.
-inline float sum_of(const uint16_t* inputs) {
-  return _mm512_reduce_add_ps(_mm512_add_ps(floats(inputs), floats(inputs + GROUP / 2)));
+inline float group_sum(const uint16_t* inputs) {
+  return sum_of(floats(inputs) + floats(inputs + GROUP / 2));
 }
 
 // values [N / 16, K / 32, 4, 16] of 32 bits, grid bfloat16 [N / 16, K / 32, 16, 2]. A 32-bit value
@@ -48,15 +47,16 @@ struct Int4 {
 };
 
 struct Steps {
-  __m512 scale, zero;
+  Floats scale, zero;
 
   explicit Steps(const uint32_t* of_group) {
-    const __m512i pairs = _mm512_loadu_si512(of_group);
-    scale = _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
-    zero = _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFFF0000)));
+    const Words pairs = words(of_group);
+    scale = as_floats(left(pairs, 16));
+    zero = as_floats(masked(pairs, 0xFFFF0000));
   }
 };
 
+#ifdef __AVX512BF16__
 // q - 8 by q as bfloat16; twice, as five bits of an index count.
 inline __m512i steps_by_q() {
   alignas(64) uint16_t table[32];
@@ -68,6 +68,7 @@ inline __m512i steps_by_q() {
   }
   return _mm512_load_si512(table);
 }
+#endif
 
 // values [N / 16, K / 32, 16, 16, 2] of pairs, outputs and the two inputs of a pair; scale bfloat16
 // [N].
@@ -77,7 +78,7 @@ struct Int8 {
 
   const int8_t* block(int64_t nth, int64_t groups) const { return values + nth * groups * VALUES; }
 
-  __m512 scales(int64_t nth) const { return floats(scale + nth * OUTS); }
+  Floats scales(int64_t nth) const { return floats(scale + nth * OUTS); }
 };
 
 #ifdef __AVX512BF16__

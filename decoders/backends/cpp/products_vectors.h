@@ -1,7 +1,7 @@
 // By vectors of 16 outputs: a block's weights are expanded into registers, and each line of them
-// multiplied by the same inputs of up to twelve rows, whose sums stay in registers too. With
-// AVX512_BF16 a line holds pairs of inputs, without it single ones as float32. What is summed for a
-// row, and in which order, does not depend on how many rows there are.
+// multiplied by the same inputs of a few rows, whose sums stay in registers too. With AVX512_BF16 a
+// line holds pairs of inputs, without it single ones as float32. What is summed for a row, and in
+// which order, does not depend on how many rows there are.
 
 #pragma once
 
@@ -11,25 +11,45 @@
 
 namespace products {
 
-constexpr int64_t MOST = 12;   // rows at once, of which sums and totals fit the registers
+constexpr int64_t MOST = OF_FLOATS == 1 ? 12 : 4;  // rows at once, of which sums fit the registers
 constexpr int64_t AHEAD = 8;   // groups whose weights are asked for before they are used
 constexpr int64_t CHUNK = 8;   // blocks of outputs that all rows are multiplied by in turn
 #ifdef __AVX512BF16__
+using Line = Words;            // of 16 outputs
 using Input = uint32_t;        // a pair, as it is
 constexpr int64_t INPUTS = PAIRS;
 #else
+using Line = Floats;
 using Input = float;
 constexpr int64_t INPUTS = GROUP;
 #endif
 
 // One line of weights by one row's input.
-inline __m512 dot(__m512 sum, __m512i line, const Input* x) {
+inline Floats dot(Floats sum, Line line, const Input* x) {
 #ifdef __AVX512BF16__
   return _mm512_dpbf16_ps(sum, (__m512bh)line, (__m512bh)_mm512_set1_epi32(*x));
 #else
-  return _mm512_fmadd_ps(_mm512_castsi512_ps(line), _mm512_set1_ps(*x), sum);
+  return fma(line, all(*x), sum);
 #endif
 }
+
+// Lines of int4, so many of each 32-bit value.
+struct Lines {
+#ifdef __AVX512BF16__
+  static constexpr int COUNT = 4;
+  static constexpr float TAKEN = 8;  // of q, the rest of 8 is to be
+  const Words table = steps_by_q();
+
+  Line operator()(Words of, int nth) const {
+    return _mm512_permutexvar_epi16(_mm512_srli_epi16(of, 4 * nth), table);
+  }
+#else
+  static constexpr int COUNT = 8;
+  static constexpr float TAKEN = lines::TAKEN;
+
+  Line operator()(Words of, int nth) const { return nibbles(of, nth / 2 * 4 + nth % 2 * 16); }
+#endif
+};
 
 // Up to MOST rows, copied so that their inputs of a group lie beside each other.
 struct Part {
@@ -56,12 +76,12 @@ struct Parts {
         for (int64_t row = top; row < end; ++row, to += INPUTS) {
           const uint16_t* from = p.x + row * p.inputs + g * GROUP;
 #ifdef __AVX512BF16__
-          _mm512_storeu_si512(to, _mm512_loadu_si512(from));
+          put_words(to, words(from));
 #else
-          _mm512_storeu_ps(to, floats(from));
-          _mm512_storeu_ps(to + 16, floats(from + 16));
+          put(to, floats(from));
+          put(to + 16, floats(from + 16));
 #endif
-          *sum++ = sum_of(from);
+          *sum++ = group_sum(from);
         }
     }
   }
@@ -69,55 +89,36 @@ struct Parts {
 
 // Adds a group's product by R rows.
 template <int R>
-[[gnu::always_inline]] inline void add_group(const uint32_t* w, __m512i table, const Input* x,
-                                             __m512 (&sum)[R]) {
-#ifdef __AVX512BF16__
+[[gnu::always_inline]] inline void add_group(const uint32_t* w, const Lines& lines, const Input* x,
+                                             Floats (&sum)[R]) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
-    const __m512i v = _mm512_loadu_si512(w + 16 * i);
-#pragma GCC unroll 4
-    for (int j = 0; j < 4; ++j) {
-      const __m512i line = _mm512_permutexvar_epi16(_mm512_srli_epi16(v, 4 * j), table);
-#pragma GCC unroll 12
-      for (int row = 0; row < R; ++row)
-        sum[row] = dot(sum[row], line, x + row * INPUTS + 4 * i + j);
-    }
-  }
-#else
-  const __m512 values = _mm512_cvtepi32_ps(_mm512_sub_epi32(
-      _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-      _mm512_set1_epi32(8)));
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    const __m512i v = _mm512_loadu_si512(w + 16 * i);
+    const Words v = words(w + 16 * i);
 #pragma GCC unroll 8
-    for (int j = 0; j < 8; ++j) {  // of an index four bits count
-      const __m512i q = _mm512_srli_epi32(v, j / 2 * 4 + j % 2 * 16);
-      const __m512i line = _mm512_castps_si512(_mm512_permutexvar_ps(q, values));
+    for (int j = 0; j < Lines::COUNT; ++j) {
+      const Line line = lines(v, j);
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row)
-        sum[row] = dot(sum[row], line, x + row * INPUTS + 8 * i + j);
+        sum[row] = dot(sum[row], line, x + row * INPUTS + Lines::COUNT * i + j);
     }
   }
-#endif
 }
 
 // Likewise of a pair of inputs.
 template <int R>
-[[gnu::always_inline]] inline void add_pair(const int8_t* w, const Input* x, __m512 (&sum)[R]) {
+[[gnu::always_inline]] inline void add_pair(const int8_t* w, const Input* x, Floats (&sum)[R]) {
 #ifdef __AVX512BF16__
-  const __m512i line = halves(w);
+  const Line line = halves(w);
 #pragma GCC unroll 12
   for (int row = 0; row < R; ++row) sum[row] = dot(sum[row], line, x + row * INPUTS);
 #else
-  const __m512i both = _mm512_cvtepi16_epi32(_mm256_loadu_si256((const __m256i*)w));
-  const __m512i first = _mm512_srai_epi32(_mm512_slli_epi32(both, 24), 24);
-  const __m512i lines[2] = {_mm512_castps_si512(_mm512_cvtepi32_ps(first)),
-                            _mm512_castps_si512(_mm512_cvtepi32_ps(_mm512_srai_epi32(both, 8)))};
+  const Words both = shorts(w);
+  const Line first = numbers(right_signed(left(both, 24), 24));
+  const Line second = numbers(right_signed(both, 8));
 #pragma GCC unroll 12
   for (int row = 0; row < R; ++row) {
-    sum[row] = dot(sum[row], lines[0], x + row * INPUTS);
-    sum[row] = dot(sum[row], lines[1], x + row * INPUTS + 1);
+    sum[row] = dot(sum[row], first, x + row * INPUTS);
+    sum[row] = dot(sum[row], second, x + row * INPUTS + 1);
   }
 #endif
 }
@@ -126,30 +127,32 @@ template <int R>
 // the sum of its inputs.
 template <int R>
 void multiply(const Product& p, const Int4& int4, const Part& part, int64_t first, int64_t last) {
-  const __m512i table = steps_by_q();
+  const Lines lines;
+  const Floats left_out = all(Lines::TAKEN - 8);
   const int64_t groups = p.groups();
   for (int64_t block = first; block < last; ++block) {
     const uint32_t *w = int4.block(block, groups), *grid = int4.steps(block, groups);
     const Input* x = part.x;
     const float* sums = part.sums;
-    __m512 total[R];
+    Floats total[R];
 #pragma GCC unroll 12
-    for (int row = 0; row < R; ++row) total[row] = _mm512_setzero_ps();
+    for (int row = 0; row < R; ++row) total[row] = all(0);
     for (int64_t g = 0; g < groups; ++g) {
-      __m512 own[R];
+      Floats own[R];
 #pragma GCC unroll 12
-      for (int row = 0; row < R; ++row) own[row] = _mm512_setzero_ps();
+      for (int row = 0; row < R; ++row) own[row] = all(0);
       if (R <= 4) {  // then the weights are what is waited for
 #pragma GCC unroll 4
         for (int i = 0; i < 4; ++i) _mm_prefetch((const char*)(w + AHEAD * VALUES / 8 + 16 * i), _MM_HINT_T0);
         _mm_prefetch((const char*)(grid + AHEAD * OUTS), _MM_HINT_T0);
       }
-      add_group<R>(w, table, x, own);
+      add_group<R>(w, lines, x, own);
       const Steps steps(grid);
+      const Floats zero = Lines::TAKEN == 8 ? steps.zero : fma(steps.scale, left_out, steps.zero);
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row) {
-        total[row] = _mm512_fmadd_ps(own[row], steps.scale, total[row]);
-        total[row] = _mm512_fmadd_ps(steps.zero, _mm512_set1_ps(sums[row]), total[row]);
+        total[row] = fma(own[row], steps.scale, total[row]);
+        total[row] = fma(zero, all(sums[row]), total[row]);
       }
       w += VALUES / 8, grid += OUTS, x += R * INPUTS, sums += R;
     }
@@ -165,12 +168,12 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
                  int64_t last) {
   const int64_t groups = p.groups();
   for (; block + BLOCKS <= last; block += BLOCKS) {
-    __m512 sum[BLOCKS][R];
+    Floats sum[BLOCKS][R];
     const Input* x = part.x;
 #pragma GCC unroll 8
     for (int nth = 0; nth < BLOCKS; ++nth)
 #pragma GCC unroll 12
-      for (int row = 0; row < R; ++row) sum[nth][row] = _mm512_setzero_ps();
+      for (int row = 0; row < R; ++row) sum[nth][row] = all(0);
     const int8_t* w = int8.block(block, groups);
     for (int64_t g = 0; g < groups; ++g, w += VALUES, x += R * INPUTS)
 #pragma GCC unroll 16
@@ -184,14 +187,15 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row)
         store(p.out + (part.top + row) * p.outputs + (block + nth) * OUTS,
-              _mm512_mul_ps(sum[nth][row], int8.scales(block + nth)));
+              sum[nth][row] * int8.scales(block + nth));
   }
   return block;
 }
 
 template <int R>
 void multiply(const Product& p, const Int8& int8, const Part& part, int64_t first, int64_t last) {
-  constexpr int BLOCKS = R <= 4 ? 4 : 2;
+  constexpr int SUMS = R * OF_FLOATS;  // of a block
+  constexpr int BLOCKS = 8 * SUMS <= REGISTERS ? 4 : 8 * SUMS <= 3 * REGISTERS ? 2 : 1;
   first = multiply<R, BLOCKS>(p, int8, part, first, last);
   multiply<R, 1>(p, int8, part, first, last);
 }
