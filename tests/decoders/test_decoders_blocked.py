@@ -99,7 +99,7 @@ def test_sizes_that_do_not_fit_stay_with_other_kernels() -> None:
     assert kind_of("int4", torch.Size((16, 32)), False) is not Int4Blocks
 
 
-def test_without_avx512_there_is_no_kernel_and_nothing_is_said(
+def test_without_avx2_there_is_no_kernel_and_nothing_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cpp_kernels, "loaded", lambda: False)

@@ -6,16 +6,19 @@ The second is what makes bfloat16 answers the same whichever arm wrote them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4
 
+from decoders.backends import packed
+from decoders.backends.blocked import Int4Blocks, Int8Blocks
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import KEYS_ROUND, Shape, attend, attention_mask, rounded
-from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack
+from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack, quartered
 
 BF16 = pytest.mark.skipif(
     not can_pack(CPU, torch.bfloat16), reason="this CPU does not multiply bfloat16"
@@ -46,6 +49,34 @@ def test_packing_is_undone_without_loss() -> None:
 def test_what_cannot_be_packed_stays_as_it_is() -> None:
     weight = torch.randn(4, 4, dtype=torch.float64)
     assert pack(weight) is weight
+
+
+@pytest.fixture
+def no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a processor whose oneDNN has none (AVX2)."""
+    monkeypatch.setattr(packed, "can_pack", lambda device, dtype: False)
+
+
+@pytest.mark.parametrize("rows", [WIDE, WIDE + 2, 300])
+def test_where_onednn_has_no_bfloat16_many_rows_are_multiplied_in_float32(
+    no_bfloat16: None, rows: int
+) -> None:
+    weight, bias = torch.randn(48, 64).bfloat16(), torch.randn(48).bfloat16()
+    x = torch.randn(2, rows // 2, 64).bfloat16()
+    made = linear(x, weight, bias)
+    exact = x.double() @ weight.double().T + bias.double()
+    assert made.dtype == torch.bfloat16 and made.shape == exact.shape
+    assert torch.allclose(made.double(), exact, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("of", [halved, quartered])
+def test_where_onednn_has_no_bfloat16_prompts_go_by_weights_in_blocks(
+    kernel: None, no_bfloat16: None, of: Callable[..., Int4Blocks | Int8Blocks]
+) -> None:
+    weight, x = torch.randn(32, 64).bfloat16(), torch.randn(300, 64).bfloat16()
+    made = of(weight, partial(packed.rounded, blocked=True))
+    assert made.wide is None
+    assert torch.equal(linear(x, made)[:5], linear(x[:5], made))
 
 
 @BF16

@@ -11,7 +11,7 @@
 
 namespace products {
 
-constexpr int64_t MOST = OF_FLOATS == 1 ? 12 : 4;  // rows at once, of which sums fit the registers
+constexpr int64_t MOST = OF_FLOATS == 1 ? 12 : 5;  // rows at once, of which sums fit the registers
 constexpr int64_t AHEAD = 8;   // groups whose weights are asked for before they are used
 constexpr int64_t CHUNK = 8;   // blocks of outputs that all rows are multiplied by in turn
 #ifdef __AVX512BF16__
