@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import tempfile
 import threading
 from collections.abc import Callable
@@ -23,7 +24,15 @@ AVX2 = {"avx2": "-mavx2", "fma3": "-mfma", "bmi": "-mbmi", "bmi2": "-mbmi2", "lz
 AVX512 = AVX2 | {f"avx512_{part}": f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")}
 BF16 = AVX512 | {"avx512_bf16": "-mavx512bf16"}
 TILES = BF16 | {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
-SETS = {"AMX": TILES, "AVX512_BF16": BF16, "AVX512": AVX512, "AVX2": AVX2}  # the best first
+SETS: dict[str, dict[str, str]] = {  # compiler flags by PyTorch's names, the best set first
+    "AMX": TILES,
+    "AVX512_BF16": BF16,
+    "AVX512": AVX512,
+    "AVX2": AVX2,
+    "NEON": {},  # what every 64-bit Arm has
+}
+ARM = "aarch64", "arm64"
+TUNED = [] if platform.machine() in ARM else ["-mtune=native"]
 _LOADING = threading.Lock()
 
 
@@ -34,15 +43,20 @@ def has_tiles() -> bool:
 
 
 def instructions() -> str | None:
-    """The best set of instructions of SETS that this CPU has, or None. None that PyTorch is told to
-    do without: ATEN_CPU_CAPABILITY=avx2 in the environment leaves AVX2 alone."""
-    known, used = torch.cpu.get_capabilities(), torch.backends.cpu.get_cpu_capability()
-    for name, needed in SETS.items():
-        if "avx512_f" in needed and used != "AVX512" or used == "DEFAULT":
-            continue
-        if all(known.get(each) for each in needed) and (name != "AMX" or _may_use_tiles()):
-            return name
-    return None
+    """The best set of instructions of SETS that this CPU has, or None."""
+    return next((name for name in SETS if has(name)), None)
+
+
+def has(name: str) -> bool:
+    """Whether this CPU has such a set, and PyTorch is not told to do without: with
+    ATEN_CPU_CAPABILITY=avx2 in the environment there is AVX2 alone."""
+    if platform.machine() in ARM or name == "NEON":
+        return platform.machine() in ARM and name == "NEON"
+    used = torch.backends.cpu.get_cpu_capability()
+    if used == "DEFAULT" or (used == "AVX2" and name != "AVX2"):
+        return False
+    known = torch.cpu.get_capabilities()
+    return all(known.get(each) for each in SETS[name]) and (name != "AMX" or _may_use_tiles())
 
 
 def _may_use_tiles() -> bool:
@@ -106,10 +120,9 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
     say("compiling kernels for this machine: once, about twenty seconds")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # No instructions but those asked for.
-        only = config.patch({"cpp.march": ""})
+        only = config.patch({"cpp.march": ""})  # no instructions but those asked for
         with only, tempfile.TemporaryDirectory(dir=path.parent) as aside:
-            options = CppTorchOptions(extra_flags=["-mtune=native", *flags])
+            options = CppTorchOptions(extra_flags=[*TUNED, *flags])
             builder = CppBuilder("kernels", str(SOURCE), BuildOption=options, output_dir=aside)
             builder.build()
             os.replace(builder.get_target_file_path(), path)

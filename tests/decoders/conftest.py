@@ -39,7 +39,7 @@ def kernel() -> None:
     """The kernels in C++; a test is skipped where there are none."""
     told: list[str] = []
     if not load_kernel(cache_dir() / "compiled", told.append):
-        pytest.skip(f"no kernels for {instructions() or 'a processor without AVX2'}: {told}")
+        pytest.skip(f"no kernels for {instructions() or 'such a processor'}: {told}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,7 @@ inline void written(const void*) {}
 inline void configure(int64_t) {}
 inline void release() {}
 
-constexpr int ROWS = OF_FLOATS == 1 ? 16 : 4;  // whose sums fit the registers
+constexpr int ROWS = HELD / 2;  // at once
 
 // sum[nth][row] += the pairs of row's line by those of 16 columns, for NTH lines of columns.
 // rows: the first one's pairs; the next one's lie so many words further.

@@ -1,5 +1,5 @@
-// The operations of the headers beside this file, for processors with AVX-512. With AMX they
-// multiply on tiles, else by vectors.
+// The operations of the headers beside this file, for processors with AVX2 or AVX-512 and for 64-bit
+// Arm. With AMX they multiply on tiles, else by vectors.
 
 #include <torch/library.h>
 

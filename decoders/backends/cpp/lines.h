@@ -4,21 +4,23 @@
 #pragma once
 
 #include <ATen/Parallel.h>
-#include <immintrin.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
 
-#ifdef __AVX512F__
+#if defined(__AVX512F__)
 #include "lines_avx512.h"
-#else
+#elif defined(__AVX2__)
 #include "lines_avx2.h"
+#else
+#include "lines_neon.h"
 #endif
 
 namespace lines {
 
 constexpr int64_t LANES = 16;
+constexpr int HELD = REGISTERS / OF_FLOATS;  // Floats that fit the registers
 
 inline float as_float(uint32_t bits) {
   float made;

@@ -11,7 +11,7 @@
 
 namespace products {
 
-constexpr int64_t MOST = OF_FLOATS == 1 ? 12 : 5;  // rows at once, of which sums fit the registers
+constexpr int64_t MOST = HELD == 32 ? 12 : 5;  // rows at once
 constexpr int64_t AHEAD = 8;   // groups whose weights are asked for before they are used
 constexpr int64_t CHUNK = 8;   // blocks of outputs that all rows are multiplied by in turn
 #ifdef __AVX512BF16__
@@ -143,8 +143,8 @@ void multiply(const Product& p, const Int4& int4, const Part& part, int64_t firs
       for (int row = 0; row < R; ++row) own[row] = all(0);
       if (R <= 4) {  // then the weights are what is waited for
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; ++i) _mm_prefetch((const char*)(w + AHEAD * VALUES / 8 + 16 * i), _MM_HINT_T0);
-        _mm_prefetch((const char*)(grid + AHEAD * OUTS), _MM_HINT_T0);
+        for (int i = 0; i < 4; ++i) __builtin_prefetch(w + AHEAD * VALUES / 8 + 16 * i);
+        __builtin_prefetch(grid + AHEAD * OUTS);
       }
       add_group<R>(w, lines, x, own);
       const Steps steps(grid);
@@ -194,8 +194,7 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
 
 template <int R>
 void multiply(const Product& p, const Int8& int8, const Part& part, int64_t first, int64_t last) {
-  constexpr int SUMS = R * OF_FLOATS;  // of a block
-  constexpr int BLOCKS = 8 * SUMS <= REGISTERS ? 4 : 8 * SUMS <= 3 * REGISTERS ? 2 : 1;
+  constexpr int BLOCKS = 8 * R <= HELD ? 4 : 8 * R <= 3 * HELD ? 2 : 1;
   first = multiply<R, BLOCKS>(p, int8, part, first, last);
   multiply<R, 1>(p, int8, part, first, last);
 }
