@@ -1,11 +1,12 @@
 """Milliseconds of the target's passes, by how many answers share them and how many tokens of each.
 
     python benchmarks/passes.py
-    python benchmarks/passes.py --kernels all products none --answers 1 8 32 --tokens 1 4
+    python benchmarks/passes.py --kernels all none --answers 1 8 32 --tokens 1 4
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/passes.py --kernels all none
 
-Ways take turns. `--kernels products` takes those of draftpick for products alone, and layers that
-PyTorch compiles; `none` takes its products too. They are for processors with AVX-512. Answers hold
-60 to 380 positions, one alone 200. On an otherwise idle machine only.
+Ways take turns. `--kernels none` does without draftpick's kernels in C++: PyTorch's operations, one
+after the other. The last line is as on a processor without AVX-512. Answers hold 60 to 380
+positions, one alone 200. On an otherwise idle machine only.
 """
 
 from __future__ import annotations
@@ -13,9 +14,8 @@ from __future__ import annotations
 import argparse
 import random
 import statistics
-import sys
 import time
-from contextlib import ExitStack
+from contextlib import nullcontext
 from unittest.mock import patch
 
 import torch
@@ -23,7 +23,6 @@ from rich.console import Console
 
 from decoders import EngineOptions
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends import kernel_layers
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.seats import Seats, Wanted
 from decoders.engine import Engine
@@ -33,7 +32,7 @@ from decoders.terminal import tables
 HELD = (60, 380)
 ALONE = 200
 WARM_UP = 3
-WAYS = ("all", "products", "none")
+WAYS = ("all", "none")
 
 
 def main() -> None:
@@ -69,11 +68,7 @@ def main() -> None:
 
 
 def seats(options: EngineOptions, kernels: str, n: int) -> Seats:
-    with ExitStack() as without:
-        if kernels != "all":  # no model's heads fit
-            without.enter_context(patch.object(kernel_layers, "HEAD", sys.maxsize))
-        if kernels == "none":
-            without.enter_context(patch.object(loaders, "_blocked", lambda: False))
+    with patch.object(loaders, "_blocked", lambda: False) if kernels == "none" else nullcontext():
         target = Engine.from_options(options, only=[AUTOREGRESSIVE]).target
     if not isinstance(target, LlamaBackend):
         raise SystemExit("passes are shared by native backends alone")

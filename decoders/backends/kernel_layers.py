@@ -15,26 +15,34 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from .blocked import NARROW, Int4Blocks, Int8Blocks, norm_rows
-from .compiled import stored
+from .blocked import NARROW, OUTS, Int4Blocks, Int8Blocks, norm_rows
 from .cpp_kernels import has_tiles
+from .int4 import GROUP
 from .kv import KVCache
 from .llama_model import Between, LayerWeights, Rope, Shape
+from .packed import Rounded
 from .row_attention import HEAD, RowPass, Sight
 from .shared_pass import Reading
 
 
-def fits(shape: Shape, layers: Sequence[LayerWeights]) -> bool:
-    """Whether the kernels run such layers."""
-    return shape.head_dim % HEAD == 0 and all(
-        isinstance(matrix, Int4Blocks | Int8Blocks)
-        for w in layers
-        for matrix in (w.qkv, w.out, w.gate_up, w.down)
-    )
+def misfit(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
+    """Why the kernels do not run such layers; None where they do."""
+    if shape.head_dim % HEAD:
+        return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
+    matrices = (matrix for w in layers for matrix in (w.qkv, w.out, w.gate_up, w.down))
+    if not all(isinstance(matrix, Int4Blocks | Int8Blocks) for matrix in matrices):
+        return f"its matrices are not of {OUTS} outputs by {GROUP} inputs, or multiples of these"
+    return None
+
+
+def stored(weights: LayerWeights) -> list[Tensor]:
+    """A layer's tensors in the order of its fields, two of a rounded matrix."""
+    parts = weights.tensors().values()
+    return [t for part in parts for t in (part.stored if isinstance(part, Rounded) else (part,))]
 
 
 class KernelLayers:
-    """Layers that it `fits`, on a cache.
+    """Layers that are no `misfit`, on a cache.
 
     most: tokens of a pass.
     between: what is between the products of wider ones.

@@ -19,11 +19,10 @@ from torch import Tensor
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
 from .blocked import Int4Blocks, Int8Blocks
-from .compiled import CompiledLayers, Example, Programs
 from .exit_head import check_exit
 from .fused import FusedLayers
 from .int8 import WIDE
-from .kernel_layers import KernelLayers, fits
+from .kernel_layers import KernelLayers, misfit
 from .kv import KVCache, SliceSlot
 from .llama_model import (
     BETWEEN,
@@ -85,7 +84,7 @@ class LlamaBackend:
         self.state_size = shape.hidden
         self._final: Tensor | None = None  # [context, d] states after the final norm
         self.recorded: RecordedPasses | None = None
-        self.compiled: CompiledLayers | KernelLayers | None = None
+        self.compiled: KernelLayers | None = None
 
     @classmethod
     def load(
@@ -118,15 +117,14 @@ class LlamaBackend:
         fused = FusedLayers(*parts, WIDEST) if fuse else None
         self.recorded = RecordedPasses(*parts, record, fused)
 
-    def compile_layers(self, make: Callable[[Example], Programs]) -> None:
-        """From now on run passes over a few tokens by machine code: by the kernels that are there
-        (kernel_layers.py), or by programs made for these layers (compiled.py)."""
+    def compile_layers(self) -> None:
+        """From now on run passes by the kernels in C++ (kernel_layers.py), which must be loaded.
+        Raises DraftpickError for a model that they do not fit."""
+        reason = misfit(self.shape, self.weights.layers)
+        if reason is not None:
+            raise DraftpickError(f"the kernels in C++ do not fit this model: {reason}")
         parts = self.weights.layers, self._cache, self.shape, self._rope
-        if fits(self.shape, self.weights.layers):
-            self.compiled = KernelLayers(*parts)
-            return
-        programs = make(Example(self.shape, self.weights.layers[0], self._rope, self._cache))
-        self.compiled = CompiledLayers(programs, *parts)
+        self.compiled = KernelLayers(*parts)
 
     @property
     def passes(self) -> str:

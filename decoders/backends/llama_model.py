@@ -82,7 +82,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     transformers does, before the weight and after.
     """
     size = x.shape[-1]
-    if x.device.type != "cpu" or torch.compiler.is_compiling():
+    if x.device.type != "cpu":
         return F.rms_norm(x, (size,), weight, eps)
     both = torch.cat([x, -x], -1)
     return F.layer_norm(both, (2 * size,), None, None, eps)[..., :size] * weight
@@ -262,10 +262,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     # faster for one token (docs/notes/performance.md).
     own = heads // kv_heads * t
     rows = q.reshape(b, kv_heads, own, d)
-    if torch.compiler.is_compiling():  # where t is a symbol: gathered, of fixed order as below
-        rows = rows[:, :, torch.arange(mask.shape[-2]) % own]
-        a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
-        return a[:, :, torch.arange(own)].reshape(b, heads, t, d)
     if mask.shape[-2] > rows.shape[-2]:
         rows = _repeated(rows, mask.shape[-2])
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)

@@ -112,7 +112,8 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return out
     if _many(x) and not can_pack(weight.device, weight.dtype):
-        return F.linear(x.float(), weight.float(), None if bias is None else bias.float()).to(x.dtype)
+        of_bias = None if bias is None else bias.float()
+        return F.linear(x.float(), weight.float(), of_bias).to(x.dtype)
     return F.linear(x, weight, bias)
 
 

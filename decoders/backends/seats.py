@@ -10,16 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compiled_shared import CompiledSharedLayers
 from .int8 import WIDE
-from .kernel_layers import KernelLayers
 from .kv import KVCache
 from .llama import LlamaBackend
 from .llama_model import LayerWeights, Weights, rounded
 from .packed import Matrix, Rounded, linear
 from .recurrent_head import RecurrentHead
 from .row_attention import SPAN, RowPass, Sight
-from .shared_pass import NEIGHBOURS, Reading, SharedPass
+from .shared_pass import Reading, SharedPass
 
 CHUNK = 256  # tokens of a prompt that are read before others go on
 
@@ -144,20 +142,12 @@ class Seats:
         self.narrow, self.steady = like.narrow, steady
         self._most = WIDE if like.compiled is None else like.compiled.most
         self._wide = None if steady else _unrounded(like.weights)
-        self._compiled: CompiledSharedLayers | None = None
-        self._rows = None
-        if isinstance(like.compiled, KernelLayers):
-            self._rows = like.compiled.over(self._cache)
-        elif like.compiled is not None and n > 1:
-            program = like.compiled.programs.shared()
-            if program is not None:
-                rooms = self._cache.all
-                self._compiled = CompiledSharedLayers(program, like.compiled.weights, rooms)
+        self._rows = None if like.compiled is None else like.compiled.over(self._cache)
 
     @property
     def passes(self) -> str:
         """How those that several share are run: eager or compiled."""
-        return "eager" if self._compiled is None and self._rows is None else "compiled"
+        return "eager" if self._rows is None else "compiled"
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
@@ -188,13 +178,9 @@ class Seats:
     def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
         """Whether a pass over these goes the way that each of them goes alone."""
         few = sum(len(each.ids) for each in wanted) <= self._most
-        if self._rows is not None:
-            return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
-        if self.like.compiled is not None and self._compiled is None:
-            return False
-        rows = [each.seat.row for each in wanted]
-        near = self._compiled is None or max(rows) - min(rows) < NEIGHBOURS
-        return near and few
+        if self._rows is None:
+            return few
+        return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
 
     def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
@@ -220,12 +206,12 @@ class Seats:
         return torch.cat(held)
 
     def _shared(self, readings: Sequence[Reading], narrow: bool) -> SharedPass | RowPass:
-        """narrow: by programs, where there are some."""
+        """narrow: whole layers by the kernels, where there are some."""
         parts, between = (self.like.shape, self.like._rope, self._cache), self.like.between
         sight = Sight.of(readings) if self._rows is not None else None
         if sight is not None:
             return RowPass(sight, *parts, self._rows if narrow else None, between)
-        return SharedPass(readings, *parts, self._compiled if narrow else None, between)
+        return SharedPass(readings, *parts, between)
 
 
 def _unrounded(weights: Weights) -> Weights | None:

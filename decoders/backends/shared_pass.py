@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -30,7 +29,6 @@ from .llama_model import (
 )
 
 NEIGHBOURS = 8  # rows whose attention is computed at once
-LEAST = 2  # places that a compiled pass gives each row, as a size of 1 would be compiled by itself
 
 
 @dataclass(frozen=True)
@@ -109,27 +107,10 @@ def shared_layer(
     return after_attention(h, a, w, shape, between)
 
 
-class Runs(Protocol):
-    """What runs layers for one group of rows as machine code."""
-
-    def through(
-        self,
-        h: Tensor,
-        first: int,
-        last: int,
-        rope: Rope,
-        places: tuple[Tensor, Tensor],
-        group: Group,
-    ) -> Tensor:
-        """h [N, d] through the model's layers first..last-1; the rest as of `shared_layer`."""
-        ...
-
-
 class SharedPass:
     """What all layers need to know of one pass.
 
     readings: at least two, by growing row.
-    compiled: what runs neighbouring rows; None runs an operation after the other.
     between: as of `layer`.
     """
 
@@ -139,13 +120,10 @@ class SharedPass:
         shape: Shape,
         rope: Rope,
         cache: KVCache,
-        compiled: Runs | None = None,
         between: Between = BETWEEN,
     ) -> None:
         self._shape, self._cache, self._between = shape, cache, between
         device, dtype = rope[0].device, rope[0].dtype
-        near = _neighbours(readings)
-        self._compiled = compiled if len(near) == 1 else None
         rows = [r.row for r in readings for _ in range(r.count)]
         slots = [at for r in readings for at in range(r.start, r.end)]
         self._rows = torch.tensor(rows, device=device)  # [N], of each token
@@ -157,18 +135,14 @@ class SharedPass:
             turned = torch.cat([p if r.depths is None else r.depths for r, p in pairs])
         self._rope = all_heads((rope[0][turned], rope[1][turned]), shape)
         self._groups, first = list[Group](), 0
-        least = 1 if self._compiled is None else LEAST
-        for each in near:
-            self._groups.append(_group(each, first, least, shape, dtype, device))
+        for each in _neighbours(readings):
+            self._groups.append(_group(each, first, shape, dtype, device))
             first += sum(r.count for r in each)
 
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """h [N, d], the readings' tokens one after the other, through `layers`, the first of which
         is the model's layer `first`; [N, d]."""
         places = (self._rows, self._slots)
-        if self._compiled is not None:
-            last = first + len(layers)
-            return self._compiled.through(h, first, last, self._rope, places, self._groups[0])
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
             groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
@@ -190,16 +164,13 @@ def _neighbours(readings: Sequence[Reading]) -> list[list[Reading]]:
 def _group(
     near: Sequence[Reading],
     first: int,
-    least: int,
     shape: Shape,
     dtype: torch.dtype,
     device: torch.device,
 ) -> Group:
-    """first: the number of their first token.
-    least: places that each row is given at least.
-    """
+    """first: the number of their first token."""
     low = near[0].row
-    b, t = near[-1].row + 1 - low, max(least, *(r.count for r in near))
+    b, t = near[-1].row + 1 - low, max(r.count for r in near)
     read = rounded(max(r.end for r in near))
     slots = torch.arange(read, device=device)
     begins = torch.zeros(b, 1, 1, dtype=torch.int64)

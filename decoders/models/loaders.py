@@ -42,7 +42,7 @@ class LoadRequest:
     context: int | None = None
 
 
-LARGE = 50_000_000  # parameters above which compiling a model's layers is worth half a minute
+LARGE = 50_000_000  # parameters above which compiling the kernels is worth twenty seconds
 
 Loader = Callable[[LoadRequest], "Backend"]
 
@@ -79,8 +79,8 @@ def not_native(folder: Path) -> str | None:
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
     as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
-    rounded weights are compiled, and multiplied by with kernels of our own if the processor has
-    AVX-512, if it is large enough to pay and there is a C++ compiler."""
+    rounded weights are run by kernels in C++, if it is large enough to pay and there is a
+    compiler."""
     reason = not_native(asked.folder)
     if reason is None:
         pays = (
@@ -90,9 +90,9 @@ def auto(asked: LoadRequest) -> Backend:
         )
         kernels = "auto" if asked.device.type == "cuda" else None
         backend = _native(asked, kernels, blocked=pays)
-        if pays:
+        if pays and _blocked():
             try:
-                _compile(backend, " (--backend native does without)")
+                backend.compile_layers()
             except DraftpickError as error:
                 print(f"running ordinary passes: {error}", file=sys.stderr)
         return backend
@@ -134,14 +134,19 @@ def graphs(asked: LoadRequest) -> Backend:
 
 
 def compiled(asked: LoadRequest) -> Backend:
-    """Native, its layers compiled: for rounded weights on a CPU."""
+    """Native, its layers run by kernels in C++: for rounded weights on a CPU."""
     if asked.device.type != "cpu" or asked.rounding is None:
         raise DraftpickError(
-            "layers are compiled for int8 and int4 weights on a CPU: add --dtype int4 or int8 (and "
-            "--device cpu), or use native"
+            "the kernels in C++ are for int8 and int4 weights on a CPU: add --dtype int4 or int8 "
+            "(and --device cpu), or use native"
+        )
+    if not _blocked():
+        raise DraftpickError(
+            "the kernels in C++ take a CPU with AVX2 or a 64-bit Arm, and a C++ compiler that "
+            "PyTorch can use, g++ or clang++: install one, name it by CXX, or use --backend native"
         )
     backend = _native(asked, None, blocked=True)
-    _compile(backend)
+    backend.compile_layers()
     return backend
 
 
@@ -154,16 +159,6 @@ BACKENDS: dict[str, Loader] = {
     "compiled": compiled,
 }
 watched("backend", BACKENDS)
-
-
-def _compile(backend: LlamaBackend, way_out: str = "") -> None:
-    from ..backends.compiling import load_programs
-    from ..zoo.catalogue import cache_dir
-
-    def say(words: str) -> None:
-        print(words + way_out, file=sys.stderr, flush=True)
-
-    backend.compile_layers(partial(load_programs, folder=cache_dir() / "compiled", say=say))
 
 
 def _recorded(asked: LoadRequest, kernels: str) -> Backend:

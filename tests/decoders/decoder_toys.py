@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +26,6 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from decoders.backends.compiled import FEW, Example, Layer, Program, Programs, stored
-from decoders.backends.compiled import traced as trace_layer
-from decoders.backends.compiled_between import between, traced_parts
-from decoders.backends.compiled_shared import SharedLayer, traced_shared
 from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.exit_head import AdapterConfig
@@ -124,54 +119,13 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreT
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
-def compiled_by_tracing(backend: LlamaBackend) -> None:
-    """What the compiler would be given, run as it is; the same for all models of one shape."""
-
-    def make(example: Example) -> Programs:
-        fields = example.layer.tensors()
-        key = (example.shape, *fields, *[t.dtype for t in stored(example.layer)])
-        if key not in _PROGRAMS:
-            one, few = (_interpreted(trace_layer(example, tokens), Layer) for tokens in (1, FEW))
-            parts = {name: _part(part) for name, part in traced_parts(example).items()}
-            _PROGRAMS[key] = Programs(one, few, lambda: _shared(key, example), between(parts))
-        return _PROGRAMS[key]
-
-    backend.compile_layers(make)
-
-
 def by_rows(folder: Path, rounding: Rounding) -> LlamaBackend:
     """Of a model that FITS_ROWS: by the kernels. The test is skipped where there are none."""
     if not load_kernel(cache_dir() / "compiled", print):
-        pytest.skip("this processor has no AVX-512, or there is no compiler")
+        pytest.skip("this processor has no kernels, or there is no compiler")
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
-    compiled_by_tracing(backend)
+    backend.compile_layers()
     return backend
-
-
-_PROGRAMS: dict[tuple[Any, ...], Programs] = {}
-_SHARED: dict[tuple[Any, ...], Program] = {}
-
-
-def _shared(key: tuple[Any, ...], example: Example) -> Program:
-    if key not in _SHARED:
-        _SHARED[key] = _interpreted(traced_shared(example), SharedLayer)
-    return _SHARED[key]
-
-
-def _part(exported: torch.export.ExportedProgram) -> Program:
-    module = exported.module()
-
-    def run(inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        made = module(*inputs)
-        return [made] if isinstance(made, torch.Tensor) else list(made)
-
-    return run
-
-
-def _interpreted(exported: torch.export.ExportedProgram, kind: type[torch.nn.Module]) -> Program:
-    module = exported.module()
-    given = len(inspect.signature(kind.forward).parameters) - 2  # but for self and the weights
-    return lambda inputs: [module(*inputs[:given], inputs[given:])]
 
 
 def traced(run: Run) -> Run:

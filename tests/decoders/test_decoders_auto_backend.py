@@ -3,57 +3,93 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from decoder_toys import CPU, FITS_ROWS
 
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
+from decoders.costs.passes import Place
 from decoders.errors import DraftpickError
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest, auto
 
-CPU = torch.device("cpu")
-
-
-@pytest.fixture(autouse=True)
-def no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each test says whether there are kernels; where they can be had, they would be compiled."""
-    monkeypatch.setattr(loaders, "_blocked", lambda: False)
-
 
 @pytest.fixture(scope="module")
 def asked(tiny: Callable[..., Path]) -> LoadRequest:
-    folder = tiny(hidden_size=64, intermediate_size=96)
-    return LoadRequest(folder, CPU, torch.bfloat16, rounding="int4")
+    return LoadRequest(tiny(**FITS_ROWS), CPU, torch.bfloat16, rounding="int4")
 
 
-def test_a_small_model_is_not_compiled(asked: LoadRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaders, "_compile", lambda *given: pytest.fail("compiled"))
-    monkeypatch.setattr(loaders, "_blocked", lambda: pytest.fail("compiled"))
-    backend = auto(asked)
-    assert isinstance(backend, LlamaBackend) and backend.passes == "eager"
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are large enough for kernels to pay."""
+    monkeypatch.setattr(loaders, "LARGE", 1)
 
 
-def test_a_large_one_is_and_the_way_out_is_named(
+def passes(backend: object) -> str:
+    assert isinstance(backend, LlamaBackend)
+    return backend.passes
+
+
+def test_a_small_model_does_without_kernels(
     asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled: list[str] = []
-    monkeypatch.setattr(loaders, "LARGE", 1)
-    monkeypatch.setattr(loaders, "_compile", lambda backend, words: compiled.append(words))
-    auto(asked)
-    assert compiled == [" (--backend native does without)"]
+    monkeypatch.setattr(loaders, "_blocked", lambda: pytest.fail("compiled"))
+    assert passes(auto(asked)) == "eager"
 
 
-def test_without_a_compiler_it_runs_ordinary_passes_and_says_so(
-    asked: LoadRequest, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_large_one_is_run_by_kernels(kernel: None, large: None, asked: LoadRequest) -> None:
+    assert passes(auto(asked)) == "compiled"
+
+
+def test_without_kernels_it_runs_ordinary_passes(
+    large: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*given: object) -> None:
-        raise DraftpickError("no C++ compiler here")
+    monkeypatch.setattr(loaders, "_blocked", lambda: False)  # which says why
+    assert passes(auto(asked)) == "eager"
+    with pytest.raises(DraftpickError, match=r"a C\+\+ compiler .* --backend native"):
+        loaders.compiled(asked)
 
-    monkeypatch.setattr(loaders, "LARGE", 1)
-    monkeypatch.setattr(loaders, "_compile", refuse)
+
+@pytest.mark.parametrize(
+    ("sizes", "why"),
+    [({"head_dim": 16}, "16 dimensions, not a multiple of 32"), ({"hidden_size": 40}, "outputs")],
+)
+def test_a_model_that_kernels_do_not_fit_says_so_and_runs_ordinary_passes(
+    kernel: None,
+    large: None,
+    tiny: Callable[..., Path],
+    capsys: pytest.CaptureFixture[str],
+    sizes: dict[str, int],
+    why: str,
+) -> None:
+    rounding: Rounding = "int8" if "hidden_size" in sizes else "int4"
+    asked = LoadRequest(tiny(**FITS_ROWS | sizes), CPU, torch.bfloat16, rounding=rounding)
+    capsys.readouterr()  # of making it
     backend = auto(asked)
-    assert isinstance(backend, LlamaBackend) and backend.passes == "eager"
-    said = capsys.readouterr().err.splitlines()
-    assert said == ["running ordinary passes: no C++ compiler here"]
+    assert passes(backend) == "eager"
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("running ordinary passes: ") and why in said
+    assert backend.prefill([3, 1, 4]).logits.isfinite().all()
+    with pytest.raises(DraftpickError, match=why):
+        loaders.compiled(asked)
+
+
+@pytest.mark.parametrize(("device", "rounding"), [("cpu", None), ("cuda", None), ("cuda", "int8")])
+def test_only_rounded_weights_on_a_cpu_are_multiplied_by_kernels(
+    asked: LoadRequest, device: str, rounding: Rounding | None
+) -> None:
+    with pytest.raises(DraftpickError, match="int8 and int4 weights on a CPU: add --dtype int4"):
+        loaders.compiled(replace(asked, device=torch.device(device), rounding=rounding))
+
+
+def test_costs_of_passes_by_kernels_are_kept_apart(kernel: None, asked: LoadRequest) -> None:
+    plain, backend = (
+        LlamaBackend.load(asked.folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
+        for _ in range(2)
+    )
+    backend.compile_layers()
+    assert Place.of(plain, "same").file != Place.of(backend, "same").file

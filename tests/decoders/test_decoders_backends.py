@@ -14,7 +14,6 @@ from decoder_toys import (
     FITS_ROWS,
     WINDOWS,
     by_rows,
-    compiled_by_tracing,
     greedy,
     native,
     random_exit,
@@ -50,12 +49,9 @@ DECODERS = (
     "native-int4",
     "native-int4-recorded",
     "native-int4-with-exit",
-    "native-int4-compiled",
-    "native-int8-compiled-with-exit",
     "native-int4-rows",
     "native-qwen3-int8-rows-with-exit",
     "native-qwen3-with-exit",
-    "native-qwen3-int4-compiled",
     "hf",
     "hf-windows",
 )
@@ -89,8 +85,6 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         backend.open_exit(1)
     if "-recorded" in kind:
         backend.record_passes(traced)
-    if "-compiled" in kind:
-        compiled_by_tracing(backend)
     return backend
 
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, compiled_by_tracing, random_cell
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders.backends import blocked, cpp_kernels
 from decoders.backends.blocked import NARROW, Int4Blocks, Int8Blocks
-from decoders.backends.compiling import load_programs
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rms_norm
 from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.rounded_store import RoundedStore
-from decoders.backends.seats import Seats, Wanted
 from decoders.costs.passes import Place
 from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
@@ -297,45 +294,16 @@ def tokens(n: int, seed: int = 0) -> torch.Tensor:
 def test_a_model_in_blocks_answers_as_on_other_kernels(
     kernel: None, tiny: Tiny, rounding: Rounding
 ) -> None:
-    plain, backend, traced = (model(tiny, rounding, on) for on in (False, True, True))
+    plain, backend = (model(tiny, rounding, on) for on in (False, True))
     assert (
         backend.blocked and not plain.blocked and backend.precision == plain.precision == rounding
     )
-    compiled_by_tracing(traced)
-    for each in (plain, backend, traced):
+    for each in (plain, backend):
         each.prefill(PROMPT)
     for step, width in enumerate([1, 2, 17, WIDE, 1, NARROW + 1, 5]):
         ids = tokens(width, step)
-        expected = plain.extend(ids)
-        near(backend.extend(ids), expected)
-        near(traced.extend(ids), expected)
+        near(backend.extend(ids), plain.extend(ids))
     assert Place.of(backend, "same").file != Place.of(plain, "same").file
-
-
-@pytest.mark.slow
-def test_compiled_passes_in_blocks_do_not_depend_on_their_width(
-    kernel: None, tiny: Tiny, rounding: Rounding, tmp_path: Path
-) -> None:
-    plain, backend = (model(tiny, rounding, on) for on in (False, True))
-    backend.compile_layers(partial(load_programs, folder=tmp_path, say=print))
-    for each in (plain, backend):
-        each.prefill(PROMPT)
-    held, ids = backend.length, tokens(WIDE)
-    one = torch.cat([backend.extend(ids[i : i + 1]) for i in range(WIDE)])
-    near(one, plain.extend(ids))
-    for width in (2, 5, 16, 17, WIDE):
-        backend.truncate(held)
-        assert torch.equal(backend.extend(ids[:width]), one[:width]), width
-    seats = Seats(backend, 4, steady=True)
-
-    def several() -> list[Wanted]:
-        for row, seat in enumerate(seats.all):
-            seat.prefill((PROMPT * 20)[: 20 + 7 * row])
-        return [Wanted(seat, tokens(2 + seat.row, seat.row)) for seat in seats.all]
-
-    together = seats.read(several())
-    alone = [each.seat.read_alone(each) for each in several()]
-    assert all(map(torch.equal, together, alone))
 
 
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
@@ -381,13 +349,12 @@ def test_rounded_weights_are_kept_in_blocks_apart(
 
 @pytest.fixture
 def asked(tiny: Tiny) -> Iterator[LoadRequest]:
-    yield LoadRequest(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
+    yield LoadRequest(tiny(**FITS_ROWS), CPU, torch.bfloat16, rounding="int4")
 
 
 def test_auto_multiplies_large_models_in_blocks(
     kernel: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaders, "_compile", lambda *given: None)
     assert not loaders.auto(asked).blocked  # type: ignore[attr-defined]
     monkeypatch.setattr(loaders, "LARGE", 1)
     assert loaders.auto(asked).blocked  # type: ignore[attr-defined]

@@ -108,7 +108,6 @@ BACKENDS = (
     "native-float32",
     "native-recorded",
     "native-int8",
-    "native-int4-compiled",
     "native-int4-rows",
     "hf",
     "hf-windows",

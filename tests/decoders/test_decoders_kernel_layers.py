@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, compiled_by_tracing
+from decoder_toys import CPU, FITS_ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -96,7 +96,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
         LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
         for _ in range(2)
     )
-    compiled_by_tracing(backend)
+    backend.compile_layers()
     whole = plain.weights
     layers = [
         LayerWeights(**{name: exact(t) for name, t in w.tensors().items()}) for w in whole.layers
@@ -125,7 +125,7 @@ def of_prompts(matrix: Matrix) -> Tensor:
 def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     folder = tiny("qwen2", **FITS_ROWS)
     backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
-    compiled_by_tracing(backend)
+    backend.compile_layers()
     layers = backend.compiled
     assert isinstance(layers, KernelLayers)
     backend.prefill(PROMPT)

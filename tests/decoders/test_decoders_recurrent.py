@@ -125,7 +125,6 @@ BACKENDS = (
     "native-with-exit",
     "native-recorded",
     "native-recorded-with-exit",
-    "native-int4-compiled",
     "native-int4-rows",
     "hf",
     "hf-seq2seq",

@@ -13,7 +13,7 @@ from decoder_toys import CPU, FITS_INT4
 from safetensors.torch import load_file, save_file
 
 from decoders.backends import packed, rounded_store
-from decoders.backends.compiled import stored
+from decoders.backends.kernel_layers import stored
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
 from decoders.models import targets

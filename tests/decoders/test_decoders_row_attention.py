@@ -7,18 +7,16 @@ float64, and with PyTorch's own by the models that use it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_ROWS, compiled_by_tracing
+from decoder_toys import CPU, FITS_ROWS
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.blocked import NARROW
-from decoders.backends.compiling import load_programs
 from decoders.backends.kernel_layers import KernelLayers
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
@@ -221,7 +219,7 @@ def test_passes_are_those_of_ordinary_attention(
     kernel: None, tiny: Tiny, kind: str, rounding: Rounding
 ) -> None:
     plain, backend = (model(tiny, kind, rounding) for _ in range(2))
-    compiled_by_tracing(backend)
+    backend.compile_layers()
     assert isinstance(backend.compiled, KernelLayers)
     for each in (plain, backend):
         each.prefill(PROMPT)
@@ -240,7 +238,7 @@ def test_passes_are_those_of_ordinary_attention(
 
 def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, tiny: Tiny) -> None:
     plain, backend = (model(tiny, "llama", "int4") for _ in range(2))
-    compiled_by_tracing(backend)
+    backend.compile_layers()
     steady = Seats(backend, 3, steady=True)
     for each in (plain, backend, *steady.all):
         each.prefill(PROMPT)
@@ -255,12 +253,11 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
 def test_a_token_has_the_same_bits_in_any_company(
-    kernel: None, tiny: Tiny, kind: str, rounding: Rounding, tmp_path: Path
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding
 ) -> None:
-    """In passes of any width, alone and among others; there is nothing to compile."""
+    """In passes of any width, alone and among others."""
     plain, backend = (model(tiny, kind, rounding) for _ in range(2))
-    told: list[str] = []
-    backend.compile_layers(partial(load_programs, folder=tmp_path, say=told.append))
+    backend.compile_layers()
     for each in (plain, backend):
         each.prefill(PROMPT)
     held, wanted = backend.length, tokens(NARROW)
@@ -278,4 +275,3 @@ def test_a_token_has_the_same_bits_in_any_company(
         alone = [each.seat.read_alone(each) for each in several(seats, at, widths)]
         assert all(map(torch.equal, together, alone)), widths
         near(torch.cat(together), torch.cat(other.read(several(other, at, widths))))
-    assert not told

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, FITS_ROWS, WINDOWS, by_rows, compiled_by_tracing, native
+from decoder_toys import CPU, FITS_ROWS, WINDOWS, by_rows, native
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5_toys import seq2seq
@@ -30,7 +30,6 @@ MADE = (
         "hf-eager",
         "hf-windows",
     ),
-    "native-int4-compiled",
     "native-int4-rows",
     *("t5", "t5-eager", "mt5", "umt5"),
 )
@@ -54,10 +53,6 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> TreeBackend:
         backend = HFBackend.load(folder, CPU, torch.float32)
         backend.model.set_attn_implementation("eager" if kind == "hf-eager" else "sdpa")
         return backend
-    if kind == "native-int4-compiled":
-        rounded = LlamaBackend.load(tiny(**FITS_INT4), CPU, torch.bfloat16, rounding="int4")
-        compiled_by_tracing(rounded)
-        return rounded
     if kind == "native-int4-rows":
         return by_rows(tiny(**FITS_ROWS), "int4")
     opened = native(tiny(), torch.float64 if kind == "native-float64" else torch.float32)
