@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from decoders.backends import blocked, cpp_kernels
 from decoders.backends.blocked import NARROW, Int4Blocks, Int8Blocks
+from decoders.backends.int4 import GROUP, quantised
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import rms_norm
@@ -189,16 +190,25 @@ def rounding(request: pytest.FixtureRequest) -> Rounding:
     return found
 
 
+def numbers(rounding: Rounding, weight: torch.Tensor) -> torch.Tensor:
+    """What a rounded weight [out, in] stands for."""
+    if rounding == "int8":
+        return rounded(rounding, weight, None).dequantised()
+    q, grid = quantised(weight)
+    steps = grid.transpose(0, 1).float().repeat_interleave(GROUP, 1)  # [out, in, 2]
+    return ((q - 8) * steps[..., 0] + steps[..., 1]).bfloat16()
+
+
 @pytest.mark.parametrize("sizes", SIZES)
-def test_it_multiplies_by_the_same_numbers_as_other_kernels(
+def test_it_multiplies_by_those_numbers_as_well_as_other_kernels(
     kernel: None, rounding: Rounding, sizes: tuple[int, int]
 ) -> None:
     weight, x = some(*sizes), some(3, 5, sizes[1], seed=1)
     made, plain = (rounded(rounding, weight, None, on) for on in (True, False))
-    assert torch.equal(made.dequantised(), plain.dequantised())
-    bias = some(sizes[0], seed=2)
+    weight, bias = numbers(rounding, weight), some(sizes[0], seed=2)
+    assert torch.equal(made.dequantised(), weight)
     found = made.times(x, bias)
-    exact = x.double() @ plain.dequantised().double().T + bias.double()
+    exact = x.double() @ weight.double().T + bias.double()
     assert found.shape == (3, 5, sizes[0]) and found.dtype == torch.bfloat16
     apart = (found.double() - exact).abs()
     theirs = (plain.times(x, bias).double() - exact).abs()
