@@ -18,7 +18,7 @@ from torch import Tensor
 from .cpp_kernels import has_tiles
 from .int4 import misfit
 from .kv import Slot
-from .packed import Matrix, dense, linear
+from .packed import Matrix, dense, float32_pays, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
 
 Rope = tuple[Tensor, Tensor]  # cos and sin
@@ -251,7 +251,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     heads, t, d = q.shape[-3:]
     long = t > QUERIES // 2 and q.dtype == torch.bfloat16 and q.device.type == "cpu"
     if long and not has_tiles():
-        return _in_blocks(q.reshape(b, kv_heads, -1, t, d), k, v, mask)
+        q = q.reshape(b, kv_heads, -1, t, d)
+        if not float32_pays(q):
+            return _in_blocks(q, k, v, mask)
+        added = None if mask is None else mask.float()
+        return _in_blocks(q.float(), k.float(), v.float(), added).to(q.dtype)
     if long or mask is None:
         q, grouped = q.reshape(b, heads, t, d), heads != kv_heads
         lines = None if mask is None else mask[:, :, :t]

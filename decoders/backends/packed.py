@@ -111,14 +111,14 @@ def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
             return linear(x.expand(*x.shape[:-2], 2, -1), weight, bias)[..., :1, :]
         out: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
         return out
-    if _many(x) and not can_pack(weight.device, weight.dtype):
+    if float32_pays(x):
         of_bias = None if bias is None else bias.float()
         return F.linear(x.float(), weight.float(), of_bias).to(x.dtype)
     return F.linear(x, weight, bias)
 
 
-def _many(x: Tensor) -> bool:
-    """Rows of bfloat16 on a CPU for which, where oneDNN has none, float32 is up to four times as
-    fast, conversion included."""
+def float32_pays(x: Tensor) -> bool:
+    """Whether a product of x [..., in] is faster in float32, conversion included: of more than WIDE
+    rows of bfloat16 on a CPU for which oneDNN has none, up to four times."""
     on_cpu = x.dtype == torch.bfloat16 and x.device.type == "cpu"
-    return on_cpu and x.numel() > WIDE * x.shape[-1]
+    return on_cpu and x.numel() > WIDE * x.shape[-1] and not can_pack(x.device, x.dtype)

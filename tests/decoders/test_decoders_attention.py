@@ -19,13 +19,15 @@ SHAPES = {  # sequences, heads, key heads, new positions, positions seen
 }
 
 
-@pytest.mark.parametrize("tiles", [True, False])
+@pytest.mark.parametrize("by", ["tiles", "blocks", "blocks in float32"])
 @pytest.mark.parametrize("masked", [True, False])
 @pytest.mark.parametrize("name", SHAPES)
 def test_attention_in_blocks_is_attention(
-    name: str, masked: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
+    name: str, masked: bool, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("decoders.backends.llama_model.has_tiles", lambda: tiles)
+    """In float32 where oneDNN has no bfloat16, and then rounded but once."""
+    monkeypatch.setattr("decoders.backends.llama_model.has_tiles", lambda: by == "tiles")
+    monkeypatch.setattr("decoders.backends.packed.can_pack", lambda *of: by == "blocks")
     b, heads, kv_heads, t, s = SHAPES[name]
     if not masked and (b > 1 or s > t):
         pytest.skip("only a lone prompt from position 0 on goes without a mask")
@@ -50,4 +52,5 @@ def test_attention_in_blocks_is_attention(
         attn_mask=allowed.unsqueeze(1),
         enable_gqa=True,
     )
-    torch.testing.assert_close(a.double(), exact, atol=0.04, rtol=0)
+    near = {"atol": 1e-3, "rtol": 0.005} if "float32" in by else {"atol": 0.04, "rtol": 0}
+    torch.testing.assert_close(a.double(), exact, **near)
