@@ -2,10 +2,10 @@
 
 PyTorch's own kernels for such weights expand them anew for every four rows, so that a pass over 16
 tokens costs five times one over a single token. The kernels (cpp/products.h) expand them once for
-twelve rows, on processors with AVX-512, or for 32 on tiles (AMX): a pass over one token takes two
-thirds of the time, one over 32 two fifths (docs/notes/performance.md), so that drafts and shared
-passes may be that much wider. They are compiled once for a machine. A row's product does not depend
-on how many others there are.
+twelve rows with AVX-512, for five with AVX2 and on a 64-bit Arm, for 32 on tiles (AMX): a pass over
+one token takes half of the time or two thirds, one over 32 half or two fifths
+(docs/notes/performance.md), so that drafts and shared passes may be that much wider. They are
+compiled once for a machine. A row's product does not depend on how many others there are.
 """
 
 from __future__ import annotations

@@ -7,8 +7,10 @@ in docs/notes/performance.md). The result is an opaque tensor: `dense` brings it
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import Literal
 
 import torch
@@ -38,8 +40,16 @@ def can_pack(device: torch.device, dtype: torch.dtype) -> bool:
     if device.type != "cpu" or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+        return _has_bfloat16()
     return dtype == torch.float32
+
+
+@cache
+def _has_bfloat16() -> bool:
+    """Whether oneDNN multiplies bfloat16, with the instructions that it may use."""
+    most = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
+    supported = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return supported and most not in ("SSE41", "AVX", "AVX2", "AVX2_VNNI")
 
 
 @torch.inference_mode()

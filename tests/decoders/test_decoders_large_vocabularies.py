@@ -47,7 +47,7 @@ def draws(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "kernel":
             if not cpp_kernels.load_kernel(cache_dir() / "compiled", print):
-                pytest.skip("this processor has no AVX-512, or there is no compiler")
+                pytest.skip("this processor has no kernels, or there is no compiler")
             patch.setattr(chance_module, "_kernel", torch.ops.draftpick.draw_rows)
         else:
             patch.setattr(chance_module, "_kernel", None)
