@@ -125,7 +125,7 @@ def test_rounded_every_arm_writes_the_same(
     monkeypatch.setattr(catalogue, "cache_dir", lambda: tmp_path)  # compiled anew
     engine = Engine.load(dtype=dtype, device="cpu", backend=backend)
     request, sampled = Request(40), Request(40, Sampling(0.8, top_p=0.95), seed=7)
-    for query in queries("shipped"):
+    for query in queries("shipped")[:: 1 if backend == "auto" else 2]:
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
         assert (len(prompt) - 256) // 512 == (len(prompt) + 40 - 256) // 512
         prefilled = engine.prefill(prompt)

@@ -124,9 +124,12 @@ def at(start: int) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("heads", "kv_heads", "biased"), [(3, 1, False), (4, 4, True), (8, 2, True)]
+    ("heads", "kv_heads", "biased", "t", "start"),
+    [
+        *((3, 1, False, t, start) for t, start in ((1, 0), (3, 254), (17, 505))),
+        *((4, 4, True, 3, 254), (8, 2, True, 1, 0), (8, 2, True, 17, 505)),
+    ],
 )
-@pytest.mark.parametrize(("t", "start"), [(1, 0), (3, 254), (17, 505)])
 def test_layers_are_those_of_the_model(
     heads: int, kv_heads: int, biased: bool, t: int, start: int
 ) -> None:
@@ -164,7 +167,7 @@ def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> 
     shape, weights = model(heads, kv_heads, torch.bfloat16)
     rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(17, shape.hidden, torch.bfloat16)
     made, kept = [], []
-    for widths in ([17], [1] * 4 + [13], [16, 1], [3, 7, 5, 2]):
+    for widths in ([17], [1, 16], [3, 7, 5, 2]):
         cache = room(shape, torch.bfloat16)
         layers = FusedLayers(shape, weights, rope, cache, WIDEST)
         done, parts = 0, []
@@ -227,7 +230,7 @@ def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | No
     plain, backend = pair(tiny, rounding)
     assert backend.passes == "fused"
     assert torch.equal(backend.prefill(PROMPT).logits, plain.prefill(PROMPT).logits)
-    for tokens in ([7], [3, 1, 2], [5]):
+    for tokens in ([3, 1, 2], [5]):
         ids = torch.tensor(tokens, device=DEVICE)
         made, expected = backend.extend(ids), plain.extend(ids)
         assert off(made, expected) < 0.05
@@ -255,14 +258,14 @@ def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) 
 
 @pytest.mark.parametrize("exits", [False, pytest.param(True, marks=LONG)])
 def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
-    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(6))
+    alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(5))
     target = pair(tiny)[1]
     lengths = ListedLengths([2, 0, 1])
     if exits:
         strategy = speculative(random_exit(target, 1, seed=0), lengths)
     else:
         strategy = speculative(NeuralDrafter(pair(tiny)[1]), lengths)
-    drafted = run(target, strategy, PROMPT, Request(6))
+    drafted = run(target, strategy, PROMPT, Request(5))
     assert drafted.ids == alone.ids
     if not exits:  # the drafter is the target: every token is accepted
         assert drafted.accepted == drafted.drafted > 0
