@@ -89,14 +89,14 @@ struct Parts {
 
 // Adds a group's product by R rows.
 template <int R>
-[[gnu::always_inline]] inline void add_group(const uint32_t* w, const Lines& lines, const Input* x,
-                                             Floats (&sum)[R]) {
+[[gnu::always_inline]] inline void add_group(const uint32_t* w, const Lines& expanded,
+                                             const Input* x, Floats (&sum)[R]) {
 #pragma GCC unroll 4
   for (int i = 0; i < 4; ++i) {
     const Words v = words(w + 16 * i);
 #pragma GCC unroll 8
     for (int j = 0; j < Lines::COUNT; ++j) {
-      const Line line = lines(v, j);
+      const Line line = expanded(v, j);
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row)
         sum[row] = dot(sum[row], line, x + row * INPUTS + Lines::COUNT * i + j);
@@ -127,7 +127,7 @@ template <int R>
 // the sum of its inputs.
 template <int R>
 void multiply(const Product& p, const Int4& int4, const Part& part, int64_t first, int64_t last) {
-  const Lines lines;
+  const Lines expanded;
   const Floats left_out = all(Lines::TAKEN - 8);
   const int64_t groups = p.groups();
   for (int64_t block = first; block < last; ++block) {
@@ -146,7 +146,7 @@ void multiply(const Product& p, const Int4& int4, const Part& part, int64_t firs
         for (int i = 0; i < 4; ++i) __builtin_prefetch(w + AHEAD * VALUES / 8 + 16 * i);
         __builtin_prefetch(grid + AHEAD * OUTS);
       }
-      add_group<R>(w, lines, x, own);
+      add_group<R>(w, expanded, x, own);
       const Steps steps(grid);
       const Floats zero = Lines::TAKEN == 8 ? steps.zero : fma(steps.scale, left_out, steps.zero);
 #pragma GCC unroll 12
