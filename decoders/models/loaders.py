@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -174,8 +174,9 @@ def _parameters(asked: LoadRequest) -> int:
     return need.parameters
 
 
+@cache
 def _blocked() -> bool:
-    """Whether the kernels for weights in blocks can be had."""
+    """Whether the kernels for weights in blocks can be had. Where not, that is said once."""
     from ..backends.cpp_kernels import load_kernel
     from ..zoo.catalogue import cache_dir
 
