@@ -11,13 +11,16 @@ arm. Figures in docs/notes/performance.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 WIDE = 32  # rows up to which the narrow kernels are used: drafts are shorter, most prompts longer
 ROWS_AT_ONCE = 4096
+BLOCK = 16  # inputs that PyTorch's CPU kernel takes at once; of other numbers it reads beyond them
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,14 +48,24 @@ class Int8Weight:
         """What is multiplied by, as bfloat16 [out, in]."""
         return self.values.to(self.scale.dtype) * self.scale.unsqueeze(1)
 
+    @cached_property
+    def _in_blocks(self) -> Tensor:
+        return _in_blocks(self.values)
+
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
         rows = x.reshape(-1, x.shape[-1]).contiguous()  # PyTorch's CUDA kernel presumes it
         if rows.shape[0] > WIDE:  # a whole number up to 127 is exact in bfloat16
             made = (rows @ self.values.to(x.dtype).T) * self.scale
         else:
-            made = torch._weight_int8pack_mm(rows, self.values, self.scale)
+            made = torch._weight_int8pack_mm(_in_blocks(rows), self._in_blocks, self.scale)
         return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
+
+
+def _in_blocks(rows: Tensor) -> Tensor:
+    """rows [n, in], with zeros up to a multiple of BLOCK inputs."""
+    beyond = -rows.shape[1] % BLOCK
+    return F.pad(rows, (0, beyond)) if beyond else rows
 
 
 @torch.inference_mode()

@@ -15,7 +15,7 @@ from decoder_toys import CPU, FITS_INT4
 
 from decoders.backends import packed
 from decoders.backends.blocked import Int4Blocks, Int8Blocks
-from decoders.backends.int8 import WIDE, Int8Weight
+from decoders.backends.int8 import WIDE, Int8Weight, to_int8
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import KEYS_ROUND, Shape, attend, attention_mask, rounded
 from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack, quartered
@@ -130,6 +130,19 @@ def test_a_query_s_attention_does_not_depend_on_the_others(kv_heads: int, held: 
     one_by_one = by_widths(1)
     differing = [w for w in range(2, most + 1) if not torch.equal(by_widths(w), one_by_one)]
     assert not differing
+
+
+@pytest.mark.parametrize("inputs", [8, 16, 40, 100])
+def test_int8_weights_may_have_any_number_of_inputs(inputs: int) -> None:
+    """PyTorch's kernel takes 16 at once, and reads beyond the end of others."""
+    generator = torch.Generator().manual_seed(inputs)
+    weight = torch.randn(24, inputs, generator=generator).bfloat16()
+    x = torch.randn(3, inputs, generator=generator).bfloat16()
+    made = to_int8(weight, None)
+    for _ in range(100):  # what lies beyond is at times zeros
+        product = made.times(x, None)
+        exact = x.double() @ made.dequantised().double().T
+        assert torch.allclose(product.double(), exact, rtol=0.02, atol=0.1)
 
 
 @BF16
