@@ -12,11 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from .. import chance, sampling
 from ..machine import cpu_name
-from .blocked import NARROW, OUTS
+from .blocked import NARROW
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCE = FOLDER / "kernels.cpp"
@@ -91,15 +90,9 @@ def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
             if refused is not None:
                 say(f"drafts are verified by PyTorch's own products, which are slower: {refused}")
                 return False
-        torch.library.register_fake("draftpick::int4_blocks", _shape)
-        torch.library.register_fake("draftpick::int8_blocks", _shape)
         chance.draw_by(torch.ops.draftpick.draw_rows)
         sampling.soften_by(torch.ops.draftpick.soften_rows)
         return True
-
-
-def _shape(x: Tensor, values: Tensor, grid: Tensor) -> Tensor:
-    return x.new_empty(x.shape[0], values.shape[0] * OUTS)
 
 
 def _opened(path: Path) -> str | None:
