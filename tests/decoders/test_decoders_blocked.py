@@ -107,6 +107,40 @@ def test_without_avx2_there_is_no_kernel_and_nothing_is_said(
     assert not told and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("machine", "used", "best"),
+    [
+        ("x86_64", "AVX512", "AVX512"),
+        ("x86_64", "AVX2", "AVX2"),
+        ("x86_64", "DEFAULT", None),
+        ("aarch64", "DEFAULT", "NEON"),
+    ],
+)
+def test_instructions_are_those_that_there_are_and_pytorch_uses(
+    machine: str, used: str, best: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cpp_kernels.platform, "machine", lambda: machine)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: used)
+    known = dict.fromkeys(cpp_kernels.AVX512, True)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: known)
+    assert cpp_kernels.instructions() == best
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {**known, "fma3": False})
+    assert cpp_kernels.instructions() == (best if best == "NEON" else None)
+
+
+def test_it_is_compiled_for_no_instructions_but_those_asked_for(
+    kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the tests of lesser sets would be of the best one."""
+    probe = tmp_path / "probe.cpp"
+    lines = ["#if defined(__AVX2__) || defined(__AVX512F__)", "#error more", "#endif"]
+    probe.write_text("\n".join([*lines, "int probe() { return 1; }\n"]))
+    monkeypatch.setattr(cpp_kernels, "SOURCE", probe)
+    assert cpp_kernels._made(tmp_path / "probe.so", [], lambda said: None) is None
+    refused = cpp_kernels._made(tmp_path / "probe.so", ["-mavx2"], lambda said: None)
+    assert cpp_kernels.instructions() == "NEON" or "more" in str(refused)
+
+
 def test_without_a_compiler_it_is_done_without_and_said(
     kernel: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,15 @@ def test_what_cannot_be_packed_stays_as_it_is() -> None:
     assert pack(weight) is weight
 
 
+@BF16
+@pytest.mark.parametrize(("most", "left"), [("AVX2", False), ("avx2", False), ("ALL", True)])
+def test_onednn_told_to_do_without_avx512_has_no_bfloat16(
+    most: str, left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", most)
+    assert packed._has_bfloat16.__wrapped__() == left
+
+
 @pytest.fixture
 def no_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a processor whose oneDNN has none (AVX2)."""
