@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from .int4 import GROUP, quantised
-from .int8 import to_int8
+from .int8 import in_parts, to_int8
 
 OUTS = 16  # outputs of a block
 NARROW = 96  # rows up to which the kernels are used; for more, oneDNN is as fast
@@ -98,12 +98,18 @@ class Int8Blocks:
 @torch.inference_mode()
 def to_int4_blocks(dense: Tensor, wide: Tensor | None) -> Int4Blocks:
     """dense: bfloat16 [out, in], which `fits`; rounded as `to_int4` does."""
-    q, grid = quantised(dense)
+    parts = [_int4_blocks(part) for part in in_parts(dense, OUTS)]
+    values, grid = (torch.cat(each) for each in zip(*parts, strict=True))
+    return Int4Blocks(values, grid, wide)
+
+
+def _int4_blocks(rows: Tensor) -> tuple[Tensor, Tensor]:
+    """values and grid of some rows, a multiple of OUTS."""
+    q, grid = quantised(rows)
     blocks = q.view(-1, OUTS, q.shape[1] // GROUP, 4, 4, 2)
     shifts = torch.arange(4).unsqueeze(1) * 4 + torch.arange(2) * 16
     values = (blocks << shifts).sum((-2, -1), dtype=torch.int32).permute(0, 2, 3, 1)
-    grid = grid.view(len(grid), -1, OUTS, 2).transpose(0, 1)
-    return Int4Blocks(values.contiguous(), grid.contiguous(), wide)
+    return values, grid.view(len(grid), -1, OUTS, 2).transpose(0, 1)
 
 
 @torch.inference_mode()

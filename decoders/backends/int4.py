@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .int8 import WIDE
+from .int8 import WIDE, in_parts
 
 GROUP = 32  # inputs that share a scale and a zero, as in GGUF's Q4_0 and Q4_1
 CUDA_CAPABILITY = (8, 0)
@@ -68,7 +68,8 @@ class Int4Weight:
 @torch.inference_mode()
 def to_int4(dense: Tensor, wide: Tensor | None) -> Int4Weight:
     """dense: bfloat16 [out, in], whose sizes `misfit` has passed."""
-    q, grid = quantised(dense)
+    parts = [quantised(part) for part in in_parts(dense)]
+    q, grid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts], 1)
     laid_out = for_cpu(q) if dense.device.type == "cpu" else for_cuda(q)
     return Int4Weight(laid_out, grid, wide)
 

@@ -10,6 +10,7 @@ arm. Figures in docs/notes/performance.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 WIDE = 32  # rows up to which the narrow kernels are used: drafts are shorter, most prompts longer
-ROWS_AT_ONCE = 4096
+AT_ONCE = 1 << 18  # weights rounded at a time on a CPU, whose cache holds what lies between
 BLOCK = 16  # inputs that PyTorch's CPU kernel takes at once; of other numbers it reads beyond them
 
 
@@ -72,13 +73,19 @@ def _in_blocks(rows: Tensor) -> Tensor:
 def to_int8(dense: Tensor, wide: Tensor | None) -> Int8Weight:
     """dense: bfloat16 [out, in], rounded to the nearest of 255 steps of its row's largest entry.
     The step is bfloat16 itself, so that the values are rounded to what will be multiplied."""
-    parts = [_rounded(rows) for rows in torch.split(dense, ROWS_AT_ONCE)]
+    parts = [_rounded(rows) for rows in in_parts(dense)]
     values, scale = (torch.cat(part) for part in zip(*parts, strict=True))
     return Int8Weight(values, scale, wide)
 
 
+def in_parts(dense: Tensor, step: int = 1) -> Sequence[Tensor]:
+    """The rows of a matrix [out, in] by so many as are rounded at a time, multiples of `step`."""
+    most = AT_ONCE if dense.device.type == "cpu" else 64 * AT_ONCE
+    return torch.split(dense, max(1, most // (dense.shape[1] * step)) * step)
+
+
 def _rounded(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """int8 [n, in] and scales [n]; for a few rows at a time, as a head's would fill memory."""
+    """int8 [n, in] and scales [n]."""
     scale = (rows.abs().amax(1).float() / 127).clamp(min=1e-30).to(torch.bfloat16)
     steps = (rows.float() / scale.float().unsqueeze(1)).round().clamp(-127, 127)
     return steps.to(torch.int8), scale

@@ -6,18 +6,22 @@ what they are given means the right numbers, of their definition written out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from decoders.backends.int4 import GROUP, Int4Weight, for_cuda, quantised
-from decoders.backends.int8 import WIDE, Int8Weight
+from decoders.backends import int8
+from decoders.backends.blocked import to_int4_blocks, to_int8_blocks
+from decoders.backends.int4 import GROUP, Int4Weight, for_cuda, quantised, to_int4
+from decoders.backends.int8 import WIDE, Int8Weight, to_int8
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.llama_model import LayerWeights, Shape, Weights
 from decoders.backends.llama_weights import packed_head, packed_layer
-from decoders.backends.packed import Rounding, dense, halved, linear, pack, quartered
+from decoders.backends.packed import Rounded, Rounding, dense, halved, linear, pack, quartered
 from decoders.backends.rope import Rotation
 
 
@@ -82,6 +86,18 @@ def test_any_matrix_is_rounded_to_half_a_step() -> None:
 
 
 # -- products on a CPU ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rounder", [to_int8, to_int4, to_int8_blocks, to_int4_blocks])
+def test_a_matrix_rounded_in_parts_is_rounded_as_a_whole_one(
+    rounder: Callable[[Tensor, None], Rounded], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = some(112, 96)
+    whole = rounder(weight, None).stored
+    for at_once in (1, 96 * 40, 96 * 100):
+        monkeypatch.setattr(int8, "AT_ONCE", at_once)
+        for part, expected in zip(rounder(weight, None).stored, whole, strict=True):
+            assert torch.equal(part, expected)
 
 
 @pytest.mark.parametrize("biased", [False, True])
