@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .cpp_kernels import has_tiles
 from .int4 import misfit
+from .int8 import WIDE
 from .kv import Slot
 from .packed import Matrix, dense, float32_pays, linear
 from .rope import KINDS, Rotation, kind_of, rotation_of
@@ -268,8 +269,10 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     rows = q.reshape(b, kv_heads, own, d)
     if mask.shape[-2] > rows.shape[-2]:
         rows = _repeated(rows, mask.shape[-2])
+    if t > WIDE and float32_pays(rows):
+        rows, k, v, mask = rows.float(), k.float(), v.float(), mask.float()
     a = F.scaled_dot_product_attention(rows, k, v, attn_mask=mask)
-    return a[:, :, :own].reshape(b, heads, t, d)
+    return a[:, :, :own].reshape(b, heads, t, d).to(q.dtype)
 
 
 def _in_blocks(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:

@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
 from decoder_toys import CPU, FITS_INT4
 
-from decoders.backends import packed
+from decoders.backends import llama_model, packed
 from decoders.backends.blocked import Int4Blocks, Int8Blocks
 from decoders.backends.int8 import WIDE, Int8Weight, to_int8
 from decoders.backends.llama import LlamaBackend
@@ -76,6 +77,26 @@ def test_where_onednn_has_no_bfloat16_many_rows_are_multiplied_in_float32(
     exact = x.double() @ weight.double().T + bias.double()
     assert made.dtype == torch.bfloat16 and made.shape == exact.shape
     assert torch.allclose(made.double(), exact, rtol=0.01, atol=0.01)
+
+
+@pytest.mark.parametrize("tokens", [WIDE + 8, 2 * WIDE, 150])
+def test_where_onednn_has_no_bfloat16_prompts_are_attended_to_in_float32(
+    no_bfloat16: None, tokens: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(llama_model, "has_tiles", lambda: False)
+    shape = Shape(1, 6 * 32, 6, 2, 32, 1, 256, 1e-5, 1e4)
+    q, k, v = (torch.randn(1, heads, tokens, 32).bfloat16() for heads in (6, 2, 2))
+    mask = None
+    exact = F.scaled_dot_product_attention(
+        *(x.double() for x in (q, k, v)), is_causal=True, enable_gqa=True
+    )
+    if tokens <= 2 * WIDE:
+        seen = torch.ones(tokens, tokens, dtype=torch.bool).tril()
+        mask = attention_mask(seen, shape, q.dtype)
+        k, v = (F.pad(x, (0, 0, 0, mask.shape[-1] - tokens)) for x in (k, v))
+    made = attend(q, k, v, mask)
+    assert made.dtype == q.dtype
+    assert (made == exact.bfloat16()).float().mean() > 0.99  # in bfloat16 it is below 0.8
 
 
 @pytest.mark.parametrize("of", [halved, quartered])
