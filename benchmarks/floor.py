@@ -31,7 +31,7 @@ from torch.profiler import ProfilerActivity, profile
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request
 from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounded
+from decoders.backends.packed import Held
 from decoders.backends.sync import synchronize
 from decoders.errors import DraftpickError
 from decoders.files import write_atomically
@@ -198,7 +198,7 @@ def bytes_read(engine: Engine) -> int:
 
 
 def _bytes(part: Any) -> int:
-    if isinstance(part, Rounded):
+    if isinstance(part, Held):
         return sum(map(_bytes, part.stored))
     if isinstance(part, torch.Tensor):
         return part.numel() * part.dtype.itemsize

@@ -1,11 +1,12 @@
-"""int4 and int8 weights laid out in blocks, for kernels of draftpick's own.
+"""int4, int8 and bfloat16 weights laid out in blocks, for kernels of draftpick's own.
 
-PyTorch's own kernels for such weights expand them anew for every four rows, so that a pass over 16
-tokens costs five times one over a single token. The kernels (cpp/products.h) expand them once for
-twelve rows with AVX-512, for five with AVX2 and on a 64-bit Arm, for 32 on tiles (AMX): a pass over
-one token takes half of the time or two thirds, one over 32 half or two fifths
-(docs/notes/performance.md), so that drafts and shared passes may be that much wider. They are
-compiled once for a machine. A row's product does not depend on how many others there are.
+PyTorch's own kernels for rounded weights expand them anew for every four rows, so that a pass over
+16 tokens costs five times one over a single token. The kernels (cpp/products.h) expand them once
+for twelve rows with AVX-512, for five with AVX2 and on a 64-bit Arm, for 32 on tiles (AMX): a pass
+over one token takes half of the time or two thirds, one over 32 half or two fifths
+(docs/notes/performance.md), so that drafts and shared passes may be that much wider. In bfloat16 a
+product of a few rows takes half of oneDNN's time, one of many as long. They are compiled once for a
+machine. A row's product does not depend on how many others there are.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from .int4 import GROUP, quantised
 from .int8 import in_parts, to_int8
 
 OUTS = 16  # outputs of a block
+PAIRS = {torch.int8: torch.int16, torch.bfloat16: torch.int32}  # two numbers as one
 NARROW = 96  # rows up to which the kernels are used; for more, oneDNN is as fast
 
 
@@ -95,6 +97,40 @@ class Int8Blocks:
         return _like(x, made, bias)
 
 
+@dataclass(frozen=True, eq=False)
+class Bf16Blocks:
+    """As Int8Blocks, unrounded.
+
+    values: bfloat16 [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2].
+    wide: None, as these serve any number of rows.
+    """
+
+    precision: ClassVar[str] = "bfloat16"
+    narrow: ClassVar[int] = NARROW
+    values: Tensor
+    wide: Tensor | None = None
+
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        """With nothing for a scale."""
+        return self.values, self.values.new_empty(0)
+
+    def numel(self) -> int:
+        return self.values.numel()
+
+    def dequantised(self) -> Tensor:
+        """bfloat16 [out, in]."""
+        values = self.values.permute(0, 3, 1, 2, 4)
+        return values.reshape(self.values.shape[0] * OUTS, -1)
+
+    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        return _like(x, torch.ops.draftpick.bf16_blocks(_rows(x), self.values), bias)
+
+
+Blocks = Int4Blocks | Int8Blocks | Bf16Blocks
+
+
 @torch.inference_mode()
 def to_int4_blocks(dense: Tensor, wide: Tensor | None) -> Int4Blocks:
     """dense: bfloat16 [out, in], which `fits`; rounded as `to_int4` does."""
@@ -116,8 +152,20 @@ def _int4_blocks(rows: Tensor) -> tuple[Tensor, Tensor]:
 def to_int8_blocks(dense: Tensor, wide: Tensor | None) -> Int8Blocks:
     """Likewise, as `to_int8` does."""
     plain = to_int8(dense, None)
-    blocks = plain.values.view(-1, OUTS, dense.shape[1] // GROUP, GROUP // 2, 2)
-    return Int8Blocks(blocks.permute(0, 2, 3, 1, 4).contiguous(), plain.scale, wide)
+    return Int8Blocks(_paired(plain.values), plain.scale, wide)
+
+
+@torch.inference_mode()
+def to_bf16_blocks(dense: Tensor) -> Bf16Blocks:
+    """dense: bfloat16 [out, in], which `fits`."""
+    return Bf16Blocks(_paired(dense))
+
+
+def _paired(values: Tensor) -> Tensor:
+    """[out, in] -> [out / OUTS, in / GROUP, GROUP / 2, OUTS, 2]."""
+    pairs = values.contiguous().view(PAIRS[values.dtype])
+    blocks = pairs.view(-1, OUTS, values.shape[1] // GROUP, GROUP // 2).permute(0, 2, 3, 1)
+    return blocks.contiguous().view(values.dtype).view(*blocks.shape, 2)
 
 
 def norm_rows(x: Tensor, weight: Tensor, eps: float) -> Tensor:
@@ -131,4 +179,4 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _like(x: Tensor, made: Tensor, bias: Tensor | None) -> Tensor:
-    return (made if bias is None else made + bias).view(*x.shape[:-1], -1)
+    return (made if bias is None else made + bias).view(*x.shape[:-1], made.shape[-1])

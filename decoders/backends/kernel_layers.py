@@ -15,12 +15,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from .blocked import NARROW, OUTS, Int4Blocks, Int8Blocks, norm_rows
+from .blocked import NARROW, OUTS, Blocks, norm_rows
 from .cpp_kernels import has_tiles
 from .int4 import GROUP
 from .kv import KVCache
 from .llama_model import Between, LayerWeights, Rope, Shape
-from .packed import Rounded
+from .packed import Held
 from .row_attention import HEAD, RowPass, Sight
 from .shared_pass import Reading
 
@@ -30,15 +30,15 @@ def misfit(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
     if shape.head_dim % HEAD:
         return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
     matrices = (matrix for w in layers for matrix in (w.qkv, w.out, w.gate_up, w.down))
-    if not all(isinstance(matrix, Int4Blocks | Int8Blocks) for matrix in matrices):
+    if not all(isinstance(matrix, Blocks) for matrix in matrices):
         return f"its matrices are not of {OUTS} outputs by {GROUP} inputs, or multiples of these"
     return None
 
 
 def stored(weights: LayerWeights) -> list[Tensor]:
-    """A layer's tensors in the order of its fields, two of a rounded matrix."""
+    """A layer's tensors in the order of its fields, two of a matrix in blocks."""
     parts = weights.tensors().values()
-    return [t for part in parts for t in (part.stored if isinstance(part, Rounded) else (part,))]
+    return [t for part in parts for t in (part.stored if isinstance(part, Held) else (part,))]
 
 
 class KernelLayers:

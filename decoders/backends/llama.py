@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .blocked import Int4Blocks, Int8Blocks
+from .blocked import Blocks
 from .exit_head import check_exit
 from .fused import FusedLayers
 from .int8 import WIDE
@@ -163,8 +163,8 @@ class LlamaBackend:
 
     @property
     def blocked(self) -> bool:
-        """Whether rounded weights are multiplied by draftpick's own kernels (blocked.py)."""
-        return isinstance(self.weights.layers[0].out, Int4Blocks | Int8Blocks)
+        """Whether weights are multiplied by draftpick's own kernels (blocked.py)."""
+        return isinstance(self.weights.layers[0].out, Blocks)
 
     @property
     def length(self) -> int:

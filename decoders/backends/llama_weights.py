@@ -20,7 +20,7 @@ from torch import Tensor
 from ..errors import DraftpickError
 from ..files import within
 from .llama_model import LayerWeights, Shape, Weights, shape_of
-from .packed import Matrix, Rounder, Rounding, halved, pack, quartered, rounded
+from .packed import Matrix, Rounder, Rounding, halved, in_blocks, pack, quartered, rounded
 from .rounded_store import RoundedStore
 
 
@@ -36,18 +36,18 @@ def load(
 
     rounding: of the matrices.
     store: where they are kept rounded; None rounds them at each loading.
-    blocked: as in packed.kind_of, of what no store rounds.
+    blocked: as in packed.kind_of, of what no store rounds; without rounding, bfloat16 in blocks.
     """
     by = partial(rounded, blocked=blocked) if store is None else store.rounded
     shape = shape_of(json.loads((folder / "config.json").read_text()))
     stored = Stored(folder, device, dtype)
     layers = [
-        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by)
+        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by, blocked)
         for i in range(shape.layers)
     ]
     embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
     head = stored.tensors("lm_head.").get("weight", embedding)
-    last = packed_head(head, rounding, by)
+    last = packed_head(head, rounding, by, blocked)
     if store is not None:
         store.save()
     return shape, Weights(embedding, layers, norm, last, tied=head is embedding)
@@ -111,21 +111,31 @@ def fused(stored: dict[str, Tensor]) -> LayerWeights:
     )
 
 
-def layout(rounding: Rounding | None, by: Rounder = rounded) -> Callable[[Matrix], Matrix]:
-    """How a layer's matrix is laid out for the CPU (see packed.py), or rounded as well."""
+def layout(
+    rounding: Rounding | None, by: Rounder = rounded, blocked: bool = False
+) -> Callable[[Matrix], Matrix]:
+    """How a layer's matrix is laid out for the CPU (see packed.py), or rounded as well.
+
+    blocked: in blocks, where it is not rounded.
+    """
     if rounding is None:
-        return pack
+        return in_blocks if blocked else pack
     return partial(halved if rounding == "int8" else quartered, by=by)
 
 
 def packed_layer(
-    w: LayerWeights, rounding: Rounding | None = None, by: Rounder = rounded
+    w: LayerWeights,
+    rounding: Rounding | None = None,
+    by: Rounder = rounded,
+    blocked: bool = False,
 ) -> LayerWeights:
     """One layer, its four matrices so."""
-    how = layout(rounding, by)
+    how = layout(rounding, by, blocked)
     return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
 
 
-def packed_head(head: Matrix, rounding: Rounding | None = None, by: Rounder = rounded) -> Matrix:
+def packed_head(
+    head: Matrix, rounding: Rounding | None = None, by: Rounder = rounded, blocked: bool = False
+) -> Matrix:
     """Likewise, but not below int8 (docs/notes/performance.md)."""
-    return pack(head) if rounding is None else halved(head, by)
+    return layout(rounding and "int8", by, blocked)(head)

@@ -62,13 +62,13 @@ class RecurrentHead:
         blocked = getattr(target, "blocked", False)
         by = partial(rounded, blocked=blocked)
         self._norm = norm_rows if blocked and cell.config.hidden % 16 == 0 else rms_norm
-        how = layout(rounding, by)
+        how = layout(rounding, by, blocked)
         self.blocks = [
             GatedBlock(norm.detach(), how(gate_up.detach()), how(down.detach()))
             for norm, gate_up, down in zip(cell.norms, cell.gate_up, cell.down, strict=True)
         ]
         self.embed_norm, self.norm = cell.embed_norm.detach(), cell.norm.detach()
-        self.head = packed_head(target.head_rows(vocab.to_target), rounding, by)
+        self.head = packed_head(target.head_rows(vocab.to_target), rounding, by, blocked)
         self.parameters = self.head.numel() + sum(p.numel() for p in cell.parameters())
         self.kernels = self._by_kernels(target) if blocked else None
 

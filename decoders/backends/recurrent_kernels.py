@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from .blocked import Int4Blocks, Int8Blocks
+from .blocked import Blocks
 from .packed import Matrix
 
 LANES = 16  # numbers that the kernels take at once
@@ -46,7 +46,7 @@ class KernelSteps:
         """
         weights = [*norms]
         for part in (head, *(part for block in blocks for part in block)):
-            if isinstance(part, Int4Blocks | Int8Blocks):
+            if isinstance(part, Blocks):
                 weights += part.stored
             elif isinstance(part, Tensor) and part.ndim == 1:
                 weights.append(part)

@@ -79,13 +79,13 @@ def not_native(folder: Path) -> str | None:
 def auto(asked: LoadRequest) -> Backend:
     """Native where the architecture fits, else transformers. On CUDA the native passes are recorded
     as CUDA graphs, of fused kernels where the model fits them. On a CPU the layers of a model with
-    rounded weights are run by kernels in C++, if it is large enough to pay and there is a
-    compiler."""
+    rounded weights, or in bfloat16 where that is faster, are run by kernels in C++, if it is large
+    enough to pay and there is a compiler."""
     reason = not_native(asked.folder)
     if reason is None:
         pays = (
             asked.device.type == "cpu"
-            and asked.rounding is not None
+            and (asked.rounding is not None or _faster_in_bfloat16(asked))
             and _parameters(asked) >= LARGE
         )
         kernels = "auto" if asked.device.type == "cuda" else None
@@ -134,11 +134,13 @@ def graphs(asked: LoadRequest) -> Backend:
 
 
 def compiled(asked: LoadRequest) -> Backend:
-    """Native, its layers run by kernels in C++: for rounded weights on a CPU."""
-    if asked.device.type != "cpu" or asked.rounding is None:
+    """Native, its layers run by kernels in C++, on a CPU."""
+    import torch
+
+    if asked.device.type != "cpu" or asked.dtype != torch.bfloat16:
         raise DraftpickError(
-            "the kernels in C++ are for int8 and int4 weights on a CPU: add --dtype int4 or int8 "
-            "(and --device cpu), or use native"
+            "the kernels in C++ are for int4, int8 and bfloat16 weights on a CPU: add --dtype "
+            "int4, int8 or bfloat16 (and --device cpu), or use native"
         )
     if not _blocked():
         raise DraftpickError(
@@ -174,6 +176,16 @@ def _parameters(asked: LoadRequest) -> int:
     return need.parameters
 
 
+def _faster_in_bfloat16(asked: LoadRequest) -> bool:
+    """Whether the kernels beat oneDNN's products in bfloat16: by vectors they do, tiles (AMX) and
+    Arm were not timed."""
+    import torch
+
+    from ..backends.cpp_kernels import instructions
+
+    return asked.dtype == torch.bfloat16 and instructions() in ("AVX512_BF16", "AVX512", "AVX2")
+
+
 @cache
 def _blocked() -> bool:
     """Whether the kernels for weights in blocks can be had. Where not, that is said once."""
@@ -185,7 +197,7 @@ def _blocked() -> bool:
 
 def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> LlamaBackend:
     """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
-    blocked: multiply by rounded weights with kernels in C++, where they can be had.
+    blocked: multiply by kernels in C++, where they can be had.
     """
     from ..backends.llama import LlamaBackend
 

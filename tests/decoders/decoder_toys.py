@@ -119,7 +119,7 @@ def transformers_model(folder: Path, dtype: torch.dtype = torch.float32) -> PreT
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
 
 
-def by_rows(folder: Path, rounding: Rounding) -> LlamaBackend:
+def by_rows(folder: Path, rounding: Rounding | None) -> LlamaBackend:
     """Of a model that FITS_ROWS: by the kernels. The test is skipped where there are none."""
     if not load_kernel(cache_dir() / "compiled", print):
         pytest.skip("this processor has no kernels, or there is no compiler")

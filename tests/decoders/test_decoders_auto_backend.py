@@ -1,15 +1,17 @@
-"""What `--backend auto` does with rounded weights on a CPU."""
+"""What `--backend auto` does with rounded weights, and with bfloat16, on a CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS
 
+from decoders.backends import cpp_kernels
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.packed import Rounding
 from decoders.costs.passes import Place
@@ -45,6 +47,25 @@ def test_a_large_one_is_run_by_kernels(kernel: None, large: None, asked: LoadReq
     assert passes(auto(asked)) == "compiled"
 
 
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [("AMX", "eager"), ("AVX512_BF16", "compiled"), ("AVX2", "compiled"), ("NEON", "eager")],
+)
+def test_in_bfloat16_too_where_that_is_known_to_be_faster(
+    kernel: None,
+    large: None,
+    asked: LoadRequest,
+    best: str,
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cpp_kernels, "instructions", lambda: best)
+    half = replace(asked, rounding=None)
+    assert passes(auto(half)) == expected
+    assert passes(loaders.compiled(half)) == "compiled"
+    assert passes(auto(replace(half, dtype=torch.float32))) == "eager"
+
+
 def test_without_kernels_it_runs_ordinary_passes(
     large: None, asked: LoadRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -78,12 +99,19 @@ def test_a_model_that_kernels_do_not_fit_says_so_and_runs_ordinary_passes(
         loaders.compiled(asked)
 
 
-@pytest.mark.parametrize(("device", "rounding"), [("cpu", None), ("cuda", None), ("cuda", "int8")])
-def test_only_rounded_weights_on_a_cpu_are_multiplied_by_kernels(
-    asked: LoadRequest, device: str, rounding: Rounding | None
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"device": torch.device("cuda")},
+        {"device": torch.device("cuda"), "rounding": None},
+        {"dtype": torch.float32, "rounding": None},
+    ],
+)
+def test_the_kernels_are_for_a_cpu_and_no_more_than_16_bits(
+    asked: LoadRequest, wrong: dict[str, Any]
 ) -> None:
-    with pytest.raises(DraftpickError, match="int8 and int4 weights on a CPU: add --dtype int4"):
-        loaders.compiled(replace(asked, device=torch.device(device), rounding=rounding))
+    with pytest.raises(DraftpickError, match="bfloat16 weights on a CPU: add --dtype int4, int8"):
+        loaders.compiled(replace(asked, **wrong))
 
 
 def test_costs_of_passes_by_kernels_are_kept_apart(kernel: None, asked: LoadRequest) -> None:

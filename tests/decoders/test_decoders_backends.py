@@ -50,6 +50,7 @@ DECODERS = (
     "native-int4-recorded",
     "native-int4-with-exit",
     "native-int4-rows",
+    "native-bfloat16-rows",
     "native-qwen3-int8-rows-with-exit",
     "native-qwen3-with-exit",
     "hf",
@@ -74,7 +75,7 @@ def make(kind: str, tiny: Tiny, tiny_t5: Tiny) -> Backend:
         return HFBackend.load(folder, CPU, torch.float32)
     rounding = next((name for name in ROUNDINGS if name in kind), None)
     model = "qwen3" if "qwen3" in kind else "llama"
-    if rounding is not None and "-rows" in kind:
+    if "-rows" in kind:
         backend = by_rows(tiny(model, **FITS_ROWS), rounding)
     elif rounding is not None:
         folder = tiny(model, **FITS_INT4)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders.backends import blocked, cpp_kernels
-from decoders.backends.blocked import NARROW, Int4Blocks, Int8Blocks
+from decoders.backends.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
 from decoders.backends.int4 import GROUP, quantised
 from decoders.backends.int8 import WIDE, Int8Weight
 from decoders.backends.llama import LlamaBackend
@@ -268,6 +268,34 @@ def test_a_row_does_not_depend_on_the_others(
         assert torch.equal(one, together)
 
 
+@settings(deadline=None, max_examples=30)
+@given(
+    rows=st.integers(0, 130),
+    outs=st.integers(1, 9).map(lambda n: 16 * n),
+    groups=st.sampled_from([1, 3, 18, 48]),
+    seed=st.integers(0, 99),
+)
+def test_in_bfloat16_it_multiplies_by_the_weight_itself(
+    kernel: None, rows: int, outs: int, groups: int, seed: int
+) -> None:
+    """Any number of rows, each by itself; sums are float32's, rounded once."""
+    weight, x = some(outs, 32 * groups, seed=seed), some(rows, 32 * groups, seed=seed + 1)
+    made, before = blocked.to_bf16_blocks(weight), torch.get_num_threads()
+    assert torch.equal(made.dequantised(), weight) and made.numel() == weight.numel()
+    exact = x.double() @ weight.double().T
+    try:
+        torch.set_num_threads(2)
+        together = linear(x, made, weight[:, 0].contiguous())
+        torch.set_num_threads(1)
+        alone = [linear(row, made, weight[:, 0].contiguous()) for row in x]
+    finally:
+        torch.set_num_threads(before)
+    bare = made.times(x, None)
+    assert torch.allclose(bare.double(), exact, rtol=2.0**-8, atol=1e-4 * groups)
+    assert torch.equal(together, bare + weight[:, 0])
+    assert all(map(torch.equal, alone, together))
+
+
 def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None:
     made, x = rounded(rounding, some(32, 64), None, True), some(20, 64, seed=1)
     right = made.times(x, None)
@@ -283,6 +311,7 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
         blocked.to_int4_blocks(some(32, 64), None),
         blocked.to_int8_blocks(some(32, 64), None),
     )
+    half, by_half = blocked.to_bf16_blocks(some(32, 64)).values, torch.ops.draftpick.bf16_blocks
     x, (values, grid), (whole, scale) = some(2, 64), four.stored, eight.stored
     by_four, by_eight = torch.ops.draftpick.int4_blocks, torch.ops.draftpick.int8_blocks
     assert by_four(x, values, grid).shape == by_eight(x, whole, scale).shape == (2, 32)
@@ -294,6 +323,11 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
         (by_four, x[:, :0].contiguous(), values[:, :0].contiguous(), grid[:, :0].contiguous()),
         (by_eight, x, whole[..., :1].contiguous(), scale),
         (by_eight, x, whole, scale[:16]),
+        (by_half, x.float(), half),
+        (by_half, some(2, 32), half),
+        (by_half, x, half.float()),
+        (by_half, x, half[..., :1].contiguous()),
+        (by_half, x, half.flatten(3)),
     ]
     for by, *wrong in bad:
         with pytest.raises(RuntimeError):
@@ -311,7 +345,14 @@ def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> No
 # -- models ----------------------------------------------------------------------------------------
 
 
-def model(tiny: Tiny, rounding: Rounding, on: bool) -> LlamaBackend:
+@pytest.fixture(params=[*ROUNDINGS, None])
+def kept(request: pytest.FixtureRequest) -> Rounding | None:
+    """How weights are rounded."""
+    found: Rounding | None = request.param
+    return found
+
+
+def model(tiny: Tiny, rounding: Rounding | None, on: bool) -> LlamaBackend:
     folder = tiny("qwen2", **FITS_INT4, max_position_embeddings=700)
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=on)
 
@@ -327,12 +368,11 @@ def tokens(n: int, seed: int = 0) -> torch.Tensor:
 
 
 def test_a_model_in_blocks_answers_as_on_other_kernels(
-    kernel: None, tiny: Tiny, rounding: Rounding
+    kernel: None, tiny: Tiny, kept: Rounding | None
 ) -> None:
-    plain, backend = (model(tiny, rounding, on) for on in (False, True))
-    assert (
-        backend.blocked and not plain.blocked and backend.precision == plain.precision == rounding
-    )
+    plain, backend = (model(tiny, kept, on) for on in (False, True))
+    assert backend.blocked and not plain.blocked
+    assert backend.precision == plain.precision == (kept or "bfloat16")
     for each in (plain, backend):
         each.prefill(PROMPT)
     for step, width in enumerate([1, 2, 17, WIDE, 1, NARROW + 1, 5]):
@@ -342,9 +382,9 @@ def test_a_model_in_blocks_answers_as_on_other_kernels(
 
 
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(
-    kernel: None, tiny: Tiny, rounding: Rounding
+    kernel: None, tiny: Tiny, kept: Rounding | None
 ) -> None:
-    target, before = model(tiny, rounding, True), torch.get_num_threads()
+    target, before = model(tiny, kept, True), torch.get_num_threads()
     made = list[list[torch.Tensor]]()
     try:
         for count in (1, 2):
@@ -363,6 +403,8 @@ def test_a_recurrent_drafter_multiplies_as_its_target_does(kernel: None, tiny: T
     given = some(3, 32), torch.tensor([3, 0, 7])
     for mine, theirs in zip(*(head.step(*given) for head in heads), strict=True):
         near(mine, theirs)
+    half = RecurrentHead(model(tiny, None, True), cell, vocab)
+    assert isinstance(half.blocks[0].down, Bf16Blocks) and isinstance(half.head, Bf16Blocks)
 
 
 def test_rounded_weights_are_kept_in_blocks_apart(

@@ -32,7 +32,7 @@ from decoders.backends.llama_model import (
     gated,
     turned,
 )
-from decoders.backends.packed import Matrix, Rounded, Rounding, dense
+from decoders.backends.packed import Held, Matrix, Rounding, dense
 from decoders.backends.rope import Rotation
 from decoders.backends.row_attention import Sight
 from decoders.backends.shared_pass import Reading
@@ -84,9 +84,11 @@ def test_queries_and_keys_are_turned_in_place(kernel: None, normed: bool) -> Non
 
 
 @pytest.mark.parametrize("tokens", [64, 300])
-@pytest.mark.parametrize(("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8")])
+@pytest.mark.parametrize(
+    ("kind", "rounding"), [("qwen2", "int4"), ("qwen3", "int8"), ("llama", None)]
+)
 def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
-    kernel: None, tiny: Tiny, kind: str, rounding: Rounding, tokens: int
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding | None, tokens: int
 ) -> None:
     """In the mean over many tokens; exact ones are float32's, of the same weights: rounded ones, or
     those that prompts are read by."""
@@ -115,7 +117,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
 
 
 def of_drafts(matrix: Matrix) -> Tensor:
-    return (matrix.dequantised() if isinstance(matrix, Rounded) else dense(matrix)).float()
+    return (matrix.dequantised() if isinstance(matrix, Held) else dense(matrix)).float()
 
 
 def of_prompts(matrix: Matrix) -> Tensor:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends.llama import LlamaBackend
+from decoders.backends.packed import Rounding
 from decoders.backends.recurrent_head import RecurrentHead
 from decoders.backends.recurrent_kernels import KernelSteps
 from decoders.chance import Generator
@@ -26,9 +27,11 @@ Tiny = Callable[..., Path]
 NAMES = [*range(15, -1, -1)]  # the head's rows the other way round
 
 
-def made(tiny: Tiny, names: list[int], blocks: int = 2) -> tuple[LlamaBackend, RecurrentHead]:
+def made(
+    tiny: Tiny, names: list[int], blocks: int = 2, rounding: Rounding | None = "int4"
+) -> tuple[LlamaBackend, RecurrentHead]:
     folder = tiny("qwen2", **FITS_ROWS)
-    target = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding="int4", blocked=True)
+    target = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
     cell = random_cell(target.state_size, 1, torch.bfloat16, width=64, blocks=blocks)
     return target, RecurrentHead(target, cell, DraftVocab(names, 16))
 
@@ -39,12 +42,18 @@ def by_operations(head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Te
 
 
 @settings(deadline=None, max_examples=30)
-@given(rows=st.integers(1, 40), blocks=st.integers(1, 3), seed=st.integers(0, 99))
+@given(
+    rows=st.integers(1, 40),
+    blocks=st.integers(1, 3),
+    rounding=st.sampled_from(["int4", None]),
+    seed=st.integers(0, 99),
+)
 def test_steps_are_those_of_ordinary_operations(
-    kernel: None, tiny: Tiny, rows: int, blocks: int, seed: int
+    kernel: None, tiny: Tiny, rows: int, blocks: int, rounding: Rounding | None, seed: int
 ) -> None:
     """To bfloat16's rounding, which adds up over blocks; a row's bits do not depend on others."""
-    _, head = made(tiny, NAMES, blocks)
+    _, head = made(tiny, NAMES, blocks, rounding)
+    assert head.kernels is not None
     chance = torch.Generator().manual_seed(seed)
     state = torch.randn(rows, head.config.hidden, generator=chance).bfloat16()
     tokens = torch.randint(0, 16, (rows,), generator=chance)

@@ -182,7 +182,7 @@ def test_wrong_shapes_and_places_are_refused(kernel: None) -> None:
 # -- models ----------------------------------------------------------------------------------------
 
 
-def model(tiny: Tiny, kind: str, rounding: Rounding) -> LlamaBackend:
+def model(tiny: Tiny, kind: str, rounding: Rounding | None) -> LlamaBackend:
     folder = tiny(kind, **FITS_ROWS, max_position_embeddings=700)
     return LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
 
@@ -211,12 +211,12 @@ def several(seats: Seats, at: list[int], widths: list[int]) -> list[Wanted]:
 
 
 WAYS = [([0, 1], [1, 1]), ([1, 3, 15], [1, 5, 6]), ([0, 15], [30, 2]), ([0, 9], [72, 25])]
-KINDS: list[tuple[str, Rounding]] = [("qwen2", "int4"), ("qwen3", "int8")]
+KINDS: list[tuple[str, Rounding | None]] = [("qwen2", "int4"), ("qwen3", "int8"), ("llama", None)]
 
 
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
 def test_passes_are_those_of_ordinary_attention(
-    kernel: None, tiny: Tiny, kind: str, rounding: Rounding
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding | None
 ) -> None:
     plain, backend = (model(tiny, kind, rounding) for _ in range(2))
     backend.compile_layers()
@@ -253,7 +253,7 @@ def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, 
 @pytest.mark.slow
 @pytest.mark.parametrize(("kind", "rounding"), KINDS)
 def test_a_token_has_the_same_bits_in_any_company(
-    kernel: None, tiny: Tiny, kind: str, rounding: Rounding
+    kernel: None, tiny: Tiny, kind: str, rounding: Rounding | None
 ) -> None:
     """In passes of any width, alone and among others."""
     plain, backend = (model(tiny, kind, rounding) for _ in range(2))

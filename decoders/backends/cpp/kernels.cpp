@@ -13,6 +13,7 @@
 TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_blocks(Tensor x, Tensor values, Tensor grid) -> Tensor");
   library.def("int8_blocks(Tensor x, Tensor values, Tensor scale) -> Tensor");
+  library.def("bf16_blocks(Tensor x, Tensor values) -> Tensor");
   library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
   library.def(
       "run_layers(Tensor h, Tensor cos, Tensor sin, Tensor rows, Tensor slots, Tensor begins, "
@@ -41,6 +42,7 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
 TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("int4_blocks", &products::int4_blocks);
   library.impl("int8_blocks", &products::int8_blocks);
+  library.impl("bf16_blocks", &products::bf16_blocks);
   library.impl("attend_rows", &attention::attend_rows);
   library.impl("run_layers", &layers::run_layers);
   library.impl("turn_rows", &layers::turn_rows);

@@ -1,4 +1,4 @@
-// Products of bfloat16 rows with int4 and int8 weights, by the processor's tiles or its vectors.
+// Products of bfloat16 rows with int4, int8 and bfloat16 weights, by the processor's tiles or its vectors.
 
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace products {
 
-// A matrix in blocks: int4 with its grid, int8 with its scale.
+// A matrix in blocks: int4 with its grid, int8 with its scale, bfloat16 with nothing.
 struct Matrix {
   const at::Tensor &values, &grid;
 
@@ -25,6 +25,8 @@ struct Matrix {
     if (values.dim() == 4)
       multiply(p, Int4{(const uint32_t*)values.const_data_ptr(),
                        (const uint32_t*)grid.const_data_ptr()});
+    else if (values.scalar_type() == at::kBFloat16)
+      multiply(p, Bf16{(const uint16_t*)values.const_data_ptr()});
     else
       multiply(p, Int8{(const int8_t*)values.const_data_ptr(),
                        (const uint16_t*)grid.const_data_ptr()});
@@ -56,6 +58,15 @@ at::Tensor int8_blocks(const at::Tensor& x, const at::Tensor& values, const at::
   TORCH_CHECK(k > 0 && x.size(1) == k * GROUP && scale.size(0) == n * OUTS);
   TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
   return Matrix{values, scale}.times(x);
+}
+
+at::Tensor bf16_blocks(const at::Tensor& x, const at::Tensor& values) {
+  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
+  TORCH_CHECK(values.dim() == 5 && values.scalar_type() == at::kBFloat16 && values.is_contiguous());
+  const int64_t n = values.size(0), k = values.size(1);
+  TORCH_CHECK(k > 0 && x.size(1) == k * GROUP);
+  TORCH_CHECK(values.sizes() == at::IntArrayRef({n, k, PAIRS, OUTS, 2}));
+  return Matrix{values, values}.times(x);
 }
 
 }  // namespace products

@@ -183,10 +183,37 @@ void multiply(const Product& p, const Int8& int8) {
       }
       _tile_stored(0, made, 64);
       if (lower) _tile_stored(1, made[ROWS], 64);
-      const __m512 by = int8.scales(block);
       for (int64_t row = 0; row < upper + lower; ++row)
         store(p.out + (top + row) * p.outputs + block * OUTS,
-              _mm512_mul_ps(_mm512_load_ps(made[row]), by));
+              int8.scaled(block, _mm512_load_ps(made[row])));
+    }
+  });
+}
+
+// Weights in bfloat16 lie as tiles want them.
+void multiply(const Product& p, const Bf16& bf16) {
+  const int64_t groups = p.groups();
+  on_tiles(p, [&](int64_t first, int64_t last, int64_t top, int64_t upper, int64_t lower) {
+    alignas(64) float made[2 * ROWS][OUTS];
+    for (int64_t block = first; block < last; ++block) {
+      const uint16_t* w = bf16.block(block, groups);
+      _tile_zero(0);
+      _tile_zero(1);
+      for (int64_t g = 0; g < groups; ++g, w += VALUES) {
+        const uint16_t* from = p.x + top * p.inputs + g * GROUP;
+        written(w);
+        _tile_loadd(WEIGHTS, w, 64);
+        _tile_loadd(UPPER, from, p.inputs * 2);
+        _tile_dpbf16ps(0, UPPER, WEIGHTS);
+        if (lower) {
+          _tile_loadd(LOWER, from + ROWS * p.inputs, p.inputs * 2);
+          _tile_dpbf16ps(1, LOWER, WEIGHTS);
+        }
+      }
+      _tile_stored(0, made, 64);
+      if (lower) _tile_stored(1, made[ROWS], 64);
+      for (int64_t row = 0; row < upper + lower; ++row)
+        store(p.out + (top + row) * p.outputs + block * OUTS, _mm512_load_ps(made[row]));
     }
   });
 }

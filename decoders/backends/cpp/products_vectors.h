@@ -55,7 +55,7 @@ struct Lines {
 struct Part {
   int64_t top, rows;
   const Input* x;     // [K / 32, rows, INPUTS]
-  const float* sums;  // [K / 32, rows]
+  const float* sums;  // [K / 32, rows], where they are wanted
 };
 
 struct Parts {
@@ -63,27 +63,36 @@ struct Parts {
   std::vector<float> sums;
   std::vector<Part> all;
 
-  explicit Parts(const Product& p) {
+  // summed: whether `sums` are wanted.
+  Parts(const Product& p, bool summed) {
     const int64_t groups = p.groups(), count = (p.rows + MOST - 1) / MOST;
     inputs.resize(p.rows * groups * INPUTS);
-    sums.resize(p.rows * groups);
-    Input* to = inputs.data();
-    float* sum = sums.data();
+    sums.resize(summed ? p.rows * groups : 0);
     for (int64_t i = 0; i < count; ++i) {
       const int64_t top = p.rows * i / count, end = p.rows * (i + 1) / count;
-      all.push_back({top, end - top, to, sum});
-      for (int64_t g = 0; g < groups; ++g)
-        for (int64_t row = top; row < end; ++row, to += INPUTS) {
-          const uint16_t* from = p.x + row * p.inputs + g * GROUP;
-#ifdef __AVX512BF16__
-          put_words(to, words(from));
-#else
-          put(to, floats(from));
-          put(to + 16, floats(from + 16));
-#endif
-          *sum++ = group_sum(from);
-        }
+      all.push_back({top, end - top, inputs.data() + top * groups * INPUTS,
+                     sums.data() + (summed ? top * groups : 0)});
     }
+    at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
+      for (; first < last; ++first) fill(p, all[first], summed);
+    });
+  }
+
+ private:
+  void fill(const Product& p, const Part& part, bool summed) {
+    Input* to = inputs.data() + (part.x - inputs.data());
+    float* sum = sums.data() + (part.sums - sums.data());
+    for (int64_t g = 0; g < p.groups(); ++g)
+      for (int64_t row = part.top; row < part.top + part.rows; ++row, to += INPUTS) {
+        const uint16_t* from = p.x + row * p.inputs + g * GROUP;
+#ifdef __AVX512BF16__
+        put_words(to, words(from));
+#else
+        put(to, floats(from));
+        put(to + 16, floats(from + 16));
+#endif
+        if (summed) *sum++ = group_sum(from);
+      }
   }
 };
 
@@ -115,6 +124,22 @@ template <int R>
   const Words both = shorts(w);
   const Line first = numbers(right_signed(left(both, 24), 24));
   const Line second = numbers(right_signed(both, 8));
+#pragma GCC unroll 12
+  for (int row = 0; row < R; ++row) {
+    sum[row] = dot(sum[row], first, x + row * INPUTS);
+    sum[row] = dot(sum[row], second, x + row * INPUTS + 1);
+  }
+#endif
+}
+
+template <int R>
+[[gnu::always_inline]] inline void add_pair(const uint16_t* w, const Input* x, Floats (&sum)[R]) {
+  const Words both = words(w);
+#ifdef __AVX512BF16__
+#pragma GCC unroll 12
+  for (int row = 0; row < R; ++row) sum[row] = dot(sum[row], both, x + row * INPUTS);
+#else
+  const Line first = as_floats(left(both, 16)), second = as_floats(masked(both, 0xFFFF0000));
 #pragma GCC unroll 12
   for (int row = 0; row < R; ++row) {
     sum[row] = dot(sum[row], first, x + row * INPUTS);
@@ -162,9 +187,9 @@ void multiply(const Product& p, const Int4& int4, const Part& part, int64_t firs
   }
 }
 
-// Of a few rows several blocks at once, as a sum waits for the one before it.
-template <int R, int BLOCKS>
-int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t block,
+// Of int8 or bfloat16; of a few rows several blocks at once, as a sum waits for the one before it.
+template <int R, int BLOCKS, typename Weights>
+int64_t multiply(const Product& p, const Weights& weights, const Part& part, int64_t block,
                  int64_t last) {
   const int64_t groups = p.groups();
   for (; block + BLOCKS <= last; block += BLOCKS) {
@@ -174,7 +199,7 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
     for (int nth = 0; nth < BLOCKS; ++nth)
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row) sum[nth][row] = all(0);
-    const int8_t* w = int8.block(block, groups);
+    const auto* w = weights.block(block, groups);
     for (int64_t g = 0; g < groups; ++g, w += VALUES, x += R * INPUTS)
 #pragma GCC unroll 16
       for (int pair = 0; pair < PAIRS; ++pair)
@@ -187,16 +212,17 @@ int64_t multiply(const Product& p, const Int8& int8, const Part& part, int64_t b
 #pragma GCC unroll 12
       for (int row = 0; row < R; ++row)
         store(p.out + (part.top + row) * p.outputs + (block + nth) * OUTS,
-              sum[nth][row] * int8.scales(block + nth));
+              weights.scaled(block + nth, sum[nth][row]));
   }
   return block;
 }
 
-template <int R>
-void multiply(const Product& p, const Int8& int8, const Part& part, int64_t first, int64_t last) {
+template <int R, typename Weights>
+void multiply(const Product& p, const Weights& weights, const Part& part, int64_t first,
+              int64_t last) {
   constexpr int BLOCKS = 8 * R <= HELD ? 4 : 8 * R <= 3 * HELD ? 2 : 1;
-  first = multiply<R, BLOCKS>(p, int8, part, first, last);
-  multiply<R, 1>(p, int8, part, first, last);
+  first = multiply<R, BLOCKS>(p, weights, part, first, last);
+  multiply<R, 1>(p, weights, part, first, last);
 }
 
 template <int R, typename Weights>
@@ -208,7 +234,7 @@ void by_rows(const Product& p, const Weights& weights, const Part& part, int64_t
 
 template <typename Weights>
 void multiply(const Product& p, const Weights& weights) {
-  const Parts parts(p);
+  const Parts parts(p, std::is_same_v<Weights, Int4>);
   at::parallel_for(0, p.outputs / OUTS, 1, [&](int64_t first, int64_t last) {
     for (; first < last; first += CHUNK)
       for (const Part& part : parts.all)

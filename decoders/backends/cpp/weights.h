@@ -1,4 +1,5 @@
-// Products of bfloat16 rows with int4 and int8 weights in blocks of 16 outputs and 32 inputs.
+// Products of bfloat16 rows with int4, int8 and bfloat16 weights in blocks of 16 outputs and 32
+// inputs.
 
 #pragma once
 
@@ -78,7 +79,16 @@ struct Int8 {
 
   const int8_t* block(int64_t nth, int64_t groups) const { return values + nth * groups * VALUES; }
 
-  Floats scales(int64_t nth) const { return floats(scale + nth * OUTS); }
+  Floats scaled(int64_t nth, Floats sum) const { return sum * floats(scale + nth * OUTS); }
+};
+
+// Likewise of bfloat16, which nothing scales.
+struct Bf16 {
+  const uint16_t* values;
+
+  const uint16_t* block(int64_t nth, int64_t groups) const { return values + nth * groups * VALUES; }
+
+  Floats scaled(int64_t, Floats sum) const { return sum; }
 };
 
 #ifdef __AVX512BF16__
