@@ -37,7 +37,7 @@ Backend = Annotated[
     typer.Option(
         help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, as is fastest "
         "on the device; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
-        "compiled: native, by kernels in C++, for int8 and int4 on a CPU; compiled once, in 20 s."
+        "compiled: native, by kernels in C++, on a CPU; compiled once, in 20 s."
     ),
 ]
 Context = Annotated[

@@ -42,7 +42,7 @@ from .llama_model import (
     tree_place,
 )
 from .llama_weights import load
-from .packed import Rounded, Rounding, dense, linear
+from .packed import Held, Rounding, dense, linear
 from .recorded import WIDEST, Read, RecordedPasses, Recorder
 from .rounded_store import RoundedStore
 from .shared_pass import Reading
@@ -157,9 +157,10 @@ class LlamaBackend:
 
     @property
     def narrow(self) -> int:
-        """Tokens of a pass up to which rounded weights are multiplied by as they are."""
+        """Tokens of a pass up to which rounded weights are multiplied by as they are, where others
+        lie beside them."""
         out = self.weights.layers[0].out
-        return out.narrow if isinstance(out, Rounded) else WIDE
+        return out.narrow if isinstance(out, Held) else WIDE
 
     @property
     def blocked(self) -> bool:

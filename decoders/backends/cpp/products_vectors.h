@@ -74,16 +74,17 @@ struct Parts {
                      sums.data() + (summed ? top * groups : 0)});
     }
     at::parallel_for(0, count, 1, [&](int64_t first, int64_t last) {
-      for (; first < last; ++first) fill(p, all[first], summed);
+      for (; first < last; ++first) fill(p, all[first].top, all[first].rows, summed);
     });
   }
 
  private:
-  void fill(const Product& p, const Part& part, bool summed) {
-    Input* to = inputs.data() + (part.x - inputs.data());
-    float* sum = sums.data() + (part.sums - sums.data());
-    for (int64_t g = 0; g < p.groups(); ++g)
-      for (int64_t row = part.top; row < part.top + part.rows; ++row, to += INPUTS) {
+  void fill(const Product& p, int64_t top, int64_t rows, bool summed) {
+    const int64_t groups = p.groups();
+    Input* to = inputs.data() + top * groups * INPUTS;
+    float* sum = sums.data() + (summed ? top * groups : 0);
+    for (int64_t g = 0; g < groups; ++g)
+      for (int64_t row = top; row < top + rows; ++row, to += INPUTS) {
         const uint16_t* from = p.x + row * p.inputs + g * GROUP;
 #ifdef __AVX512BF16__
         put_words(to, words(from));
