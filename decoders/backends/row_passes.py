@@ -1,8 +1,9 @@
 """One pass over a new token of each of many sequences, every one at a position of its own.
 
-Two ways to the same states: PyTorch's operations, anywhere; and on CUDA, where Triton is there and
-the model has the usual shape, kernels that read no more of a row than it has (row_kernels.py).
-Nothing is read on the host, so that either may be recorded as a CUDA graph.
+Three ways to the same states: PyTorch's operations, anywhere; and kernels that read no more of a
+row than it has, on CUDA those of row_kernels.py, where Triton is there and the model has the usual
+shape, on a CPU those in C++, of a model whose weights lie in blocks for them (kernel_layers.py).
+Nothing is read on the host, so that the first two may be recorded as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ import torch
 from torch import Tensor
 
 from . import noise
+from .kernel_layers import KernelLayers, misfit
 from .kv import KVCache
 from .llama_model import LayerWeights, Part, Rope, Shape, all_heads, attention_mask, layer, rounded
 from .packed import linear
+from .row_attention import Sight
 
 POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
 
@@ -40,13 +43,15 @@ def kernels_for(shape: Shape, layers: Sequence[LayerWeights], device: torch.devi
 
 
 class RowPasses:
-    """The layers of a model over the first n rows of a cache. fast: by the kernels."""
+    """The layers of a model over the first n rows of a cache. fast: on CUDA by the kernels."""
 
     def __init__(
         self, shape: Shape, layers: Sequence[LayerWeights], rope: Rope, cache: KVCache, fast: bool
     ) -> None:
         self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
         self._fast = kernels() if fast else None
+        fits = cache.all.device.type == "cpu" and layers and misfit(shape, layers) is None
+        self._in_blocks = KernelLayers(layers, cache, shape, rope) if fits else None
 
     def through(
         self, h: Tensor, positions: Tensor, lengths: Tensor, parts: Sequence[Part]
@@ -60,6 +65,10 @@ class RowPasses:
         """
         if self._fast is not None:
             return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
+        if self._in_blocks is not None:
+            rows, own = torch.arange(len(h)), torch.ones_like(positions)
+            sight = Sight(rows, positions, positions, lengths - 1, own)
+            return self._in_blocks.read(h, 0, len(self._layers), sight)
         cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
         rope = all_heads((cos, sin), self._shape)
         parts = [(rows, rounded(read)) for rows, read in parts]

@@ -11,13 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from decoder_toys import CPU, FITS_INT4, autoregressive, native, run, traced
+from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run, traced
 
 from decoders.backends import noise
 from decoders.backends.int8 import WIDE
+from decoders.backends.kv import KVCache
 from decoders.backends.llama import LlamaBackend
 from decoders.backends.noise import key_of
+from decoders.backends.packed import Rounding
 from decoders.backends.recorded import cuda_graphs
+from decoders.backends.row_passes import RowPasses
 from decoders.errors import DraftpickError
 from decoders.likeliest import WIDTH
 from decoders.models import memory
@@ -74,6 +77,45 @@ def test_each_answer_is_what_it_is_alone(model: LlamaBackend, rows: int) -> None
 def test_other_models_too(tiny: Tiny, kind: str) -> None:
     model, wanted = native(tiny(kind)), asks(12)
     assert written(model, 4, wanted) == [alone(model, ask) for ask in wanted]
+
+
+@pytest.mark.parametrize("rounding", ["int4", None])
+def test_steps_by_kernels_are_those_of_ordinary_operations(
+    tiny: Tiny, rounding: Rounding | None
+) -> None:
+    """To bfloat16's rounding; a row has the same bits in any company, and one that has ended does
+    not matter."""
+    model = by_rows(tiny("qwen3", **FITS_ROWS), rounding)
+    stack, n, chance = Stack.of_backend(model), 9, torch.Generator().manual_seed(0)
+    shape, layers = stack.shape, stack.layers
+    sizes = len(layers), n, shape.kv_heads, 128, shape.head_dim
+    caches = [KVCache(*sizes, torch.bfloat16, CPU) for _ in range(3)]
+    caches[0].all.normal_(generator=chance)
+    for cache in caches[1:]:
+        cache.all.copy_(caches[0].all)
+    mine, theirs, alone = (RowPasses(shape, layers, stack.rope(), c, False) for c in caches)
+    assert mine._in_blocks is not None
+    theirs._in_blocks = None
+    positions = torch.randint(0, 60, (n,), generator=chance)
+    lengths = positions + 1
+    lengths[4] = 1
+    h = torch.randn(n, shape.hidden, generator=chance).bfloat16()
+    parts = [(slice(0, n), 61)]
+    found, other = (way.through(h.clone(), positions, lengths, parts) for way in (mine, theirs))
+    apart = (found.float() - other.float()).norm(dim=1) / other.float().norm(dim=1)
+    assert apart.max() < 0.05
+    few = alone.through(h[:3].clone(), positions[:3], lengths[:3], [(slice(0, 3), 61)])
+    assert torch.equal(few, found[:3])
+
+
+@pytest.mark.parametrize("rounding", ["int4", None])
+def test_by_kernels_most_answers_are_those_alone(tiny: Tiny, rounding: Rounding | None) -> None:
+    """Prompts are read by ordinary attention, which rounds elsewhere, and of 16 random tokens two
+    are often about as likely."""
+    model, wanted = by_rows(tiny(**FITS_ROWS), rounding), asks(40)
+    expected = [alone(model, ask) for ask in wanted]
+    same = [one == other for one, other in zip(written(model, 7, wanted), expected, strict=True)]
+    assert sum(same) >= 28
 
 
 def test_rows_that_end_make_room_at_once(model: LlamaBackend) -> None:
