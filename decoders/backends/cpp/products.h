@@ -1,4 +1,5 @@
-// Products of bfloat16 rows with int4, int8 and bfloat16 weights, by the processor's tiles or its vectors.
+// Products of bfloat16 rows with int4, int8 and bfloat16 weights, by the processor's tiles or its
+// vectors.
 
 #pragma once
 
