@@ -158,22 +158,45 @@ void multiply(const Product& p, const Int4& int4) {
   });
 }
 
-void multiply(const Product& p, const Int8& int8) {
+// A block's values as tiles want them: those of int8 are expanded in time, those of bfloat16 lie so.
+struct Expanded {
+  const int8_t* from;
+  int64_t groups;
+  alignas(64) uint16_t ring[RING][VALUES];
+
+  Expanded(const Int8& int8, int64_t block, int64_t groups)
+      : from(int8.block(block, groups)), groups(groups) {
+    for (int64_t g = 0; g < std::min(AHEAD, groups); ++g) expand(from + g * VALUES, ring[g]);
+  }
+
+  const uint16_t* operator()(int64_t g) {
+    const int64_t next = g + AHEAD;
+    if (next < groups) expand(from + next * VALUES, ring[next & (RING - 1)]);
+    return ring[g & (RING - 1)];
+  }
+};
+
+struct AsTheyLie {
+  const uint16_t* from;
+
+  AsTheyLie(const Bf16& bf16, int64_t block, int64_t groups) : from(bf16.block(block, groups)) {}
+
+  const uint16_t* operator()(int64_t g) const { return from + g * VALUES; }
+};
+
+template <typename Ready, typename Weights>
+void sum_on_tiles(const Product& p, const Weights& weights) {
   const int64_t groups = p.groups();
   on_tiles(p, [&](int64_t first, int64_t last, int64_t top, int64_t upper, int64_t lower) {
-    alignas(64) uint16_t ring[RING][VALUES];
     alignas(64) float made[2 * ROWS][OUTS];
     for (int64_t block = first; block < last; ++block) {
-      const int8_t* w = int8.block(block, groups);
+      Ready ready(weights, block, groups);
       _tile_zero(0);
       _tile_zero(1);
-      for (int64_t g = 0; g < std::min(AHEAD, groups); ++g) expand(w + g * VALUES, ring[g]);
       for (int64_t g = 0; g < groups; ++g) {
-        const int64_t next = g + AHEAD;
-        if (next < groups) expand(w + next * VALUES, ring[next & (RING - 1)]);
-        const uint16_t* from = p.x + top * p.inputs + g * GROUP;
-        written(ring);
-        _tile_loadd(WEIGHTS, ring[g & (RING - 1)], 64);
+        const uint16_t *values = ready(g), *from = p.x + top * p.inputs + g * GROUP;
+        written(values);
+        _tile_loadd(WEIGHTS, values, 64);
         _tile_loadd(UPPER, from, p.inputs * 2);
         _tile_dpbf16ps(0, UPPER, WEIGHTS);
         if (lower) {
@@ -185,38 +208,14 @@ void multiply(const Product& p, const Int8& int8) {
       if (lower) _tile_stored(1, made[ROWS], 64);
       for (int64_t row = 0; row < upper + lower; ++row)
         store(p.out + (top + row) * p.outputs + block * OUTS,
-              int8.scaled(block, _mm512_load_ps(made[row])));
+              weights.scaled(block, _mm512_load_ps(made[row])));
     }
   });
 }
 
-// Weights in bfloat16 lie as tiles want them.
-void multiply(const Product& p, const Bf16& bf16) {
-  const int64_t groups = p.groups();
-  on_tiles(p, [&](int64_t first, int64_t last, int64_t top, int64_t upper, int64_t lower) {
-    alignas(64) float made[2 * ROWS][OUTS];
-    for (int64_t block = first; block < last; ++block) {
-      const uint16_t* w = bf16.block(block, groups);
-      _tile_zero(0);
-      _tile_zero(1);
-      for (int64_t g = 0; g < groups; ++g, w += VALUES) {
-        const uint16_t* from = p.x + top * p.inputs + g * GROUP;
-        written(w);
-        _tile_loadd(WEIGHTS, w, 64);
-        _tile_loadd(UPPER, from, p.inputs * 2);
-        _tile_dpbf16ps(0, UPPER, WEIGHTS);
-        if (lower) {
-          _tile_loadd(LOWER, from + ROWS * p.inputs, p.inputs * 2);
-          _tile_dpbf16ps(1, LOWER, WEIGHTS);
-        }
-      }
-      _tile_stored(0, made, 64);
-      if (lower) _tile_stored(1, made[ROWS], 64);
-      for (int64_t row = 0; row < upper + lower; ++row)
-        store(p.out + (top + row) * p.outputs + block * OUTS, _mm512_load_ps(made[row]));
-    }
-  });
-}
+void multiply(const Product& p, const Int8& int8) { sum_on_tiles<Expanded>(p, int8); }
+
+void multiply(const Product& p, const Bf16& bf16) { sum_on_tiles<AsTheyLie>(p, bf16); }
 
 }  // namespace products
 
