@@ -25,10 +25,10 @@ from collect.queries import first_per_task, read_queries, shipped
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE
 from decoders.backends.sync import synchronize
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.offline.batch import Batch
-from decoders.provenance import hardware, versions
 from decoders.zoo import TARGET
 
 

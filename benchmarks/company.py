@@ -27,8 +27,8 @@ from rich.table import Table
 from collect.queries import shipped
 from decoders import Engine, Request
 from decoders.arms import AUTOREGRESSIVE
-from decoders.files import write_atomically
-from decoders.provenance import hardware, versions
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.zoo.catalogue import TARGET
 
 BUSY = "while True: pass"

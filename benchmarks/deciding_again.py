@@ -26,9 +26,9 @@ from rich.progress import track
 from collect.queries import first_per_task, read_queries, shipped
 from decoders import Engine
 from decoders.arms import AUTOREGRESSIVE, ArmRecipe, recipe
+from decoders.common.files import replacing
 from decoders.costs.passes import PassCosts, assume
 from decoders.drafters import RecurrentDrafter
-from decoders.files import replacing
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch
 from decoders.offline.composed import along, models_of, over

@@ -45,10 +45,10 @@ from rich.table import Table
 from collect.queries import Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
 from decoders.backends.sync import synchronize
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.models import targets
-from decoders.provenance import hardware, versions
 from decoders.zoo import TARGET
 
 PLAIN, BASE = "autoregressive", "transformers"  # what ratios are taken with

@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from decoders.files import replacing, write_atomically
-from decoders.terminal import tables
+from decoders.common.files import replacing, write_atomically
+from decoders.common.terminal import tables
 from policies import RewardTable, fit
 
 KINDS = ("tasks", "temperature", "drafter")

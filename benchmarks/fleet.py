@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from collect.dataset import read_manifest, read_table
-from collect.outcomes import outcomes_by_place
+from collect.store.dataset import read_manifest, read_table
+from collect.store.outcomes import outcomes_by_place
+from decoders.common.errors import DraftpickError
+from decoders.common.files import replacing, write_atomically
 from decoders.costs.passes import PassCosts
-from decoders.errors import DraftpickError
-from decoders.files import replacing, write_atomically
 
 Floats = NDArray[np.float64]
 FOLDS = 5

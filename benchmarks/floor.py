@@ -30,13 +30,13 @@ from torch.profiler import ProfilerActivity, profile
 
 from collect.queries import first_per_task, shipped
 from decoders import Engine, Request
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Held
+from decoders.backends.native import LlamaBackend
 from decoders.backends.sync import synchronize
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.backends.weights.packed import Held
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.offline.costs import CONTEXT
-from decoders.provenance import hardware, versions
 from decoders.zoo import TARGET
 
 REPEATS = {"cpu": 15, "cuda": 40}

@@ -28,12 +28,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.backends import fused, fused_launch
-from decoders.backends.fused import FusedLayers
-from decoders.backends.fused_launch import Launch
-from decoders.backends.kv import KVCache
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import (
+from decoders.backends.cuda import fused, fused_launch
+from decoders.backends.cuda.fused import FusedLayers
+from decoders.backends.cuda.fused_launch import Launch
+from decoders.backends.cuda.recorded import WIDEST, RecordedPasses, cuda_graphs
+from decoders.backends.llama.kv import KVCache
+from decoders.backends.llama.model import (
     LayerWeights,
     Shape,
     Weights,
@@ -43,9 +43,9 @@ from decoders.backends.llama_model import (
     rope_table,
     through,
 )
-from decoders.backends.packed import halved, linear, quartered
-from decoders.backends.recorded import WIDEST, RecordedPasses, cuda_graphs
-from decoders.backends.rope import Rotation
+from decoders.backends.llama.rope import Rotation
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.packed import halved, linear, quartered
 
 CUDA = torch.device("cuda")
 BF16 = torch.bfloat16

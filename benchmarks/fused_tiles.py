@@ -39,10 +39,10 @@ from fused_check import (
 )
 from torch import Tensor
 
-from decoders.backends import fused, fused_launch
-from decoders.backends.fused_launch import Launch, Scratch, Tile
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.recorded import WIDEST, cuda_graphs
+from decoders.backends.cuda import fused, fused_launch
+from decoders.backends.cuda.fused_launch import Launch, Scratch, Tile
+from decoders.backends.cuda.recorded import WIDEST, cuda_graphs
+from decoders.backends.native import LlamaBackend
 
 LEAST = 240 << 20  # bytes in turn, five times what the cache holds
 WIDTHS = (1, 4, 8, 16)

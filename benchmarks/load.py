@@ -32,16 +32,16 @@ from collect.embedders import query_text
 from collect.queries import first_per_task, read_queries, shipped
 from decoders import EngineOptions, Request
 from decoders.arms import AUTOREGRESSIVE
-from decoders.files import write_atomically
-from decoders.provenance import hardware, versions
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
+from decoders.common.seeds import derived_seed
+from decoders.continuous_batching import room_of
 from decoders.records import Sampling
-from decoders.seeds import derived_seed
-from decoders.together import room_of
 from decoders.zoo.catalogue import cache_dir
 from router import Router
-from router.results import Chosen, RoutedResult
-from router.serve.desk import DEFAULT, Desk, Order
+from router.routing.results import Chosen, RoutedResult
 from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Desk, Order
 
 AUTO = "auto"
 

@@ -31,10 +31,10 @@ from rich.progress import track
 from collect.queries import Query, read_queries
 from decoders import Engine, Request
 from decoders.arms import AUTOREGRESSIVE
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.models import targets
-from decoders.provenance import hardware, versions
 from decoders.zoo import TARGET
 
 # float32 logits of the default target are 2 to 4e-5 from float64's; bfloat16's steps between 16 and

@@ -18,9 +18,9 @@ from typing import Any
 
 from collect.queries import OVERALL, ordered, shipped_folder
 from decoders import Engine, Request, Sampling
+from decoders.common.files import write_atomically
+from decoders.common.provenance import measured_on
 from decoders.costs.theory import swi
-from decoders.files import write_atomically
-from decoders.provenance import measured_on
 from decoders.zoo import TARGET
 from router.specbench.markdown import interval, percent, table_lines, times
 from router.specbench.protocol import load_questions

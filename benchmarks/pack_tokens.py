@@ -13,7 +13,7 @@ from collect.align.calibration import read_outputs
 from collect.align.run import first_turn
 from collect.align.tokens import Text, save
 from collect.queries import read_queries
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.zoo import TARGET
 

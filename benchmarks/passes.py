@@ -23,11 +23,11 @@ from rich.console import Console
 
 from decoders import EngineOptions
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.seats import Seats, Wanted
+from decoders.backends.batched.slots import Seats, Wanted
+from decoders.backends.native import LlamaBackend
+from decoders.common.terminal import tables
 from decoders.engine import Engine
 from decoders.models import loaders
-from decoders.terminal import tables
 
 HELD = (60, 380)
 ALONE = 200

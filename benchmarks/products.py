@@ -23,9 +23,9 @@ from rich.table import Table
 from torch import Tensor
 
 from decoders.backends.cpp_kernels import load_kernel
-from decoders.backends.packed import Matrix, Rounding, linear, pack, rounded
-from decoders.files import write_atomically
-from decoders.provenance import hardware, versions
+from decoders.backends.weights.packed import Matrix, Rounding, linear, pack, rounded
+from decoders.common.files import write_atomically
+from decoders.common.provenance import hardware, versions
 from decoders.zoo.catalogue import cache_dir
 
 ROWS = (1, 2, 4, 8, 16, 32, 33, 64, 128, 300)

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from decoders.terminal import tables
+from decoders.common.terminal import tables
 from policies import RewardTable
-from policies.promise_check import check_splits
-from policies.risk import Risk
+from policies.risk_control.bounds import Risk
+from policies.risk_control.check import check_splits
 
 HEADINGS = ["promise", "queries", "broken", "loss", "reward", "gain", "lossy", "unused"]
 
@@ -76,7 +76,7 @@ def main() -> None:
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     """A collection's table and its lossless arms."""
     from collect.table import reward_table
-    from router.promise import promised_table
+    from router.commands.max_loss import promised_table
 
     return promised_table(reward_table(folder, reward), folder)
 

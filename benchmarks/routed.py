@@ -32,7 +32,7 @@ from rich.table import Table
 
 from collect.queries import read_queries
 from decoders import Engine, Request
-from decoders.provenance import hardware, versions
+from decoders.common.provenance import hardware, versions
 from decoders.records import Sampling
 from decoders.zoo import TARGET
 from policies import RewardTable, fit

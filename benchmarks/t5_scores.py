@@ -12,7 +12,7 @@ import yaml
 
 from collect import rouge
 from decoders import Engine, Request
-from decoders.provenance import provenance
+from decoders.common.provenance import provenance
 from decoders.zoo.catalogue import sha256_of
 
 SCORERS = ("sacrebleu", "rouge_score")

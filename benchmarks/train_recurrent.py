@@ -40,8 +40,8 @@ from collect.align.stage import Stage, Target, finished, of_tasks, run_stage
 from collect.align.student import RecurrentRecipe
 from collect.align.teacher import Teacher
 from collect.align.tokens import load
-from decoders.backends.llama import LlamaBackend
-from decoders.errors import DraftpickError
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.zoo import TARGET
 

@@ -45,8 +45,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from collect.align import checkpoint
+from decoders.common.provenance import hardware, versions
 from decoders.models import targets
-from decoders.provenance import hardware, versions
 
 TASKS = ("en-de", "sum")
 CALLED = {"en-de": "translation", "sum": "summarization"}  # in query files

@@ -32,9 +32,9 @@ from typing import Any
 from collect.align.calibration import HELD_OUT_PERCENT
 from collect.align.tokens import Text, save
 from collect.queries import Query, read_queries
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.cuda.recorded import cuda_graphs
+from decoders.backends.native import LlamaBackend
 from decoders.backends.noise import key_of
-from decoders.backends.recorded import cuda_graphs
 from decoders.models import targets
 from decoders.offline.stack import Stack
 from decoders.offline.writer import Answer, Ask, Writer

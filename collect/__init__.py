@@ -11,16 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .batch import SweepOptions
-    from .dataset import load, read_manifest
     from .embedders import EMBEDDERS, Embedder, load_embedder
-    from .embeddings import embeddings_of
     from .features import FEATURES, RequestContext, feature_vector
-    from .outcomes import read_outcomes
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
-    from .run import sweep
+    from .store.dataset import load, read_manifest
+    from .store.embeddings import embeddings_of
+    from .store.outcomes import read_outcomes
     from .summary import summarise
+    from .sweep.batch import SweepOptions
+    from .sweep.run import sweep
     from .table import reward_table
 
 __all__ = [

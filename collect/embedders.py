@@ -18,9 +18,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.plugins import watched
 from decoders.endpoints import hashing
-from decoders.errors import DraftpickError, NoSuchName
-from decoders.plugins import watched
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
 
 OWN = "target"

@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.errors import NoSuchName
-from decoders.plugins import watched
+from decoders.common.errors import NoSuchName
+from decoders.common.plugins import watched
 
 SEEN = 1024  # tokens of a prompt, from its end, that features of its content look at
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")  # of Spec-Bench
 OVERALL = "overall"  # what all tasks together are called in every table, so that none may be

@@ -71,7 +71,7 @@ class Outcome:
         `decoders.offline.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
-    loops: whether the target's answer repeats itself to the end (see `collect.looping`); None in
+    loops: whether the target's answer repeats itself to the end (see `collect.repetition`); None in
         rows of collections before 0.2, and where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured.

@@ -18,9 +18,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.plugins import watched
 from decoders.costs.measured import PLAIN, Costs
-from decoders.errors import DraftpickError, NoSuchName
-from decoders.plugins import watched
 
 from .records import ArmInfo, Outcome
 

@@ -11,9 +11,9 @@ import numpy as np
 
 from collect.queries import OVERALL, ordered
 
-from . import dataset
-from .outcomes import Place, looping_places, read_outcomes
 from .rewards import Reward, get
+from .store import dataset
+from .store.outcomes import Place, looping_places, read_outcomes
 from .table import reward_table
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def render(summary: Summary, width: int) -> list[Table]:
 
     The best arm of every column stands out.
     """
-    from decoders.terminal import tables
+    from decoders.common.terminal import tables
 
     columns = list(summary.queries)
     headings = ["arm", *(f"{task}\n{summary.queries[task]}" for task in columns)]

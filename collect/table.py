@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 from policies.records import RewardTable
 
 from . import rewards
-from .dataset import SIZES, Manifest, read_manifest, read_table
 from .embedders import Embedder
-from .embeddings import embeddings_of
 from .features import FEATURES, RequestContext, feature_vector
-from .outcomes import Place, looping_places, outcomes_by_place
 from .records import Outcome
 from .rewards import Reward
+from .store.dataset import SIZES, Manifest, read_manifest, read_table
+from .store.embeddings import embeddings_of
+from .store.outcomes import Place, looping_places, outcomes_by_place
 
 LOOPS = ("all", "without")
 _ASKED = ("query_id", "task", "prompt_ids", "max_new_tokens")

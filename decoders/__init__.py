@@ -12,7 +12,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .errors import DraftpickError
+from .common.errors import DraftpickError
 
 if "torch" not in sys.modules:
     # Threads that wait for one that has lost its core to another process spin far shorter than

@@ -18,13 +18,12 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .chance import Generator
+from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName
 from .costs import passes as pass_costs
-from .drafter_memory import DrafterMemory
-from .errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName
 from .loop import SpeculativeDecoding
 from .models import memory, plain_text, targets
-from .models.drafts import Reading
+from .models.drafter_memory import DrafterMemory
+from .models.drafts import TargetInfo
 from .models.loaders import loader_of
 from .models.precision import precision_of
 from .options import Arms, EngineOptions
@@ -39,7 +38,8 @@ from .protocols import (
     opening,
 )
 from .records import DecodeResult, Prefilled, Request
-from .stopping import Stopper
+from .sampling.randomness import Generator
+from .sampling.stopping import Stopper
 from .zoo.catalogue import cache_dir
 
 
@@ -128,7 +128,7 @@ class Engine:
             targets.check_context(folder, context)
         tokenizer, own = targets.tokenizer_and_fingerprint(folder, options.chat_template)
         if only and any(name != AUTOREGRESSIVE for name in recipes):
-            reading = Reading.of_folder(folder, tokenizer, backend)
+            reading = TargetInfo.of_folder(folder, tokenizer, backend)
             for recipe in recipes.values():
                 recipe.check_target(reading)
         engine = cls(
@@ -152,7 +152,7 @@ class Engine:
         folder = targets.resolve(options.target)
         tokenizer = targets.load_tokenizer(folder, options.chat_template)
         try:
-            recipe.check_target(Reading.of_folder(folder, tokenizer, options.backend))
+            recipe.check_target(TargetInfo.of_folder(folder, tokenizer, options.backend))
         except DraftpickError as error:
             return str(error)
         return None

@@ -11,7 +11,6 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from .chance import Chance
 from .protocols import (
     Backend,
     Drafter,
@@ -25,7 +24,8 @@ from .protocols import (
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
-from .sampling import choose, logprobs, penalise, penalised, seen_mask
+from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
+from .sampling.randomness import Chance
 from .tally import Clock, Tally
 
 

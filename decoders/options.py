@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from . import plugins
+from .common import plugins
 from .zoo.catalogue import TARGET
 
 if TYPE_CHECKING:

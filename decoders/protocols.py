@@ -14,9 +14,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from .chance import Chance
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
-from .stopping import Stopper
+from .sampling.randomness import Chance
+from .sampling.stopping import Stopper
 
 # -- models ----------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .errors import DraftpickError
+from .common.errors import DraftpickError
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,21 +7,19 @@ come in where they are used.
 
 from __future__ import annotations
 
-from .bands import fit_bands
 from .base import BasePolicy
 from .errors import PolicyError
-from .evaluate import Evaluation, Value, report, value
-from .exact import fit_exact
+from .evaluation.evaluate import Evaluation, Value, report, value
 from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
-from .guard import Guarded, guarded
-from .knn import fit_knn
-from .ladder import with_temperature
+from .learners.bands import fit_bands
+from .learners.exact import fit_exact
+from .learners.knn import fit_knn
+from .learners.logistic import fit_logistic
+from .learners.regression import fit_regression
+from .learners.reinforce import fit_reinforce
 from .loading import KINDS, load
-from .logistic import fit_logistic
 from .online import OnlinePolicy, fit_linucb, fit_thompson
-from .promise import fit_promised
-from .promised import Promise, PromisedPolicy
 from .records import (
     Decision,
     EpochStats,
@@ -32,8 +30,10 @@ from .records import (
     RewardTable,
     check_compatible,
 )
-from .regression import fit_regression
-from .reinforce import fit_reinforce
+from .risk_control.fitting import fit_promised
+from .risk_control.policy import Promise, PromisedPolicy
+from .risk_control.thresholds import with_temperature
+from .selection.guard import Guarded, guarded
 
 __all__ = [
     "KINDS",

@@ -1,6 +1,6 @@
 """The exception of this package: a sentence that says what was wrong and what to do."""
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 
 class PolicyError(DraftpickError):

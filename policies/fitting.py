@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
-from decoders.plugins import watched
+from decoders.common.plugins import watched
 
-from .bands import fit_bands
 from .errors import PolicyError, unknown
-from .exact import fit_exact
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
-from .knn import fit_knn
-from .logistic import fit_logistic
+from .learners.bands import fit_bands
+from .learners.exact import fit_exact
+from .learners.knn import fit_knn
+from .learners.logistic import fit_logistic
+from .learners.regression import fit_regression
+from .learners.reinforce import fit_reinforce
+from .learners.training import Training
 from .online import fit_linucb, fit_thompson
-from .promise import fit_promised
 from .records import Fit, Fitted, RewardTable
-from .regression import fit_regression
-from .reinforce import fit_reinforce
-from .training import Training
+from .risk_control.fitting import fit_promised
 
 POLICIES: dict[str, Fit] = {
     "reinforce": fit_reinforce,

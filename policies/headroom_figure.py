@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from decoders.files import replacing
+from decoders.common.files import replacing
 
-from .figures import POLICY, REFERENCE
-from .headroom import Headroom
+from .selection.headroom import Headroom
+from .tracking.figures import POLICY, REFERENCE
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,16 +5,16 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from decoders import plugins
+from decoders.common import plugins
 
-from .bands import BandPolicy
 from .base import BasePolicy
 from .errors import PolicyError
 from .fixed import ConstantPolicy
-from .knn import NeighbourPolicy
-from .network import NetworkPolicy
+from .learners.bands import BandPolicy
+from .learners.knn import NeighbourPolicy
+from .learners.network import NetworkPolicy
 from .online import OnlinePolicy
-from .promised import PromisedPolicy
+from .risk_control.policy import PromisedPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from decoders.errors import Damaged
-from decoders.files import within, write_atomically
+from decoders.common.errors import Damaged
+from decoders.common.files import within, write_atomically
 
 from .errors import PolicyError
 from .records import Origin

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .results import RoutedResult
-    from .route import Router
+    from .routing.results import RoutedResult
+    from .routing.router import Router
     from .specbench.quality import MEASURES, SCORES
 
 __all__ = ["MEASURES", "SCORES", "RoutedResult", "Router"]
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(quality, name)
     if name in __all__:
-        from . import route
+        from .routing import router as route
 
         return getattr(route, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

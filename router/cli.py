@@ -10,16 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from collect import command as collect_command
-from collect.listing import Listing
-from collect.options import AsJson, Config, engine_options, names_in, takes
-from decoders import plugins
+from decoders.common import plugins
+from decoders.common.terminal import show
 from decoders.options import EngineOptions
 from decoders.records import Request
-from decoders.terminal import show
+from router.commands import collect as collect_command
+from router.commands.listing import Listing
+from router.commands.options import AsJson, Config, engine_options, names_in, takes
 
-from . import evaluate, export, headroom, learn, promote, train
-from .options import (
+from .commands import evaluate, export, headroom, learn, promote, train
+from .commands import reproduce as reproduce_command
+from .commands import serve as serve_command
+from .commands import theory as theory_command
+from .commands import tradeoff as tradeoff_command
+from .commands.router_options import (
     Embedder,
     Limit,
     LogOptions,
@@ -31,13 +35,9 @@ from .options import (
     answer_request,
     log_options,
 )
-from .reproduce import command as reproduce_command
-from .serve import command as serve_command
-from .theory import command as theory_command
-from .tradeoff import command as tradeoff_command
 
 if TYPE_CHECKING:
-    from .route import Router
+    from .routing.router import Router
 
 EXAMPLES = """
 Pick, for every query, the cheapest way to make a language model answer.
@@ -134,11 +134,11 @@ def generate(
 
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
     """
-    from decoders.errors import DraftpickError
+    from decoders.common.errors import DraftpickError
 
-    from .generate import generate_all
-    from .messages import as_messages
-    from .prompts import Prompt, read_prompts
+    from .commands.generate import generate_all
+    from .commands.prompts import Prompt, read_prompts
+    from .routing.messages import as_messages
 
     if (prompt is None) == (prompts is None):
         raise DraftpickError("give either a PROMPT or --prompts FILE")
@@ -220,10 +220,10 @@ def specbench(
       draftpick specbench --candidate knn=policies/knn --candidate rl=policies/rl --dynamic --out b
     """
     from collect.queries import shipped_folder
-    from decoders.errors import DraftpickError
-    from decoders.provenance import measured_on
+    from decoders.common.errors import DraftpickError
+    from decoders.common.provenance import measured_on
 
-    from .loading import DEFAULT_POLICY
+    from .routing.loading import DEFAULT_POLICY
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
     from .specbench.candidates import candidates_of, named_folders, policy_label
@@ -272,7 +272,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one self-contained HTML page with the figures and plots of a benchmark."""
-    from .report import write_report
+    from .commands.report import write_report
 
     print(write_report(folder, out, collected, history))
 
@@ -286,8 +286,8 @@ def arms(
     as_json: AsJson = False,
 ) -> None:
     """List the arms: each one's recipe, and whether it is lossless."""
-    from .arms_view import arms_json, arms_table
-    from .kinds_view import kinds_json, kinds_table
+    from .commands.arms_view import arms_json, arms_table
+    from .commands.kinds_view import kinds_json, kinds_table
 
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(config))
@@ -298,7 +298,7 @@ def arms(
 @app.command()
 def models(as_json: AsJson = False) -> None:
     """List the models known by name: size, licence, acceptance, and whether they are on disk."""
-    from .models_view import models_json, models_tables
+    from .commands.models_view import models_json, models_tables
 
     if as_json:
         _print_json(models_json())
@@ -317,7 +317,7 @@ def demo(
 
     Re-run the same command to resume.
     """
-    from .demo import run_demo
+    from .commands.demo import run_demo
 
     code = run_demo(main, out, collect_limit, limit, max_new_tokens)
     if code:
@@ -369,7 +369,7 @@ def _exit_code(stop: SystemExit) -> int:
 
 def _tell(error: Exception) -> int:
     """Print one line about the error and return the exit code."""
-    from decoders.errors import DraftpickError
+    from decoders.common.errors import DraftpickError
     from policies.errors import PolicyError
 
     words = " ".join(str(error).split())
@@ -395,8 +395,8 @@ def _router(
 ) -> Router:
     """named: arms that `request` is for. Where there is a policy they are checked once the model is
     loaded, since a policy that does not fit gives the better message."""
-    from .loading import load_engine
-    from .route import Router
+    from .routing.loading import load_engine
+    from .routing.router import Router
 
     held = log.open()
     if routed:

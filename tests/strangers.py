@@ -13,7 +13,7 @@ import collect
 import decoders
 import policies
 import router
-from decoders import plugins
+from decoders.common import plugins
 
 CONTRIBUTING = Path(__file__).resolve().parent.parent / "CONTRIBUTING.md"
 MODULE = re.compile(r"^```python\n# (my_parts/\w+\.py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)

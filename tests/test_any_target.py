@@ -17,10 +17,10 @@ from transformers import (
 )
 
 from decoders import EngineOptions
+from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
-from decoders.errors import DraftpickError
 from router.cli import main
-from router.route import Router
+from router.routing.router import Router
 
 
 @pytest.fixture(scope="module")

@@ -341,8 +341,8 @@ def test_promises_over_many_splits(script: Main, capsys: pytest.CaptureFixture[s
 def test_deciding_again_is_replayed_and_gone_on_with(
     model: Path, queries: Path, tmp_path: Path, script: Main, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
-    from decoders.draft_vocab import DraftVocab
+    from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+    from decoders.sampling.draft_vocab import DraftVocab
 
     cells = [tmp_path / "one", tmp_path / "two"]
     for seed, folder in enumerate(cells):

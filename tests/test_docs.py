@@ -119,7 +119,7 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
     from collect.rewards import REWARDS
     from decoders.arms import load_arms
     from policies import POLICIES, options_of
-    from policies.guard import AUTO
+    from policies.selection.guard import AUTO
     from router.logs.rewards import LOG_REWARDS
 
     if values.get("arm") and values["config"] is None:
@@ -223,8 +223,8 @@ def test_snippets_compile_and_their_imports_resolve(snippet: Snippet) -> None:
 def test_the_router_has_what_the_readme_calls() -> None:
     import inspect
 
-    from router.results import RoutedResult
-    from router.route import Router
+    from router.routing.results import RoutedResult
+    from router.routing.router import Router
 
     calls = 0
     for snippet in snippets("python"):
@@ -434,7 +434,7 @@ def test_the_readme_lists_the_arms_that_ship() -> None:
 
 
 def test_the_fields_of_json_are_listed() -> None:
-    from router.results import RoutedResult
+    from router.routing.results import RoutedResult
 
     class Anything:
         def __getattr__(self, name: str) -> Any:
@@ -446,10 +446,10 @@ def test_the_fields_of_json_are_listed() -> None:
 
 
 def test_every_reward_policy_and_column_is_documented() -> None:
-    from collect.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
     from collect.features import FEATURES
     from collect.queries import TASKS
     from collect.rewards import REWARDS
+    from collect.store.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
     from policies import POLICIES
     from router.specbench.metrics import Cell
 

@@ -17,8 +17,6 @@ from numpy.typing import NDArray
 from tiny_models import WIDTH, WORDS, sentence_model, target_model
 
 import policies
-from collect import embeddings
-from collect.dataset import read_manifest, read_table
 from collect.embedders import (
     EMBEDDERS,
     Embedder,
@@ -29,12 +27,14 @@ from collect.embedders import (
     query_text,
     same_space,
 )
+from collect.store import embeddings
+from collect.store.dataset import read_manifest, read_table
 from collect.table import reward_table
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 from policies.records import check_compatible
 from router import cli
-from router.loading import embedder_of
-from router.route import Router
+from router.routing.loading import embedder_of
+from router.routing.router import Router
 
 
 @pytest.fixture(scope="module")

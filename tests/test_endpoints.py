@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 from fake_endpoints import FakeEndpoint, listening
 
-from collect.dataset import read_table
-from collect.endpoints import Endpoints, for_endpoints
 from collect.queries import Query
-from collect.run import sweep
+from collect.store.dataset import read_table
+from collect.sweep.endpoints import Endpoints, for_endpoints
+from collect.sweep.run import sweep
 from collect.table import reward_table
 from decoders.arms import recipe
+from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
-from decoders.errors import ArmDown, DraftpickError
 from policies.records import Origin
 from router.cli import main
-from router.falling_back import redirected
 from router.logs.recorder import Choice
-from router.route import Router
+from router.routing.fallback import redirected
+from router.routing.router import Router
 
 FAST_S, SLOW_S = 0.001, 0.015
 CODE = [f"write python code number {n} that sorts rows" for n in range(9)]
@@ -285,7 +285,7 @@ class Clock:
 
 
 def Options(**named: Any) -> Any:
-    from collect.batch import SweepOptions
+    from collect.sweep.batch import SweepOptions
 
     return SweepOptions(**{"max_new_tokens": 32, **named})
 

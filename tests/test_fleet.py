@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collect.batch import SweepOptions
-from decoders.errors import DraftpickError
+from collect.sweep.batch import SweepOptions
+from decoders.common.errors import DraftpickError
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))
 model: Any = import_module("fleet_model")

@@ -23,7 +23,7 @@ from tiny_models import WORDS, sentence_model, target_model
 import policies
 from policies.mlflow_store import using
 from router import cli
-from router.route import Router
+from router.routing.router import Router
 
 TEXTS = ["what is the river", "sum of two three", "lake lake lake lake lake city", "sea"]
 

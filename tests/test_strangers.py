@@ -17,8 +17,8 @@ from strangers import install, write_entries, write_my_parts
 import collect
 import decoders
 import policies
-from decoders import plugins
-from decoders.errors import DraftpickError
+from decoders.common import plugins
+from decoders.common.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal
 

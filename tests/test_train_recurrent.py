@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from collect.align.tokens import load, save
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 ROOT = Path(__file__).resolve().parent.parent
 WORDS = [f"w{i}" for i in range(40)]

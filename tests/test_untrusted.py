@@ -18,11 +18,11 @@ sys.path.append(str(Path(__file__).parent / "collect"))  # the fakes lie beside 
 sys.path.append(str(Path(__file__).parent / "decoders"))
 
 import policies
-from collect.dataset import read_table
 from collect.queries import Query
+from collect.store.dataset import read_table
 from decoders.arms import load_arms
-from decoders.errors import Damaged, DraftpickError
-from decoders.files import within
+from decoders.common.errors import Damaged, DraftpickError
+from decoders.common.files import within
 from decoders.models import targets
 from decoders.zoo import fetch
 from policies import storage, uniform_policy

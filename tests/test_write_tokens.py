@@ -143,7 +143,7 @@ def test_all_that_is_wanted_is_written(
 
 
 def target_answer(engine: Engine, prompt: list[int]) -> list[int]:
-    from decoders.backends.llama import LlamaBackend
+    from decoders.backends.native import LlamaBackend
 
     assert isinstance(engine.target, LlamaBackend)
     logits, answer = engine.target.prefill(prompt).logits, list[int]()

@@ -36,7 +36,7 @@ from soak import CHAT, numbers
 from toys import Running, running
 
 import policies
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.logs.reader import read_log
 from router.logs.writer import DecisionLog
 

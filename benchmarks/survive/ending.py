@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from decoders.files import write_atomically
+from decoders.common.files import write_atomically
 
 
 def end(figures: Mapping[str, Any], wrong: Sequence[str], out: Path | None) -> None:

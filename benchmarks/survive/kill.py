@@ -44,12 +44,12 @@ from toys import echo_engine, serving
 
 import policies
 from collect import SweepOptions, sweep
-from collect.dataset import read_table
 from collect.queries import Query
+from collect.store.dataset import read_table
 from decoders.costs.measured import Costs
 from decoders.offline.batch import Batch
 from policies.mlflow_store import using
-from policies.tracking import train_run
+from policies.tracking.run import train_run
 from router.logs.reader import read_log
 from router.serve.server import bound
 

@@ -29,15 +29,15 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
+from decoders.continuous_batching import room_of
 from decoders.records import Prefilled
-from decoders.together import room_of
 from policies import uniform_policy
 from router.logs.writer import DecisionLog
-from router.route import Router
+from router.routing.router import Router
 from router.serve.app import Settings, make_app
-from router.serve.desk import DEFAULT, Desk
-from router.serve.intake import Limits
+from router.serve.parsing import Limits
 from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Desk
 from router.serve.server import bound, serve
 
 HERE = Path(__file__).resolve().parent

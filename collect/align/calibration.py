@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from collect.queries import Query
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 HELD_OUT_PERCENT = 3
 

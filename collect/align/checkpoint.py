@@ -15,8 +15,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from decoders.errors import Damaged, DraftpickError
-from decoders.files import write_atomically
+from decoders.common.errors import Damaged, DraftpickError
+from decoders.common.files import write_atomically
 
 STATE = "state"  # of the metadata
 OLD = ".pt"  # suffix of what earlier versions wrote, a pickle

@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from decoders.backends.recurrent_cell import RecurrentCell
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.backends.recurrent.cell import RecurrentCell
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.sampling.draft_vocab import DraftVocab
 
 from . import checkpoint
 from .held_out import Figures, HeldOut

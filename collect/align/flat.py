@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 from .tokens import Tokens
 

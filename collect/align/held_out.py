@@ -14,8 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.backends.recurrent_cell import RecurrentCell
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.recurrent.cell import RecurrentCell
+from decoders.sampling.draft_vocab import DraftVocab
 
 from .flat import flatten, order
 from .teacher import Teacher

@@ -15,15 +15,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from decoders.backends import own_code
 from decoders.backends.early_exit import Adapter
-from decoders.backends.exit_head import AdapterConfig, Lens
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend, head_scale
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import dense
-from decoders.backends.seq2seq_exit import plain_lens
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.llama.exit_head import AdapterConfig, Lens
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers import own_code
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale
+from decoders.backends.transformers.seq2seq_exit import plain_lens
+from decoders.backends.weights.packed import dense
 from decoders.models.loaders import is_encoder_decoder
+from decoders.sampling.draft_vocab import DraftVocab
 
 from .states import causal_layers, causal_states, seq2seq_layers, seq2seq_states
 

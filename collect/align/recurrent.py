@@ -16,9 +16,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.sync import synchronize
-from decoders.draft_vocab import DraftVocab
+from decoders.sampling.draft_vocab import DraftVocab
 
 from .course import Course, Point
 from .distil import Pieces, distilled, pieces, step_weights

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 
 from collect.queries import Query, read_queries
-from decoders.backends.exit_head import AdapterConfig
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
-from decoders.backends.llama import LlamaBackend
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.common.errors import DraftpickError
+from decoders.common.provenance import provenance
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
-from decoders.provenance import provenance
+from decoders.sampling.draft_vocab import DraftVocab
 
 from . import bigram, stage
 from .calibration import Example, batches, build

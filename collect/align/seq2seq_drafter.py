@@ -12,9 +12,9 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.backends import own_code
-from decoders.backends.hf_seq2seq import head_scale
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.transformers import own_code
+from decoders.backends.transformers.hf_seq2seq import head_scale
+from decoders.sampling.draft_vocab import DraftVocab
 
 from .learners import copy_texts
 from .states import seq2seq_states

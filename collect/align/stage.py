@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoders.backends.recurrent_cell import CELL, CellConfig, RecurrentCell
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
-from decoders.provenance import provenance
+from decoders.backends.recurrent.cell import CELL, CellConfig, RecurrentCell
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import provenance
+from decoders.sampling.draft_vocab import DraftVocab
 
 from .course import Point
 from .finish import command, finish

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from decoders.backends.hf_seq2seq import start_token
+from decoders.backends.transformers.hf_seq2seq import start_token
 
 
 def causal_states(

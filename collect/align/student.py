@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from decoders.backends.recurrent_cell import RecurrentCell
+from decoders.backends.recurrent.cell import RecurrentCell
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import layer
-from decoders.backends.packed import dense
+from decoders.backends.llama.model import layer
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.packed import dense
 
 
 class Teacher:

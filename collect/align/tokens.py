@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from decoders.errors import DraftpickError
-from decoders.files import replacing
+from decoders.common.errors import DraftpickError
+from decoders.common.files import replacing
 
 HELD_OUT_PERCENT = 3
 _KEYS = ("ids", "starts", "answer", "task", "tasks", "temperature")

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
+from decoders.sampling.draft_vocab import DraftVocab
 
 from . import checkpoint
 from .calibration import Batch, Example, batches

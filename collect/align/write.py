@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.progress import track
 
 from collect.queries import read_queries, shipped_folder
+from decoders.common.terminal import Lines
 from decoders.options import EngineOptions
-from decoders.terminal import Lines
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
 

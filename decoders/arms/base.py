@@ -11,7 +11,7 @@ from .strict import Strict
 from .verifier import LosslessRule, Rule
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter, Strategy
     from ..records import Request
 
@@ -43,7 +43,7 @@ class ArmRecipe(Strict):
     def check(self, request: Request) -> None:
         """Raises DraftpickError where the arm cannot answer such a request; needs no model."""
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         """Check the models that the recipe names against the target's files; load no weights.
 
         Raises DraftpickError where one is missing or does not fit the target.

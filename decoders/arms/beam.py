@@ -12,7 +12,7 @@ from .nested import check_target
 from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Strategy
     from ..records import Request
 
@@ -56,12 +56,12 @@ class BeamRecipe(ArmRecipe):
 
         require_greedy(self.name, request)
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         if self.drafter is not None:
             check_target(self.drafter, self.name, target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
-        from ..backends.tree import require_trees
+        from ..backends.llama.tree import require_trees
         from ..strategies.beam import BeamDraft, BeamSearch
 
         require_trees(self.name, target, "a target")

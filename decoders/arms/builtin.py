@@ -3,7 +3,7 @@ outside it is the same line, KINDS["mine"] = MyRecipe."""
 
 from __future__ import annotations
 
-from ..plugins import watched
+from ..common.plugins import watched
 from .autoregressive import AutoregressiveRecipe
 from .beam import BeamRecipe
 from .calm import CalmRecipe

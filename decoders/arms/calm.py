@@ -9,7 +9,7 @@ from pydantic import Field
 from .base import ArmRecipe
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Strategy
 
 
@@ -32,7 +32,7 @@ class CalmRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..models.drafts import require_layers
 
         require_layers(self.name, target.in_layers)

@@ -10,7 +10,7 @@ from .base import ArmRecipe, DraftingRecipe
 from .nested import Nested, check_target, make, prepare
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Strategy
 
 
@@ -34,7 +34,7 @@ class CascadeRecipe(ArmRecipe):
     def lossless(self) -> bool:
         return False
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         check_target(self.drafter, self.name, target)
 
     def prepare(self, target: Backend) -> None:

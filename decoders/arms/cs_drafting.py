@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ..tree_shape import TreeShape
+from ..sampling.tree_shape import TreeShape
 from .base import ArmRecipe
 from .length import LONGEST
 from .max_gram import MaxGramRecipe
@@ -14,7 +14,7 @@ from .nested import check_target, make, refuse_by_cost
 from .tree import Branch, require_bounds
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter, Strategy
 
 
@@ -89,7 +89,7 @@ class CSDraftingRecipe(ArmRecipe):
         assert isinstance(last, MaxGramRecipe)  # as validated
         return last
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..models.drafts import fitting
 
         for name in self._verifying:
@@ -97,7 +97,7 @@ class CSDraftingRecipe(ArmRecipe):
         check_target(self._last, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.tree import require_trees
+        from ..backends.llama.tree import require_trees
         from ..drafters import WidenedDrafter
         from ..drafters.cs_drafting import cs_drafter
         from ..models.drafts import find

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..errors import DraftpickError
-from ..tree_shape import TreeShape
+from ..common.errors import DraftpickError
+from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
 from .tree import Branch, require_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..backends.exit_head import ExitHead
-    from ..models.drafts import Reading
+    from ..backends.llama.exit_head import ExitHead
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter, ExitBackend
 
 
@@ -59,8 +59,8 @@ class EarlyExitRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def check_target(self, target: Reading) -> None:
-        from ..backends.exit_head import check_exit
+    def check_target(self, target: TargetInfo) -> None:
+        from ..backends.llama.exit_head import check_exit
         from ..models.drafts import draft_vocab_of, require_layers
 
         require_layers(self.name, target.in_layers)
@@ -82,7 +82,7 @@ class EarlyExitRecipe(DraftingRecipe):
                 target.open_exit(self._layer())
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.tree import require_trees
+        from ..backends.llama.tree import require_trees
         from ..drafters import EarlyExitDrafter, WidenedDrafter
         from ..models.drafts import require_layers
         from ..protocols import ExitBackend
@@ -115,7 +115,7 @@ class EarlyExitRecipe(DraftingRecipe):
             raise DraftpickError(f"arm {self.name!r}: {error}") from error
 
     def _folder(self) -> Path:
-        from ..backends.exit_head import ADAPTER
+        from ..backends.llama.exit_head import ADAPTER
         from ..models.drafts import folder_of
 
         assert self.drafter is not None
@@ -123,9 +123,9 @@ class EarlyExitRecipe(DraftingRecipe):
 
     def _trained(self, target: ExitBackend) -> ExitHead:
         from ..backends.early_exit import AdapterHead
-        from ..backends.hf_seq2seq import HFSeq2SeqBackend
-        from ..backends.llama import LlamaBackend
-        from ..backends.seq2seq_exit import LensHead, load_lens
+        from ..backends.native import LlamaBackend
+        from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+        from ..backends.transformers.seq2seq_exit import LensHead, load_lens
         from ..models.drafts import draft_vocab_of
 
         folder = self._folder()
@@ -144,10 +144,10 @@ class EarlyExitRecipe(DraftingRecipe):
 
 def _plain(layer: int, target: ExitBackend) -> ExitHead:
     from ..backends.early_exit import Adapter, AdapterHead
-    from ..backends.exit_head import ReadOutHead
-    from ..backends.hf_seq2seq import HFSeq2SeqBackend
-    from ..backends.llama import LlamaBackend
-    from ..backends.seq2seq_exit import LensHead, plain_lens
+    from ..backends.llama.exit_head import ReadOutHead
+    from ..backends.native import LlamaBackend
+    from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+    from ..backends.transformers.seq2seq_exit import LensHead, plain_lens
     from ..protocols import LayeredBackend, StateBackend
 
     if isinstance(target, LlamaBackend):

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 from .base import ArmRecipe
 
 if TYPE_CHECKING:

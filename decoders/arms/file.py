@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from .. import plugins
-from ..errors import DraftpickError, NoSuchName
+from ..common import plugins
+from ..common.errors import DraftpickError, NoSuchName
 from .base import ArmRecipe
 from .kinds import fields_of, recipe, recipe_of
 from .mistakes import explained

@@ -10,7 +10,7 @@ from .base import DraftingRecipe
 from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -45,7 +45,7 @@ class HierarchyRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"{self.middle} after {words(self.small)}"
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.middle, target)

@@ -11,7 +11,7 @@ from .length import LONGEST, Length, LengthRecipe
 from .nested import Nested, check_target, make, prepare, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -61,7 +61,7 @@ class HorizontalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", then ".join(words(part) for part in self.parts)
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         for part in self.parts:
             check_target(part, self.name, target)
 

@@ -11,7 +11,7 @@ from .length import Length, LengthRecipe
 from .nested import Nested, check_target, make, prepare, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -55,7 +55,7 @@ class HybridRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"copies, or {words(self.model)}"
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         check_target(self.model, self.name, target)
 
     def prepare(self, target: Backend) -> None:

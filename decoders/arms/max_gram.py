@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from .base import DraftingRecipe
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -50,7 +50,7 @@ class MaxGramRecipe(DraftingRecipe):
             raise ValueError("length.min_confidence: a copy has no confidence; give `stop_below`")
         return self
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..drafters.next_token_table import FILE
         from ..models.drafts import folder_of
 

@@ -10,7 +10,7 @@ from .base import DraftingRecipe
 from .mistakes import explained
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -47,7 +47,7 @@ def _nested(body: Any) -> Any:
 Nested = Annotated[SerializeAsAny[DraftingRecipe], BeforeValidator(_nested)]
 
 
-def check_target(inner: DraftingRecipe, arm: str, target: Reading) -> None:
+def check_target(inner: DraftingRecipe, arm: str, target: TargetInfo) -> None:
     """As ArmRecipe.check_target; mistakes are the arm's."""
     inner.model_copy(update={"name": arm}).check_target(target)
 

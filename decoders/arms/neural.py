@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from .base import DraftingRecipe
 
 if TYPE_CHECKING:
-    from ..draft_vocab import DraftVocab
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
+    from ..sampling.draft_vocab import DraftVocab
 
 
 class DraftModelRecipe(DraftingRecipe):
@@ -21,7 +21,7 @@ class DraftModelRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.drafter, target)

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import model_validator
 
-from ..errors import DraftpickError
-from ..tree_shape import TreeShape
+from ..common.errors import DraftpickError
+from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
 from .tree import Branch, require_tree
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..draft_vocab import DraftVocab
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
+    from ..sampling.draft_vocab import DraftVocab
 
 
 class RecurrentRecipe(DraftingRecipe):
@@ -45,8 +45,8 @@ class RecurrentRecipe(DraftingRecipe):
     def doubts(self) -> bool:
         return True
 
-    def check_target(self, target: Reading) -> None:
-        from ..backends.recurrent_head import require_size
+    def check_target(self, target: TargetInfo) -> None:
+        from ..backends.recurrent.head import require_size
 
         folder, _ = self._files(target.vocab_size)
         if target.state_size is not None:
@@ -60,8 +60,8 @@ class RecurrentRecipe(DraftingRecipe):
             target.keep_states()
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.recurrent_head import RecurrentHead
-        from ..backends.tree import require_trees
+        from ..backends.llama.tree import require_trees
+        from ..backends.recurrent.head import RecurrentHead
         from ..drafters import RecurrentDrafter, WidenedDrafter
         from ..protocols import StateBackend
 
@@ -81,9 +81,9 @@ class RecurrentRecipe(DraftingRecipe):
 
     def _files(self, target_vocab: int) -> tuple[Path, DraftVocab]:
         """The cell's folder, and its draft tokens."""
-        from ..backends.recurrent_cell import CELL
-        from ..draft_vocab import FILE
+        from ..backends.recurrent.cell import CELL
         from ..models.drafts import draft_vocab_of, folder_of
+        from ..sampling.draft_vocab import FILE
 
         folder = folder_of(self.name, self.drafter, CELL, "config.json", FILE)
         vocab = draft_vocab_of(self.name, folder, target_vocab)

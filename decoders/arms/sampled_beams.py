@@ -10,7 +10,7 @@ from .base import ArmRecipe
 from .nested import Nested, check_target, make, prepare
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Strategy
 
 
@@ -32,7 +32,7 @@ class SampledBeamsRecipe(ArmRecipe):
     def by_passes(self) -> bool:
         return self.drafter.by_passes
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         check_target(self.drafter, self.name, target)
 
     def prepare(self, target: Backend) -> None:

@@ -14,7 +14,7 @@ from .nested import Nested, check_target, make, prepare, words
 from .recurrent import RecurrentRecipe
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -73,7 +73,7 @@ class SwitchingRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return ", or ".join([*(words(part) for part in self.parts), *(["none"] * self.none)])
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         for part in self.parts:
             check_target(part, self.name, target)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ..tree_shape import TreeShape
+from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
 from .neural import DraftModelRecipe
 
@@ -59,7 +59,7 @@ class TreeRecipe(DraftModelRecipe):
         return TreeShape(self.branch, self.every)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
-        from ..backends.tree import require_trees
+        from ..backends.llama.tree import require_trees
         from ..drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
 
         require_trees(self.name, target, "a target")

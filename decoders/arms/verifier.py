@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializeAsAny, model_serializer, model_validator
 
-from ..plugins import watched
+from ..common.plugins import watched
 from .strict import Strict
 
 if TYPE_CHECKING:

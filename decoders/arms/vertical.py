@@ -10,7 +10,7 @@ from .base import DraftingRecipe
 from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
-    from ..models.drafts import Reading
+    from ..models.drafts import TargetInfo
     from ..protocols import Backend, Drafter
 
 
@@ -46,7 +46,7 @@ class VerticalRecipe(DraftingRecipe):
     def drafter(self) -> str:
         return f"{self.review} verifying {words(self.inner)}"
 
-    def check_target(self, target: Reading) -> None:
+    def check_target(self, target: TargetInfo) -> None:
         from ..models.drafts import fitting
 
         fitting(self.name, self.review, target)

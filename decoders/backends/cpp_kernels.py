@@ -13,9 +13,10 @@ from pathlib import Path
 
 import torch
 
-from .. import chance, sampling
-from ..machine import cpu_name
-from .blocked import NARROW
+from ..common.machine import cpu_name
+from ..sampling import filters as sampling
+from ..sampling import randomness as chance
+from .weights.blocked import NARROW
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCE = FOLDER / "kernels.cpp"
@@ -69,7 +70,7 @@ def loaded() -> bool:
 
 def version() -> str:
     """Of the kernels and their use: figures measured with others are not their own."""
-    code = b"".join(each.read_bytes() for each in sorted(FOLDER.iterdir()))
+    code = b"".join(each.read_bytes() for each in sorted(FOLDER.glob("*.[hc]*")))
     return hashlib.sha256(code + str(NARROW).encode()).hexdigest()[:8]
 
 

@@ -15,21 +15,13 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..draft_vocab import DraftVocab
-from ..shared import Shared
-from .exit_head import ADAPTER, AdapterConfig, Lens, load_parts
-from .llama import LlamaBackend
-from .llama_model import (
-    LayerWeights,
-    Shape,
-    all_heads,
-    layer,
-    moved,
-    rope_table,
-    through,
-)
-from .llama_weights import packed_layer
-from .packed import dense, linear, pack
+from ..common.shared_weights import Shared
+from ..sampling.draft_vocab import DraftVocab
+from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
+from .llama.loading import packed_layer
+from .llama.model import LayerWeights, Shape, all_heads, layer, moved, rope_table, through
+from .native import LlamaBackend
+from .weights.packed import dense, linear, pack
 
 
 class Adapter(Lens):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..draft_vocab import DraftVocab
 from ..protocols import Backend
 from ..records import Prefilled
+from ..sampling.draft_vocab import DraftVocab
 
 
 class MappedBackend:

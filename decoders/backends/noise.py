@@ -15,7 +15,7 @@ import struct
 import torch
 from torch import Tensor
 
-from ..likeliest import likeliest
+from ..sampling.argmax import likeliest
 
 GOLDEN = 0x9E3779B9
 FIRST, SECOND = 0x85EBCA6B, 0xC2B2AE35

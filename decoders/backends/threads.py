@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from ..machine import Look, look, others
+from ..common.machine import Look, look, others
 
 OMP_PAUSE_HARD = 2
 WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second

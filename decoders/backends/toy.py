@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ..errors import ContextTooLong, DraftpickError
+from ..common.errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .tree import Tree, require_chain
+from .llama.tree import Tree, require_chain
 
 
 class ToyBackend:

@@ -23,8 +23,8 @@ from torch import Tensor
 
 from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
-from ..files import write_atomically
-from ..machine import cpu_name
+from ..common.files import write_atomically
+from ..common.machine import cpu_name
 from ..protocols import Backend
 
 WIDEST = 17

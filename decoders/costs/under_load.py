@@ -18,11 +18,11 @@ from pathlib import Path
 
 import torch
 
+from ..backends.batched.slots import SeatBackend, Seats, Wanted
 from ..backends.cpp_kernels import version
-from ..backends.seats import SeatBackend, Seats, Wanted
 from ..backends.sync import synchronize
-from ..files import write_atomically
-from ..machine import look, others
+from ..common.files import write_atomically
+from ..common.machine import look, others
 from . import passes
 from .passes import PassCosts, Place
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..draft_vocab import DraftVocab
-from ..likeliest import likeliest
 from ..protocols import DraftRequest
 from ..records import Proposal
-from ..sampling import confidence, penalise, probabilities, raw_probabilities, seen_mask
+from ..sampling.argmax import likeliest
+from ..sampling.draft_vocab import DraftVocab
+from ..sampling.filters import confidence, penalise, probabilities, raw_probabilities, seen_mask
 
 
 def draft_chain(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.exit_head import ExitHead
+from ..backends.llama.exit_head import ExitHead
 from ..protocols import DraftRequest, ExitBackend
 from ..records import Proposal
 from .chain import draft_chain

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
-from ..errors import DraftpickError
 from ..protocols import DraftRequest
 from ..records import Proposal
 from .catch_up import agreeing

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..backends.llama import LlamaBackend
-from ..backends.recorded import WIDEST
-from ..draft_vocab import DraftVocab
+from ..backends.cuda.recorded import WIDEST
+from ..backends.native import LlamaBackend
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal
+from ..sampling.draft_vocab import DraftVocab
 from .catch_up import roll_back
 from .chain import draft_chain
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 
 FILE = "bigram.safetensors"
 

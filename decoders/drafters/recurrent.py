@@ -13,15 +13,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..backends.recorded import WIDEST
-from ..backends.recurrent_head import RecurrentHead
-from ..backends.recurrent_kernels import KernelSteps
-from ..backends.recurrent_recorded import RecordedSteps
-from ..chance import Generator
-from ..likeliest import likeliest
+from ..backends.cpp.recurrent_kernels import KernelSteps
+from ..backends.cuda.recorded import WIDEST
+from ..backends.cuda.recurrent_recorded import RecordedSteps
+from ..backends.recurrent.head import RecurrentHead
 from ..protocols import DraftRequest, StateBackend
 from ..records import Proposal, Sampling
-from ..sampling import probabilities
+from ..sampling.argmax import likeliest
+from ..sampling.filters import probabilities
+from ..sampling.randomness import Generator
 from .chain import draft_chain
 
 
@@ -137,6 +137,6 @@ def _recorded(target: StateBackend, head: RecurrentHead) -> RecordedSteps | None
         return None
     if passes.fused is None:
         return RecordedSteps(head, passes.record)
-    from ..backends.recurrent_fused import FusedHead, fits
+    from ..backends.cuda.recurrent_fused import FusedHead, fits
 
     return RecordedSteps(FusedHead(head) if fits(head) else head, passes.record)

@@ -23,7 +23,7 @@ from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..protocols import DraftRequest, ScorableDrafter, work
 from ..records import Proposal, Sampling
-from ..sampling import probabilities
+from ..sampling.filters import probabilities
 from .catch_up import agreeing
 from .hedge import Hedge
 from .max_gram import MaxGramDrafter

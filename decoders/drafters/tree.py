@@ -12,13 +12,13 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..draft_vocab import DraftVocab
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 from ..protocols import DraftRequest, TreeBackend
 from ..records import Proposal, Sampling
-from ..sampling import confidence, penalise, probabilities, seen_mask
-from ..tree_shape import TreeShape
+from ..sampling.draft_vocab import DraftVocab
+from ..sampling.filters import confidence, penalise, probabilities, seen_mask
+from ..sampling.randomness import Chance
+from ..sampling.tree_shape import TreeShape
 
 
 class TreeDrafter:

@@ -14,7 +14,7 @@ from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding, commit, run_round
 from ..protocols import Backend, Drafter, DraftLength, DraftRequest, work
 from ..records import Proposal
-from ..sampling import raw_probabilities
+from ..sampling.filters import raw_probabilities
 from ..tally import Clock
 from ..verify import Lenient
 from .catch_up import roll_back

@@ -10,10 +10,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
-from ..tree_shape import TreeShape
+from ..sampling.randomness import Chance
+from ..sampling.tree_shape import TreeShape
 from .catch_up import agreeing
 
 

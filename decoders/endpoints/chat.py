@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from threading import Lock
 from typing import Any, Self
 
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 
 NOTHING = 0  # the id of no text, for tokens that the server counted and did not show
 _WORDS = re.compile(r"\s*\S+|\s+")

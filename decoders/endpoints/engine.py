@@ -1,7 +1,7 @@
 """An engine without a target: every arm is a server that answers by itself.
 
-It has what `collect` and `router` ask of an engine (`collect/engine.py`), so that both work over a
-file of endpoints as they do over the arms of one target.
+It has what `collect` and `router` ask of an engine (`collect/sweep/protocols.py`), so that both
+work over a file of endpoints as they do over the arms of one target.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from ..arms import ArmRecipe
 from ..arms.endpoint import EndpointRecipe
-from ..errors import ArmDown, DraftpickError, NoSuchName, UpstreamBroke
+from ..common.breaker import Breaker
+from ..common.errors import ArmDown, DraftpickError, NoSuchName, UpstreamBroke
 from ..options import EngineOptions
 from ..protocols import RoundStreamer
 from ..records import DecodeResult, Prefilled, Request
-from .breaker import Breaker
 from .chat import Pieces, chat_ids, chat_of
 from .hashing import HashingEmbedder
 from .stream import Event, Unavailable, completions

@@ -21,7 +21,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DraftpickError, UpstreamRefused
+from ..common.errors import DraftpickError, UpstreamRefused
 
 if TYPE_CHECKING:
     from ..arms.endpoint import EndpointRecipe

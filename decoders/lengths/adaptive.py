@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..costs.theory import best_length
-from ..errors import DraftpickError
 from ..records import StepStats
 
 

@@ -1,6 +1,6 @@
 """The same draft length every round, cut short where the drafter is unsure."""
 
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 from ..records import StepStats
 
 

@@ -1,6 +1,6 @@
 """The draft length of transformers' assisted generation."""
 
-from ..errors import DraftpickError
+from ..common.errors import DraftpickError
 from ..records import StepStats
 
 

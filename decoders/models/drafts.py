@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..backends import fused
-from ..backends.llama import LlamaBackend
+from ..backends.cuda import fused
 from ..backends.mapped import MappedBackend
-from ..draft_vocab import DraftVocab
-from ..errors import DraftpickError
+from ..backends.native import LlamaBackend
+from ..common.errors import DraftpickError
+from ..common.shared_weights import Shared
 from ..protocols import Backend, EncoderDecoder, SharingBackend
-from ..shared import Shared
+from ..sampling.draft_vocab import DraftVocab
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
 from .loaders import is_encoder_decoder
@@ -44,7 +44,7 @@ def folder_of(arm: str, drafter: str, *needed: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Reading:
+class TargetInfo:
     """What a drafter must have in common with its target, loaded or not.
 
     tokenizer: the target's, None where it is not known.
@@ -61,11 +61,11 @@ class Reading:
     state_size: int | None = None
 
     @classmethod
-    def of(cls, target: Backend, tokenizer: Any) -> Reading:
+    def of(cls, target: Backend, tokenizer: Any) -> TargetInfo:
         return cls(target.vocab_size, isinstance(target, EncoderDecoder), tokenizer)
 
     @classmethod
-    def of_folder(cls, target: Path, tokenizer: Any, backend: str = "auto") -> Reading:
+    def of_folder(cls, target: Path, tokenizer: Any, backend: str = "auto") -> TargetInfo:
         """backend: that it will be loaded with."""
         return cls(
             _vocab_size(target),
@@ -77,7 +77,7 @@ class Reading:
         )
 
 
-def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab | None]:
+def fitting(arm: str, drafter: str, reading: TargetInfo) -> tuple[Path, DraftVocab | None]:
     """The folder of a draft model, and its part of the target's vocabulary if it has not all of it.
     Raises DraftpickError where there is no such model or it does not fit."""
     folder = folder_of(arm, drafter, "config.json")
@@ -88,7 +88,7 @@ def fitting(arm: str, drafter: str, reading: Reading) -> tuple[Path, DraftVocab 
     return folder, vocab
 
 
-def _require_same_kind(arm: str, folder: Path, reading: Reading) -> None:
+def _require_same_kind(arm: str, folder: Path, reading: TargetInfo) -> None:
     """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
     kinds = {True: "an encoder-decoder", False: "decoder-only"}
     theirs, ours = is_encoder_decoder(folder), reading.encoder_decoder
@@ -148,7 +148,7 @@ class Checkpoint:
 
 def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
     """Raises DraftpickError where there is no such model or it does not fit the target."""
-    folder, vocab = fitting(arm, drafter, Reading.of(target, tokenizer))
+    folder, vocab = fitting(arm, drafter, TargetInfo.of(target, tokenizer))
     return Checkpoint(folder, None if vocab is None else vocab.to(target.device), target)
 
 
@@ -166,7 +166,7 @@ def _load(folder: Path, target: Backend) -> Backend:
     return _LOADED.add(key, targets.load_backend(folder, device, dtype, context=context))
 
 
-def _require_same_tokenizer(arm: str, folder: Path, reading: Reading) -> None:
+def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None:
     """A whole-vocabulary drafter must mean the same by every id."""
     if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
         same = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()

@@ -13,15 +13,15 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import DraftpickError
-from ..plugins import watched
+from ..common.errors import DraftpickError
+from ..common.plugins import watched
 
 if TYPE_CHECKING:
     import torch
 
-    from ..backends.llama import LlamaBackend
-    from ..backends.packed import Rounding
-    from ..backends.rounded_store import RoundedStore
+    from ..backends.native import LlamaBackend
+    from ..backends.weights.packed import Rounding
+    from ..backends.weights.rounded_store import RoundedStore
     from ..protocols import Backend
 
 
@@ -67,8 +67,8 @@ def is_encoder_decoder(folder: Path) -> bool:
 
 def not_native(folder: Path) -> str | None:
     """Why the native backend cannot run a model; None where it can."""
-    from ..backends.llama_model import unsupported
-    from ..backends.pickled import pickled
+    from ..backends.llama.model import unsupported
+    from ..backends.weights.pickled import pickled
 
     reason = unsupported(config_of(folder))
     if reason is None and pickled(folder):
@@ -115,10 +115,10 @@ def hf(asked: LoadRequest) -> Backend:
         )
     with _in_memory(asked):
         if is_encoder_decoder(asked.folder):
-            from ..backends.hf_seq2seq import HFSeq2SeqBackend
+            from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 
             return HFSeq2SeqBackend.load(asked.folder, asked.device, asked.dtype, asked.context)
-        from ..backends.hf import HFBackend
+        from ..backends.transformers.hf import HFBackend
 
         return HFBackend.load(asked.folder, asked.device, asked.dtype, asked.context)
 
@@ -199,7 +199,7 @@ def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> L
     """kernels: those of the passes to record, "fused", "graphs" or "auto"; None records none.
     blocked: multiply by kernels in C++, where they can be had.
     """
-    from ..backends.llama import LlamaBackend
+    from ..backends.native import LlamaBackend
 
     if asked.rounding is not None:
         _check_rounding(asked)
@@ -222,7 +222,7 @@ def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> L
 
 def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:
     """Where the rounded weights of a model that draftpick converted are kept; None of others."""
-    from ..backends.rounded_store import RoundedStore
+    from ..backends.weights.rounded_store import RoundedStore
     from ..zoo.catalogue import COMPLETE, cache_dir
 
     if asked.rounding is None or asked.device.type != "cpu":
@@ -250,8 +250,8 @@ def _record(native: LlamaBackend, kernels: str, name: str) -> None:
     they can run."""
     import torch
 
-    from ..backends import fused as fused_kernels
-    from ..backends.recorded import cuda_graphs
+    from ..backends.cuda import fused as fused_kernels
+    from ..backends.cuda.recorded import cuda_graphs
 
     reason = None
     if kernels != "graphs":
@@ -265,7 +265,7 @@ def _record(native: LlamaBackend, kernels: str, name: str) -> None:
 
 
 def _check_native(asked: LoadRequest) -> None:
-    from ..backends.llama_model import not_int4
+    from ..backends.llama.model import not_int4
 
     name, reason = asked.folder.name, not_native(asked.folder)
     if reason is not None:
@@ -281,7 +281,7 @@ def _check_rounding(asked: LoadRequest) -> None:
     """Whether the device has rounded weights."""
     import torch
 
-    from ..backends.int4 import CUDA_CAPABILITY
+    from ..backends.weights.int4 import CUDA_CAPABILITY
 
     if asked.device.type not in ("cpu", "cuda"):
         raise DraftpickError(f"{asked.rounding} weights are for CPU and CUDA; use --dtype bfloat16")

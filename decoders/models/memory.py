@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from ..backends.llama_weights import parts
-from ..backends.packed import Rounding
-from ..backends.pickled import numbers_in, pickled
-from ..errors import Damaged, DraftpickError
-from ..machine import available_bytes
+from ..backends.llama.loading import parts
+from ..backends.weights.packed import Rounding
+from ..backends.weights.pickled import numbers_in, pickled
+from ..common.errors import Damaged, DraftpickError
+from ..common.machine import available_bytes
 
 GIB = 2**30
 STEP = 1024  # contexts are proposed in multiples of it

@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from ..backends.int4 import GROUP
-from ..backends.llama_model import not_int4
-from ..backends.llama_weights import parts
+from ..backends.llama.loading import parts
+from ..backends.llama.model import not_int4
+from ..backends.weights.int4 import GROUP
 from .loaders import config_of, not_native
 
 ROUNDING_BACKENDS = ("auto", "native", "compiled")

@@ -12,10 +12,10 @@ from typing import Any, get_args
 
 import torch
 
-from ..backends import own_code
-from ..backends.packed import Rounding
-from ..backends.pickled import pickled
-from ..errors import DraftpickError
+from ..backends.transformers import own_code
+from ..backends.weights.packed import Rounding
+from ..backends.weights.pickled import pickled
+from ..common.errors import DraftpickError
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import COMPLETE, WHEELS

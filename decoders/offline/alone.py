@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..chance import Generator
 from ..drafters import begin
 from ..protocols import Backend, Drafter, DraftLength, DraftRequest, opening
 from ..records import Proposal, Request, Sampling
-from ..stopping import Stopper
+from ..sampling.randomness import Generator
+from ..sampling.stopping import Stopper
 
 
 @dataclass

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..backends.llama import LlamaBackend
+from ..backends.native import LlamaBackend
 from ..backends.sync import synchronize
+from ..common.errors import DraftpickError
+from ..continuous_batching import Together
 from ..costs import passes, under_load
 from ..costs.measured import Costs
 from ..costs.passes import REPEATS
 from ..costs.under_load import SharedCosts, UnderLoad
 from ..drafters import RecurrentDrafter, WidenedDrafter
-from ..errors import DraftpickError
 from ..protocols import Backend, Drafts
-from ..together import Together
 from . import rounds
 from .costs import dearest
 

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ..arms import AUTOREGRESSIVE
-from ..backends.llama import LlamaBackend
+from ..backends.native import LlamaBackend
+from ..common.errors import DraftpickError
+from ..common.seeds import derived_seed
 from ..costs.measured import Costs
 from ..drafters import HybridDrafter, MaxGramDrafter, NullDrafter, RecurrentDrafter
-from ..errors import DraftpickError
 from ..lengths import FixedLength
 from ..loop import SpeculativeDecoding
 from ..protocols import opening
 from ..records import Request, Sampling
-from ..seeds import derived_seed
 from . import rounds
 from .alone import Alone
 from .at_once import costs_at_once, follow, require_shared

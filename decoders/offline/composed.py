@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..chance import Generator
 from ..drafters import (
     HybridDrafter,
     MaxGramDrafter,
@@ -16,6 +15,7 @@ from ..drafters import (
 )
 from ..protocols import Backend, Drafter, DraftRequest, opening
 from ..records import Sampling
+from ..sampling.randomness import Generator
 from .expected import Draft
 
 

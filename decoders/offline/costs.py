@@ -15,13 +15,13 @@ import torch
 
 from ..arms import AUTOREGRESSIVE
 from ..backends.sync import synchronize
-from ..chance import Generator
 from ..costs.measured import Costs
 from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
 from ..drafters import EarlyExitDrafter, HybridDrafter, SwitchingDrafter, WidenedDrafter
 from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
 from ..records import Sampling
+from ..sampling.randomness import Generator
 
 if TYPE_CHECKING:
     from ..engine import Engine

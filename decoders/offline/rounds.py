@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..backends.sync import synchronize
+from ..continuous_batching import Seat, Together
 from ..costs.measured import Costs
 from ..drafters import HybridDrafter, SwitchingDrafter
 from ..protocols import Drafts
 from ..records import Request, Sampling
-from ..together import Seat, Together
 
 if TYPE_CHECKING:
     from ..engine import Engine

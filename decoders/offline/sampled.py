@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from ..backends.packed import linear
-from ..draft_vocab import DraftVocab
+from ..backends.weights.packed import linear
 from ..drafters import NeuralDrafter, RecurrentDrafter
 from ..protocols import Backend, Drafter, StateBackend, opening
+from ..sampling.draft_vocab import DraftVocab
 from .stack import Stack, states_before
 from .unrolled import ROWS
 
 if TYPE_CHECKING:
-    from ..backends.recurrent_head import RecurrentHead
+    from ..backends.recurrent.head import RecurrentHead
 
 AT_ONCE = 256  # rows whose logits are held
 

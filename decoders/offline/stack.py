@@ -18,12 +18,12 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ..backends.early_exit import AdapterHead
-from ..backends.kv import PromptSlot
-from ..backends.llama import LlamaBackend
-from ..backends.llama_model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
-from ..backends.packed import Matrix, dense, linear, pack
-from ..draft_vocab import DraftVocab
+from ..backends.llama.kv import PromptSlot
+from ..backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
+from ..backends.native import LlamaBackend
+from ..backends.weights.packed import Matrix, dense, linear, pack
 from ..drafters import EarlyExitDrafter, NeuralDrafter
+from ..sampling.draft_vocab import DraftVocab
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
 OTHERS_AT_ONCE = 32768

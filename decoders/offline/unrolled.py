@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from ..backends.recurrent_head import RecurrentHead
+from ..backends.recurrent.head import RecurrentHead
 from ..drafters.catch_up import agreeing
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal, Sampling

@@ -23,14 +23,14 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from ..backends.kv import KVCache
-from ..backends.llama_model import Part, rounded
+from ..backends.batched.row_passes import RowPasses, kernels_for
+from ..backends.cuda.recorded import Recorder, Run, cuda_graphs
+from ..backends.llama.kv import KVCache
+from ..backends.llama.model import Part, rounded
 from ..backends.noise import key_of
-from ..backends.packed import Rounded, linear
-from ..backends.recorded import Recorder, Run, cuda_graphs
-from ..backends.row_passes import RowPasses, kernels_for
 from ..backends.sync import synchronize
-from ..errors import DraftpickError
+from ..backends.weights.packed import Rounded, linear
+from ..common.errors import DraftpickError
 from ..models import memory
 from .records import Written
 from .stack import Stack, in_groups

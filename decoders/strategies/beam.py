@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..backends.tree import require_trees
-from ..draft_vocab import DraftVocab
-from ..errors import DraftpickError
+from ..backends.llama.tree import require_trees
+from ..common.errors import DraftpickError
 from ..protocols import DraftLength, Job, TreeBackend, opening
 from ..records import DecodeResult, Request, Sampling, StepStats
-from ..sampling import penalise
-from ..stopping import Stopper
+from ..sampling.draft_vocab import DraftVocab
+from ..sampling.filters import penalise
+from ..sampling.stopping import Stopper
 from ..tally import Tally
 from .token_tree import Ids, TokenTree
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ..protocols import Job, LayeredBackend, opening
 from ..records import DecodeResult
-from ..sampling import choose, penalised
+from ..sampling.filters import choose, penalised
 from ..tally import Tally
 
 

@@ -12,7 +12,7 @@ from ..drafters import begin
 from ..loop import Drafting
 from ..protocols import DraftRequest, Job, opening, work
 from ..records import DecodeResult
-from ..sampling import choose, confidence, penalised
+from ..sampling.filters import choose, confidence, penalised
 from ..tally import Tally
 
 

@@ -22,11 +22,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..loop import Drafting, SpeculativeDecoding
 from ..protocols import DraftLength, Job, opening
 from ..records import DecodeResult, Proposal, Sampling, Verdict
-from ..sampling import penalised, probabilities
+from ..sampling.filters import penalised, probabilities
+from ..sampling.randomness import Chance
 from ..verify import Lossless
 from ..verify.step import draft_distribution, residual, target_distribution
 

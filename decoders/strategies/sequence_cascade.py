@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
 from ..loop import Drafting, SpeculativeDecoding
 from ..protocols import DraftRequest, Job, opening
 from ..records import DecodeResult, Sampling
-from ..sampling import penalise, seen_mask
-from ..stopping import Stopper
+from ..sampling.filters import penalise, seen_mask
+from ..sampling.randomness import Chance
+from ..sampling.stopping import Stopper
 from ..tally import Tally
 from ..verify import Lossless
 

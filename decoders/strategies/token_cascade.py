@@ -11,7 +11,7 @@ from ..drafters import begin
 from ..loop import Drafting
 from ..protocols import DraftRequest, Job, opening, work
 from ..records import DecodeResult
-from ..sampling import choose, penalised
+from ..sampling.filters import choose, penalised
 from ..tally import Tally
 
 

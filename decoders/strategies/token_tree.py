@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from ..draft_vocab import DraftVocab
 from ..protocols import TreeBackend
+from ..sampling.draft_vocab import DraftVocab
 
 Ids = tuple[int, ...]  # a continuation: target ids that follow the prompt
 PROMPT = -1  # the node that stands for the prompt

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
+from ..sampling.argmax import likeliest
+from ..sampling.randomness import Chance
 from .step import at, leading, target_distribution, verdict
 
 

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..chance import Chance
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import raw_probabilities
+from ..sampling.filters import raw_probabilities
+from ..sampling.randomness import Chance
 from .step import accept_and_resample, draft_distribution, one_hot, target_distribution
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]

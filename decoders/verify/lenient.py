@@ -13,10 +13,10 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import probabilities, raw_probabilities
+from ..sampling.argmax import likeliest
+from ..sampling.filters import probabilities, raw_probabilities
+from ..sampling.randomness import Chance
 from .lossy import lossy
 from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import probabilities
+from ..sampling.argmax import likeliest
+from ..sampling.filters import probabilities
+from ..sampling.randomness import Chance
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
 from .tree import verify_tree
 

@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..chance import Chance
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import probabilities
+from ..sampling.filters import probabilities
+from ..sampling.randomness import Chance
 from .lossless import Lossless
 from .step import accept_and_resample, draft_distribution
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import probabilities
+from ..sampling.argmax import likeliest
+from ..sampling.filters import probabilities
+from ..sampling.randomness import Chance
 
 
 def accept_and_resample(

@@ -16,10 +16,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..chance import Chance
-from ..likeliest import likeliest
 from ..records import Proposal, Sampling, Verdict
-from ..sampling import probabilities
+from ..sampling.argmax import likeliest
+from ..sampling.filters import probabilities
+from ..sampling.randomness import Chance
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..errors import Damaged, NoSuchName
+from ..common.errors import Damaged, NoSuchName
 
 SHIPPED = Path(__file__).parent
 COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole

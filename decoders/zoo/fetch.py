@@ -17,7 +17,7 @@ import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
-from ..errors import Damaged, DraftpickError
+from ..common.errors import Damaged, DraftpickError
 from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
 
 

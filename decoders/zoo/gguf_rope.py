@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..backends.rope import rotation_of
-from ..errors import DraftpickError
+from ..backends.llama.rope import rotation_of
+from ..common.errors import DraftpickError
 
 LLAMA3 = {
     "rope_type": "llama3",

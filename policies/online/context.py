@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ..base import as_rows
 from ..errors import PolicyError
-from ..network import NetworkPolicy
+from ..learners.network import NetworkPolicy
 from ..records import Float32, Float64, Origin
 
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from ..base import moments, origin_of
 from ..errors import PolicyError
-from ..network import NetworkPolicy
+from ..learners.network import NetworkPolicy
+from ..learners.regression import fit_regression
 from ..records import Fitted, Float64, RewardTable
-from ..regression import fit_regression
 from .beliefs import Beliefs
 from .budget import Budget
 from .context import Context, leading

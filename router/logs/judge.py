@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from decoders.errors import NoSuchName
+from decoders.common.errors import NoSuchName
 from policies import Policy, PolicyError
-from policies.comparison import Comparison, compare, on_policy
-from policies.evaluate import aligned, greedy_probs
+from policies.evaluation.evaluate import aligned, greedy_probs
 from policies.fixed import one_hot
-from policies.ope import Estimate, Log
-from policies.predictions import cross_fitted
+from policies.ope.comparison import Comparison, compare, on_policy
+from policies.ope.estimators import Estimate, Log
+from policies.ope.reward_model import cross_fitted
 from policies.records import Float64
 
 from .reader import DecisionRows

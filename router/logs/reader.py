@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 from .record import FORMAT, LoggedDecision
 from .writer import log_files

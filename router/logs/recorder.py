@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from collect.features import FEATURES, RequestContext, feature_vector
 
-from ..seams import RoutingEngine
+from ..protocols import RoutingEngine
 from .record import Asked, LoggedDecision, Result, Text, Vector
 from .writer import DecisionLog
 

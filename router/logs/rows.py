@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from collect.embedders import same_space
 from policies import Policy, PolicyError, RewardTable, check_compatible
-from policies.ope import Log
+from policies.ope.estimators import Log
 from policies.records import ANY
 
 from .reader import DecisionRows

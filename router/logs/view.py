@@ -6,8 +6,8 @@ import math
 from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from decoders.terminal import PIPE, tables
-from policies.ope import Estimate
+from decoders.common.terminal import PIPE, tables
+from policies.ope.estimators import Estimate
 
 from .judge import Judgement
 

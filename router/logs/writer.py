@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 from .record import LoggedDecision
 

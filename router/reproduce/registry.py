@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from decoders.errors import NoSuchName
+from decoders.common.errors import NoSuchName
 
 from . import ablations, llama, rules, sizes, specialists
 from .records import Reproduction

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from collect.batch import SweepOptions
 from collect.queries import Query
+from collect.sweep.batch import SweepOptions
 from decoders.arms import AUTOREGRESSIVE
 from decoders.arms.file import arms_of
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
+from decoders.common.provenance import measured_on
 from decoders.options import EngineOptions
-from decoders.provenance import measured_on
 from decoders.records import Request, Sampling
 
 from .records import Arms, Curve, Measured, PolicyPlan, Reproduction, Run
@@ -54,8 +54,8 @@ def write(what: Reproduction, out: Path, scale: Scale = Scale()) -> dict[str, An
 
     Raises DraftpickError where weights are missing, and where `out` holds one of another scale.
     """
-    from decoders.files import write_atomically
-    from decoders.provenance import versions
+    from decoders.common.files import write_atomically
+    from decoders.common.provenance import versions
 
     from .page import as_json, render
 
@@ -115,7 +115,7 @@ def require_weights(what: Reproduction) -> None:
 
 def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
     """Note in `out` what is done there; raise DraftpickError where it was something else."""
-    from decoders.files import write_atomically
+    from decoders.common.files import write_atomically
 
     asked = {"name": what.name, **asdict(scale)}
     note = out / "scale.json"
@@ -148,10 +148,10 @@ def collect(
     """Every arm on every query, as `draftpick collect` does."""
     from rich.console import Console
 
-    from collect.progress import progress_bar
-    from collect.run import sweep
+    from collect.sweep.run import sweep
     from decoders import Engine
     from decoders.offline.batch import Batch
+    from router.commands.progress import progress_bar
 
     engine = Engine.from_options(engine_options(what, what.arms, device))
     options = SweepOptions(
@@ -174,7 +174,7 @@ def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
     """The paper's REINFORCE, saved whatever it is worth."""
     from policies import fit, load
     from policies.errors import PolicyError
-    from policies.reinforce import PAPER
+    from policies.learners.reinforce import PAPER
 
     table = table_of(plan, rewards, seed)
     options = PAPER | ({} if plan.epochs is None else {"epochs": plan.epochs})
@@ -192,7 +192,7 @@ def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
 def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
     """What a plan's policy learns from: the paper reads the embedding alone."""
     from collect.table import reward_table
-    from policies.sizes import at_most
+    from policies.selection.subsample import at_most
 
     table = reward_table(rewards, plan.reward, plan.alpha, plan.arms, features=[])
     if plan.task is not None:
@@ -243,7 +243,7 @@ def measure(
     """One interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does."""
     from decoders import Engine
 
-    from ..route import Router
+    from ..routing.router import Router
     from ..specbench.bench import specbench
     from ..specbench.candidates import candidates_of
 

@@ -8,12 +8,12 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
-from decoders.errors import Cancelled
+from decoders.common.errors import Cancelled
 
-from ..results import Chosen, RoutedResult
-from .desk import Desk, Order, Ticket
+from ..routing.results import Chosen, RoutedResult
 from .errors import ApiError, as_api_error
-from .ledger import Ledger
+from .metrics import Ledger
+from .scheduler import Desk, Order, Ticket
 
 
 @dataclass(frozen=True)

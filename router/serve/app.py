@@ -19,14 +19,14 @@ from starlette.types import Receive, Scope, Send
 
 from . import errors, page
 from .answers import Answer, Answers, Round
-from .desk import DEFAULT, Desk
 from .errors import ApiError
-from .guards import Guards
-from .intake import AUTO, Intake, Limits, Way
-from .ledger import Ledger
-from .patience import BODY_S
+from .metrics import Ledger
+from .middleware import Guards
+from .parsing import AUTO, Intake, Limits, Way
 from .replies import ChatReply, Reply, TextReply
-from .wire import ChatBody, CompletionBody
+from .scheduler import DEFAULT, Desk
+from .schemas import ChatBody, CompletionBody
+from .timeouts import BODY_S
 
 T = TypeVar("T")
 Work = TypeVar("Work", bound=Callable[..., Any])

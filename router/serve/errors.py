@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from decoders.errors import (
+from decoders.common.errors import (
     ArmDown,
     Cancelled,
     ContextTooLong,
@@ -16,8 +16,8 @@ from decoders.errors import (
 )
 from policies.errors import PolicyError
 
-from .desk import Closing
 from .queue import QueueFull
+from .scheduler import Closing
 
 if TYPE_CHECKING:
     from starlette.applications import Starlette

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from typing import Generic, TypeVar
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ from typing import Any
 from decoders.records import DecodeResult
 
 from .answers import Answer, Round
-from .intake import Way
+from .parsing import Way
 from .text import NEAR, UNFINISHED, TextStream, spelled
 
 LEAST = -9999.0  # JSON has no minus infinity

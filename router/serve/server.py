@@ -11,10 +11,10 @@ from typing import Protocol
 import uvicorn
 from starlette.types import ASGIApp
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
-from .patience import HeadInTime, limit_reading
-from .readiness import READY, STOPPING, notify
+from .sd_notify import READY, STOPPING, notify
+from .timeouts import HeadInTime, limit_reading
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
 # For which an idle connection is kept: longer than proxies in front keep theirs, usually a minute,

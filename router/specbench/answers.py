@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from decoders.files import write_atomically
+from decoders.common.files import write_atomically
 from decoders.records import DecodeResult
 
 from .protocol import spec_bench_category

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoders.arms import AUTOREGRESSIVE
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
-from decoders.provenance import measured_on, versions
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+from decoders.common.provenance import measured_on, versions
+from decoders.common.terminal import PIPE, Lines, tables
 from decoders.records import Request
-from decoders.terminal import PIPE, Lines, tables
 
-from ..route import Router
+from ..routing.router import Router
 from . import markdown, plots
 from .answers import write_answers
 from .candidates import Candidate
@@ -143,7 +143,7 @@ def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
 def rich_tables(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = PIPE
 ) -> list[Table]:
-    """A Markdown table's content for a terminal of `width` columns (`decoders.terminal.tables`)."""
+    """A Markdown table's content for a terminal of `width` columns (`common.terminal.tables`)."""
     return tables(title, headings, [[_rich(text) for text in row] for row in rows], width)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.queries import OVERALL
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
-from ..route import Router
+from ..routing.router import Router
 from .records import BASELINE, ROUTED
 
 if TYPE_CHECKING:

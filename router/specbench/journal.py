@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from decoders.errors import DraftpickError
-from decoders.files import write_atomically
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
 
 from .records import Row
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collect.looping import loops
+from collect.repetition import loops
 
 from .quality import measure_of, quality
 from .records import Answer, Turn

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from collect.queries import Query, ordered, read_queries
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 
 from .quality import check_measures
 

@@ -12,8 +12,8 @@ import re
 from collections.abc import Callable, Sequence
 
 from collect import rouge
-from decoders.errors import NoSuchName
-from decoders.plugins import watched
+from decoders.common.errors import NoSuchName
+from decoders.common.plugins import watched
 
 MEASURES: dict[str, str] = {
     "summarization": "rouge_l",

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from decoders.errors import DraftpickError, NoSuchName
-from decoders.machine import look, others
+from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.machine import look, others
+from decoders.common.seeds import derived_seed
 from decoders.records import Request
-from decoders.seeds import derived_seed
 
-from ..messages import Message
-from ..route import Router
+from ..routing.messages import Message
+from ..routing.router import Router
 from .candidates import Candidate
 from .journal import Journal
 from .records import BASELINE, ROUTED, Answer, Row, Turn

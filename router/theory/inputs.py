@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
-from decoders.errors import DraftpickError, NoSuchName
 
 if TYPE_CHECKING:
     from collect.queries import Query

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.records import Request, Sampling
 
-from ..route import Router
+from ..routing.router import Router
 from ..specbench.bench import ask_all
 from ..specbench.records import BASELINE, Row
 from .points import Point, first_answers, points_of
@@ -17,7 +17,7 @@ from .points import Point, first_answers, points_of
 if TYPE_CHECKING:
     from collect.queries import Query
 
-    from ..seams import RoutingEngine
+    from ..protocols import RoutingEngine
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from decoders.arms import ArmRecipe
-from decoders.files import write_atomically
-from decoders.provenance import measured_on, versions
+from decoders.common.files import write_atomically
+from decoders.common.provenance import measured_on, versions
 from decoders.records import Request
 
 from ..specbench.plots import png
@@ -23,7 +23,7 @@ from .sweep import Sweep
 if TYPE_CHECKING:
     from collect.queries import Query
 
-    from ..seams import RoutingEngine
+    from ..protocols import RoutingEngine
 
 
 def tradeoff(

@@ -23,7 +23,7 @@ from pydantic import Field, ValidationError
 from decoders.arms import ArmRecipe, arms_of
 from decoders.arms.base import Strict
 from decoders.arms.file import read_mapping, sentences
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 
 class _Template(Strict):

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from collect.queries import OVERALL
-from decoders.provenance import tags
+from decoders.common.provenance import tags
 from policies.mlflow_store import using
-from policies.run_log import metric_name
-from policies.tracking import experiment_of
+from policies.tracking.run import experiment_of
+from policies.tracking.run_log import metric_name
 
 EXPERIMENT = "draftpick-tradeoff"
 

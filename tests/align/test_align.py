@@ -15,9 +15,9 @@ from collect.align import checkpoint, trainer
 from collect.align.run import AlignConfig, align
 from collect.align.trainer import Recipe
 from decoders import Engine, Request
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.models.targets import fingerprint
+from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
 WORDS = [f"w{i}" for i in range(40)]  # as conftest.py

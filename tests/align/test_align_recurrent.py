@@ -25,11 +25,11 @@ from collect.align.stage import RESULT, Stage, Target, commonest, finished, of_t
 from collect.align.student import RecurrentRecipe, Student
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.common.errors import DraftpickError
 from decoders.models import targets
+from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
 CPU = torch.device("cpu")

@@ -17,10 +17,10 @@ from collect.align.seq2seq_drafter import Seq2SeqDraftLearner
 from collect.align.states import apart, seq2seq_states
 from collect.align.trainer import Recipe
 from decoders import Engine, Request
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.common.errors import DraftpickError
 from decoders.models.targets import fingerprint
+from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
 RECIPE = Recipe(epochs=10, batch_tokens=256, lr=1e-2, matrix_lr=2e-2, seed=1)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collect.align.tokens import Text, Tokens, join, load, pack, save
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 TEXTS = [
     Text([1, 2, 3, 65535], 2, "math", 0.0),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collect.align import checkpoint
-from decoders.errors import Damaged, DraftpickError
+from decoders.common.errors import Damaged, DraftpickError
 
 CPU = torch.device("cpu")
 PLAIN = st.none() | st.booleans() | st.integers(-(2**60), 2**60) | st.text(max_size=5)

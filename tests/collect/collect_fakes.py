@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from collect import run
 from collect.queries import TASKS, Query
-from collect.run import SweepReport
+from collect.sweep import run
+from collect.sweep.run import SweepReport
+from decoders.common.errors import ContextTooLong
 from decoders.costs.measured import Costs
-from decoders.errors import ContextTooLong
 from decoders.offline.records import Expected, Replay, Written
 from decoders.records import DecodeResult, Prefilled, Request
 
@@ -206,7 +206,7 @@ def make_queries(per_task: int = 2, tasks: tuple[str, ...] = TASKS) -> list[Quer
 
 def pairs(folder: Path) -> list[tuple[str, str]]:
     """Every stored (query, arm), sorted."""
-    from collect.dataset import read_table
+    from collect.store.dataset import read_table
 
     table = read_table(folder, "outcomes", ("query_id", "arm"))
     return sorted((row["query_id"], row["arm"]) for row in table.to_pylist())
@@ -217,5 +217,5 @@ def all_pairs(queries: list[Query], arms: tuple[str, ...] = ARMS) -> list[tuple[
 
 
 def sweep(engine: FakeEngine, *given: Any, **named: Any) -> SweepReport:
-    """`collect.run.sweep` with the fake's own batch decoder."""
+    """`collect.sweep.run.sweep` with the fake's own batch decoder."""
     return run.sweep(engine, engine.batch, *given, **named)

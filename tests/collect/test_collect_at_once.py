@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from collect_fakes import ARMS, FakeEngine, make_queries, sweep
 
-from collect import dataset
-from collect.at_once import collect_loads
-from collect.batch import Prompt, SweepOptions
-from collect.outcomes import Place, looping_places, outcomes_by_place, read_outcomes
 from collect.queries import Query
 from collect.records import ArmInfo
+from collect.store import dataset
+from collect.store.outcomes import Place, looping_places, outcomes_by_place, read_outcomes
 from collect.summary import summarise, summarise_all
+from collect.sweep.batch import Prompt, SweepOptions
+from collect.sweep.under_load import collect_loads
 from collect.table import read_rewards, reward_table
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
 NUMBERS = ("rounds", "drafted", "accepted")

@@ -12,13 +12,13 @@ import typer
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 from typer.testing import CliRunner, Result
 
-from collect import command as commands
-from collect.batch import SweepOptions
+from collect.sweep.batch import SweepOptions
 from collect.table import reward_table
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
-from router import headroom, train
+from router.commands import collect as commands
+from router.commands import headroom, train
 
 ROOT = Path(__file__).parents[2]
 
@@ -295,7 +295,7 @@ def test_headroom_says_what_to_do(app: typer.Typer, tmp_path: Path) -> None:
 
 def test_importing_the_commands_is_light() -> None:
     script = (
-        "import sys, collect.command, collect; "
+        "import sys, router.commands.collect, collect; "
         "heavy = {'torch', 'mlflow', 'transformers', 'datasets', 'pyarrow', 'numpy'}; "
         "print(sorted(heavy & set(sys.modules)))"
     )

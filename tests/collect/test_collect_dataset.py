@@ -15,14 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 
-from collect import dataset
-from collect.batch import SweepOptions
-from collect.dataset import MANIFEST, Store, load, read_manifest
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
+from collect.store import dataset
+from collect.store.dataset import MANIFEST, Store, load, read_manifest
 from collect.summary import render, summarise
+from collect.sweep.batch import SweepOptions
 from collect.table import reward_table
-from decoders.errors import Damaged, DraftpickError
+from decoders.common.errors import Damaged, DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 

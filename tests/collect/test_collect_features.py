@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collect.features import FEATURES, SEEN, RequestContext, feature_vector
-from decoders.errors import NoSuchName
+from decoders.common.errors import NoSuchName
 
 
 def test_by_hand() -> None:

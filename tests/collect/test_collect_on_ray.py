@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
 
-from collect.batch import SweepOptions
-from collect.dataset import read_manifest
-from collect.on_ray import OnRay
-from collect.ray_cluster import cores_each
-from collect.run import SweepProgress, sweep
-from decoders.errors import DraftpickError
+from collect.store.dataset import read_manifest
+from collect.sweep.batch import SweepOptions
+from collect.sweep.on_ray import OnRay
+from collect.sweep.ray_cluster import cores_each
+from collect.sweep.run import SweepProgress, sweep
+from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)
 

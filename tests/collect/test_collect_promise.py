@@ -12,11 +12,11 @@ from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
 from typer.testing import CliRunner, Result
 
 from collect import read_outcomes
-from collect.batch import SweepOptions
+from collect.sweep.batch import SweepOptions
 from collect.table import reward_table
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from policies import load
-from router import train
+from router.commands import train
 
 
 def run(*arguments: object) -> Result:

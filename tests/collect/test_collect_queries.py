@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from collect.queries import TASKS, first_per_task, ordered, read_queries, shipped, task_of
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 GOOD: dict[str, Any] = {"id": "a", "task": "qa", "turns": ["Why?"]}
 

@@ -11,9 +11,9 @@ import pytest
 
 from collect.records import ArmInfo, Outcome
 from collect.rewards import REWARDS, Context, compute, get
+from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.costs.passes import PassCosts
-from decoders.errors import DraftpickError
 
 
 def arm(name: str, parameters: float, kind: str = "neural") -> ArmInfo:

@@ -17,12 +17,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenize import tokenize
 
 from collect import rouge
-from collect.batch import SweepOptions
-from collect.dataset import MANIFEST, read_manifest
-from collect.outcomes import read_outcomes
 from collect.rouge import rouge_l, words
+from collect.store.dataset import MANIFEST, read_manifest
+from collect.store.outcomes import read_outcomes
+from collect.sweep.batch import SweepOptions
 from collect.table import reward_table
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 ASCII = st.text(st.characters(max_codepoint=127), max_size=60)
 

@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs, sweep
 
-from collect import dataset, read_outcomes
-from collect.batch import SweepOptions
+from collect import read_outcomes
 from collect.queries import Query
-from collect.run import SweepProgress, batches
+from collect.store import dataset
+from collect.sweep.batch import SweepOptions
+from collect.sweep.run import SweepProgress, batches
 from collect.table import reward_table
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
@@ -71,7 +72,7 @@ def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
 
 
 def test_batches_hold_like_lengths_in_a_seeded_order() -> None:
-    from collect.batch import Prompt
+    from collect.sweep.batch import Prompt
 
     prompts = [Prompt(Query(str(n), "qa", ("?",)), [0] * n) for n in (5, 1, 4, 2, 3, 6)]
     groups = batches(prompts, 2, seed=1)
@@ -197,7 +198,7 @@ def test_sigkill_in_the_middle_then_resumed(tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from collect_fakes import FakeEngine, make_queries
-from collect.batch import SweepOptions
+from collect.sweep.batch import SweepOptions
 from collect_fakes import sweep
 engine = FakeEngine()
 def die(name, prompts):

@@ -13,15 +13,16 @@ import pytest
 import test_collect_every_arm as every_arm
 from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
 
-from collect import dataset, run
-from collect.batch import SweepOptions
 from collect.features import RequestContext, feature_vector
-from collect.outcomes import read_outcomes
 from collect.queries import Query
-from collect.sampled import seed_of
+from collect.store import dataset
+from collect.store.outcomes import read_outcomes
 from collect.summary import summarise, summarise_all
+from collect.sweep import run
+from collect.sweep.batch import SweepOptions
+from collect.sweep.sampled import seed_of
 from collect.table import read_rewards, reward_table
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
 from policies import fit

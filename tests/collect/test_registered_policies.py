@@ -11,8 +11,8 @@ import pytest
 from collect_fakes import FakeEngine, make_queries, sweep
 
 import policies
-from collect.batch import SweepOptions
 from collect.queries import Query
+from collect.sweep.batch import SweepOptions
 from policies.mlflow_store import using
 from router import cli
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.toy import ToyBackend
-from decoders.draft_vocab import DraftVocab
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.lengths import FixedLength
 from decoders.protocols import Backend, Drafter, DraftLength
+from decoders.sampling.draft_vocab import DraftVocab
 
 
 def vertical(

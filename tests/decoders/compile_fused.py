@@ -57,8 +57,8 @@ def compiled(name: str, fn: Any, constants: dict[str, Any], types: dict[str, str
 def main() -> None:
     import triton
 
-    from decoders.backends import fused_kernels as kernels
-    from decoders.backends import fused_launch as launch
+    from decoders.backends.cuda import fused_kernels as kernels
+    from decoders.backends.cuda import fused_launch as launch
 
     for model, (d, heads, kv_heads, head_dim, mlp, vocab) in SIZES.items():
         for how, kind in enumerate(("bfloat16", "int8", "int4")):

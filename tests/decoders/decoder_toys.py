@@ -27,17 +27,15 @@ from transformers import (
 )
 
 from decoders.backends.cpp_kernels import load_kernel
+from decoders.backends.cuda.recorded import Run
 from decoders.backends.early_exit import Adapter, AdapterHead
-from decoders.backends.exit_head import AdapterConfig
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
-from decoders.backends.recorded import Run
-from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
-from decoders.backends.recurrent_head import RecurrentHead
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
+from decoders.backends.weights.packed import Rounding
 from decoders.costs.passes import PassCosts
-from decoders.draft_vocab import DraftVocab
 from decoders.drafters import (
     EarlyExitDrafter,
     HybridDrafter,
@@ -65,8 +63,10 @@ from decoders.protocols import (
     Verifier,
 )
 from decoders.records import DecodeResult, Request, Sampling, StepStats
-from decoders.stopping import Stopper
-from decoders.tree_shape import TreeShape
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.stopping import Stopper
+from decoders.sampling.tree_shape import TreeShape
 from decoders.verify import Lossless
 from decoders.zoo.catalogue import cache_dir
 

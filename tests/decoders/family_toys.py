@@ -13,8 +13,8 @@ from transformers import (
     PreTrainedModel,
 )
 
-from decoders.backends.hf import HFBackend
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.protocols import TreeBackend
 
 WINDOW = 6

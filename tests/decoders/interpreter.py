@@ -18,7 +18,7 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.jit import JITFunction
 
-KERNELS = ("decoders.backends.fused_kernels", "decoders.backends.fused_launch")
+KERNELS = ("decoders.backends.cuda.fused_kernels", "decoders.backends.cuda.fused_launch")
 _patch_tensor = interpreter._patch_lang_tensor
 _dot = interpreter.InterpreterBuilder.create_dot
 _cast = interpreter.InterpreterBuilder.cast_impl

@@ -14,12 +14,13 @@ import triton
 from torch import Tensor
 from triton.runtime import interpreter
 
-from decoders.backends import noise, row_kernels
-from decoders.backends.kv import KVCache
-from decoders.backends.llama_model import LayerWeights, Shape, rms_norm, rope_table
+from decoders.backends import noise
+from decoders.backends.batched.row_passes import RowPasses
+from decoders.backends.cuda import row_kernels
+from decoders.backends.llama.kv import KVCache
+from decoders.backends.llama.model import LayerWeights, Shape, rms_norm, rope_table
+from decoders.backends.llama.rope import Rotation
 from decoders.backends.noise import key_of
-from decoders.backends.rope import Rotation
-from decoders.backends.row_passes import RowPasses
 
 if triton.knobs.runtime.interpret:
     _patch = interpreter._patch_lang_tensor

@@ -12,7 +12,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from decoders.backends import row_kernels as kernels
+from decoders.backends.cuda import row_kernels as kernels
 
 
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])

@@ -11,10 +11,10 @@ from decoder_toys import CPU
 from torch import Tensor, nn
 from transformers import AutoModelForSeq2SeqLM, MT5Config, PreTrainedModel, T5Config, UMT5Config
 
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
-from decoders.backends.seq2seq_exit import LensHead, plain_lens
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
 from decoders.drafters import EarlyExitDrafter
+from decoders.sampling.draft_vocab import DraftVocab
 
 CONFIGS: dict[str, type] = {"t5": T5Config, "mt5": MT5Config, "umt5": UMT5Config}
 SIZES: dict[str, Any] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from decoders.arms import choose, load_arms
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 
 SMALL = "kind: neural, drafter: x"
 

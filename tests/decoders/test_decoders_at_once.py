@@ -11,13 +11,13 @@ from decoder_toys import native, random_cell, save_cell
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
 from decoders.costs.passes import WIDEST, PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
 from decoders.offline.batch import Batch
+from decoders.sampling.draft_vocab import DraftVocab
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from decoders.backends.llama_model import QUERIES, Shape, attend, attention_mask, rounded
+from decoders.backends.llama.model import QUERIES, Shape, attend, attention_mask, rounded
 
 HEAD = 64
 SHAPES = {  # sequences, heads, key heads, new positions, positions seen
@@ -26,8 +26,8 @@ def test_attention_in_blocks_is_attention(
     name: str, masked: bool, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In float32 where oneDNN has no bfloat16, and then rounded but once."""
-    monkeypatch.setattr("decoders.backends.llama_model.has_tiles", lambda: by == "tiles")
-    monkeypatch.setattr("decoders.backends.packed.can_pack", lambda *of: by == "blocks")
+    monkeypatch.setattr("decoders.backends.llama.model.has_tiles", lambda: by == "tiles")
+    monkeypatch.setattr("decoders.backends.weights.packed.can_pack", lambda *of: by == "blocks")
     b, heads, kv_heads, t, s = SHAPES[name]
     if not masked and (b > 1 or s > t):
         pytest.skip("only a lone prompt from position 0 on goes without a mask")

@@ -12,10 +12,10 @@ import torch
 from decoder_toys import CPU, FITS_ROWS
 
 from decoders.backends import cpp_kernels
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.packed import Rounding
+from decoders.common.errors import DraftpickError
 from decoders.costs.passes import Place
-from decoders.errors import DraftpickError
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest, auto
 

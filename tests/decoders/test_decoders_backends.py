@@ -26,14 +26,14 @@ from t5_toys import seq2seq
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
-from decoders.backends import llama as llama_module
-from decoders.backends import llama_model
-from decoders.backends.hf import HFBackend
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import rounded, unsupported
-from decoders.backends.rope import Rotation, rotation_of
+from decoders.backends import native as llama_module
+from decoders.backends.llama.model import rounded, unsupported
+from decoders.backends.llama.rope import Rotation, rotation_of
+from decoders.backends.native import LlamaBackend
+from decoders.backends.native import model as llama_model
 from decoders.backends.toy import ToyBackend
-from decoders.errors import ContextTooLong, DraftpickError
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.models.targets import ROUNDINGS
 from decoders.protocols import Backend, opening
 

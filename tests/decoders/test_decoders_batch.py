@@ -30,13 +30,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
-from decoders.draft_vocab import DraftVocab
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.engine import Engine
-from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.alone import Alone
@@ -47,8 +46,9 @@ from decoders.offline.stack import Stack, states_before
 from decoders.offline.unrolled import Known, Unrolled
 from decoders.protocols import Backend, Drafter, Strategy
 from decoders.records import Proposal, Request, Verdict
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.tree_shape import TreeShape
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
-from decoders.tree_shape import TreeShape
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]

@@ -16,15 +16,15 @@ from transformers import PreTrainedModel
 
 from decoders import Engine
 from decoders.arms import load_arms, recipe
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.protocols import DraftLength, Job, TreeBackend
 from decoders.records import Request, Sampling
-from decoders.stopping import Stopper
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
 from decoders.strategies import beam as beam_module
 from decoders.strategies.beam import Beam, BeamDraft, BeamSearch, Found
 from decoders.strategies.token_tree import TokenTree

@@ -14,19 +14,20 @@ from decoder_toys import CPU, FITS_INT4, FITS_ROWS, random_cell
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.backends import blocked, cpp_kernels
-from decoders.backends.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
-from decoders.backends.int4 import GROUP, quantised
-from decoders.backends.int8 import WIDE, Int8Weight
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import rms_norm
-from decoders.backends.packed import MADE_BY, Rounding, kind_of, linear, rounded
-from decoders.backends.recurrent_head import RecurrentHead
-from decoders.backends.rounded_store import RoundedStore
+from decoders.backends import cpp_kernels
+from decoders.backends.llama.model import rms_norm
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.backends.weights import blocked
+from decoders.backends.weights.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
+from decoders.backends.weights.int4 import GROUP, quantised
+from decoders.backends.weights.int8 import WIDE, Int8Weight
+from decoders.backends.weights.packed import MADE_BY, Rounding, kind_of, linear, rounded
+from decoders.backends.weights.rounded_store import RoundedStore
 from decoders.costs.passes import Place
-from decoders.draft_vocab import DraftVocab
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
+from decoders.sampling.draft_vocab import DraftVocab
 
 Tiny = Callable[..., Path]
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
@@ -173,7 +174,7 @@ from decoders.backends import cpp_kernels
 told = []
 cpp_kernels.TUNED = ["-O1"]  # faster to make, and GCC knows little of what tiles read at any level
 assert cpp_kernels.load_kernel(Path(sys.argv[1]), told.append), told
-from decoders.backends.blocked import to_int4_blocks
+from decoders.backends.weights.blocked import to_int4_blocks
 made = to_int4_blocks(torch.eye(32).bfloat16(), None)
 assert torch.equal(made.dequantised(), torch.eye(32).bfloat16())
 print(len(told))
@@ -417,7 +418,7 @@ def test_rounded_weights_are_kept_in_blocks_apart(
         made[on] = store.rounded(rounding, weight, None)
         store.save()
     assert len(list(tmp_path.iterdir())) == 2
-    monkeypatch.setattr("decoders.backends.rounded_store.rounded", None)  # all is recalled
+    monkeypatch.setattr("decoders.backends.weights.rounded_store.rounded", None)  # all is recalled
     for on in (True, False):
         again = RoundedStore(tmp_path, "model", told.append, on).rounded(rounding, weight, None)
         assert type(again) is type(made[on]) and not told

@@ -16,18 +16,19 @@ from t5_toys import generate_t5, seq2seq, seq2seq_model
 from torch import Tensor
 
 from decoders.arms import recipe
-from decoders.backends import hf_seq2seq, llama
-from decoders.backends.hf import HFBackend
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import layer
-from decoders.chance import Generator
-from decoders.errors import ContextTooLong, DraftpickError
+from decoders.backends import native as llama
+from decoders.backends.llama.model import layer
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers import hf_seq2seq
+from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Job, LayeredBackend, opening
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.stopping import Stopper
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
 from decoders.strategies import CONFIDENCES, Calm
 from decoders.verify import Lossless
 

@@ -14,18 +14,18 @@ from test_decoders_engine import WORDS, adapter_folder, tokenizer, with_tokenize
 
 from decoders import Engine
 from decoders.arms import load_arms
-from decoders.backends.hf import HFBackend
-from decoders.backends.llama import LlamaBackend
 from decoders.backends.mapped import MappedBackend
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import DraftpickError
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter
 from decoders.drafters.vertical import VerticalDrafter
-from decoders.errors import DraftpickError
 from decoders.loop import SpeculativeDecoding
 from decoders.models import targets
 from decoders.records import Request, Sampling
-from router.arms_view import arms_json
+from decoders.sampling.draft_vocab import DraftVocab
+from router.commands.arms_view import arms_json
 
 Tiny = Callable[..., Path]
 PROMPT = [7, 11, 7, 11, 7]

@@ -42,14 +42,14 @@ from test_decoders_loop import Watched, balanced, cycle
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
 from decoders.drafters import NeuralDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength
 from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.sampling import probabilities
+from decoders.sampling.filters import probabilities
+from decoders.sampling.randomness import Chance, Generator
 from decoders.verify import Lenient
 
 GREEDY = Sampling()

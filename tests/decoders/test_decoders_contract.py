@@ -18,16 +18,16 @@ from test_decoders_backends import make
 from decoders import Engine
 from decoders.arms import KINDS, recipe
 from decoders.backends.early_exit import Adapter
-from decoders.backends.exit_head import AdapterConfig
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.seq2seq_exit import plain_lens
-from decoders.chance import Generator
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers.seq2seq_exit import plain_lens
+from decoders.common.errors import DraftpickError
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import EncoderDecoder, Job
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.stopping import Stopper
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
 
 Tiny = Callable[..., Path]
 

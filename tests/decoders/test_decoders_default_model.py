@@ -14,7 +14,7 @@ import torch
 from collect.queries import Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
 from decoders.arms import load_arms
-from decoders.backends.packed import can_pack
+from decoders.backends.weights.packed import can_pack
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.offline.batch import Batch
 from decoders.records import Sampling

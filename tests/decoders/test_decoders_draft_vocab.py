@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
-from decoders.draft_vocab import FILE, DraftVocab
 from decoders.drafters import NeuralDrafter
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
+from decoders.sampling.draft_vocab import FILE, DraftVocab
+from decoders.sampling.randomness import Generator
 
 
 @given(st.sets(st.integers(0, 19), min_size=1))

@@ -17,13 +17,13 @@ from test_decoders_engine import PROMPT, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.draft_vocab import DraftVocab
-from decoders.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom
-from decoders.errors import DraftpickError
-from decoders.held import storages
+from decoders.common.errors import DraftpickError
+from decoders.continuous_batching import Together
+from decoders.models.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom
 from decoders.models.memory import OutOfMemory
+from decoders.models.tensor_bytes import storages
 from decoders.records import Request
-from decoders.together import Together
+from decoders.sampling.draft_vocab import DraftVocab
 
 Tiny = Callable[..., Path]
 SMALL = ("one", "two", "three")

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.arms import load_arms, recipe
-from decoders.endpoints.breaker import Breaker
+from decoders.common.breaker import Breaker
+from decoders.common.errors import ArmDown, DraftpickError, UpstreamBroke, UpstreamRefused
 from decoders.endpoints.chat import Pieces, chat_ids, chat_of
 from decoders.endpoints.engine import EndpointEngine, remote
 from decoders.endpoints.hashing import HashingEmbedder
 from decoders.endpoints.stream import pause_s
-from decoders.errors import ArmDown, DraftpickError, UpstreamBroke, UpstreamRefused
 from decoders.records import Request, Sampling
 
 HELLO = chat_ids([{"role": "user", "content": "why is the sky blue"}])

@@ -19,18 +19,18 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 from decoders import Engine
 from decoders.arms import ArmRecipe, LengthRecipe, recipe
 from decoders.backends.early_exit import Adapter
-from decoders.backends.exit_head import AdapterConfig
-from decoders.backends.hf import HFBackend
-from decoders.chance import Generator
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.models import targets
 from decoders.offline.batch import Batch
 from decoders.offline.stack import Stack
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
 
 Tiny = Callable[..., Path]
 PROMPT = [7, 11, 7, 11, 7]

@@ -27,14 +27,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
 from decoders.drafters import NullDrafter
 from decoders.lengths import FixedLength
 from decoders.protocols import Drafter, DraftLength
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.sampling import probabilities
+from decoders.sampling.filters import probabilities
+from decoders.sampling.randomness import Chance, Generator
 from decoders.verify import Lossless
 from decoders.verify.step import acceptance, draft_distribution, leading
 
@@ -139,7 +139,7 @@ def test_an_early_exit_keeps_the_distribution(
 def test_an_early_exit_over_a_reduced_vocabulary_keeps_the_distribution(
     tiny: Callable[..., Path],
 ) -> None:
-    from decoders.draft_vocab import DraftVocab
+    from decoders.sampling.draft_vocab import DraftVocab
 
     target, fresh = small_llama(tiny, 4), small_llama(tiny, 4)
     request = Request(MOST, Sampling(1.0, top_k=3))

@@ -24,10 +24,10 @@ from family_toys import CONTEXT, FAMILIES, VOCAB, WINDOW, family_backend, family
 from torch import Tensor
 from transformers import AutoConfig, PreTrainedModel
 
-from decoders.backends.hf import HFBackend
-from decoders.backends.windows import layer_kinds
+from decoders.backends.llama.windows import layer_kinds
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter, TreeDrafter
-from decoders.errors import DraftpickError
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
 

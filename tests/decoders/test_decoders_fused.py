@@ -20,13 +20,12 @@ pytest.importorskip("triton")
 from decoder_toys import ListedLengths, autoregressive, random_exit, run, speculative
 from torch import Tensor
 
-from decoders.backends import fused
-from decoders.backends.fused import FusedBlocks, FusedLayers
-from decoders.backends.int4 import GROUP, Int4Weight, quantised, to_int4
-from decoders.backends.int8 import to_int8
-from decoders.backends.kv import KVCache
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import (
+from decoders.backends.cuda import fused
+from decoders.backends.cuda.fused import FusedBlocks, FusedLayers
+from decoders.backends.cuda.recorded import WIDEST, Run, cuda_graphs
+from decoders.backends.cuda.recurrent_fused import FusedHead, fits
+from decoders.backends.llama.kv import KVCache
+from decoders.backends.llama.model import (
     LayerWeights,
     Shape,
     Weights,
@@ -36,15 +35,16 @@ from decoders.backends.llama_model import (
     rope_table,
     through,
 )
-from decoders.backends.packed import Rounding, linear
-from decoders.backends.recorded import WIDEST, Run, cuda_graphs
-from decoders.backends.recurrent_cell import CellConfig, RecurrentCell
-from decoders.backends.recurrent_fused import FusedHead, fits
-from decoders.backends.recurrent_head import RecurrentHead
-from decoders.backends.rope import Rotation
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.llama.rope import Rotation
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.backends.weights.int4 import GROUP, Int4Weight, quantised, to_int4
+from decoders.backends.weights.int8 import to_int8
+from decoders.backends.weights.packed import Rounding, linear
 from decoders.drafters import NeuralDrafter
 from decoders.records import Request
+from decoders.sampling.draft_vocab import DraftVocab
 
 CUDA = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if CUDA else "cpu")
@@ -68,7 +68,7 @@ def few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
     """An interpreted program takes a hundredth of a second, of a few rows or of many. How many rows
     it has decides nothing of what a row gives."""
     if not CUDA:
-        launch = importlib.import_module("decoders.backends.fused_launch")
+        launch = importlib.import_module("decoders.backends.cuda.fused_launch")
         monkeypatch.setattr(launch, "tile_of", lambda *_: launch.Tile(sets=2, warps=2))
 
 
@@ -190,7 +190,7 @@ def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None
     rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
     made = []
     for splits in (3, 2, 1):
-        launch = importlib.import_module("decoders.backends.fused_launch")
+        launch = importlib.import_module("decoders.backends.cuda.fused_launch")
         monkeypatch.setattr(launch, "splits_of", lambda _, splits=splits: splits)
         layers = FusedLayers(shape, weights, rope, room(shape, torch.bfloat16), WIDEST)
         made.append(layers.through(h, 0, 2, at(600), 0).clone())

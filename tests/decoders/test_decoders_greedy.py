@@ -25,14 +25,14 @@ from decoder_toys import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.transformers.hf import HFBackend
 from decoders.drafters import NeuralDrafter
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Backend, Drafter, DraftLength
 from decoders.records import Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
 
 V = 5
 prompts = st.lists(st.integers(0, V - 1), min_size=1, max_size=12)

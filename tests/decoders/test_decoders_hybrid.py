@@ -8,13 +8,13 @@ import torch
 from decoder_toys import CPU, greedy, hybrid, neural
 
 from decoders.arms import recipe
-from decoders.chance import Generator
+from decoders.common.errors import DraftpickError
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter
 from decoders.drafters.copy_chances import BANDS, CopyChances, copied_acceptance
-from decoders.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
+from decoders.sampling.randomness import Generator
 
 
 class Scripted:

@@ -14,15 +14,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from decoders.backends import int8
-from decoders.backends.blocked import to_int4_blocks, to_int8_blocks
-from decoders.backends.int4 import GROUP, Int4Weight, for_cuda, quantised, to_int4
-from decoders.backends.int8 import WIDE, Int8Weight, to_int8
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import LayerWeights, Shape, Weights
-from decoders.backends.llama_weights import packed_head, packed_layer
-from decoders.backends.packed import Rounded, Rounding, dense, halved, linear, pack, quartered
-from decoders.backends.rope import Rotation
+from decoders.backends.llama.loading import packed_head, packed_layer
+from decoders.backends.llama.model import LayerWeights, Shape, Weights
+from decoders.backends.llama.rope import Rotation
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights import int8
+from decoders.backends.weights.blocked import to_int4_blocks, to_int8_blocks
+from decoders.backends.weights.int4 import GROUP, Int4Weight, for_cuda, quantised, to_int4
+from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
+from decoders.backends.weights.packed import (
+    Rounded,
+    Rounding,
+    dense,
+    halved,
+    linear,
+    pack,
+    quartered,
+)
 
 
 def some(*size: int, seed: int = 0) -> Tensor:

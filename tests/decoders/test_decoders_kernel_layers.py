@@ -20,10 +20,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.backends import cpp_kernels
-from decoders.backends.blocked import NARROW
-from decoders.backends.kernel_layers import KernelLayers
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import (
+from decoders.backends.cpp.layers import KernelLayers
+from decoders.backends.cpp.row_attention import Sight
+from decoders.backends.llama.model import (
     LayerWeights,
     Shape,
     Weights,
@@ -32,10 +31,11 @@ from decoders.backends.llama_model import (
     gated,
     turned,
 )
-from decoders.backends.packed import Held, Matrix, Rounding, dense
-from decoders.backends.rope import Rotation
-from decoders.backends.row_attention import Sight
-from decoders.backends.shared_pass import Reading
+from decoders.backends.llama.reading import SequenceSlice
+from decoders.backends.llama.rope import Rotation
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.blocked import NARROW
+from decoders.backends.weights.packed import Held, Matrix, Rounding, dense
 
 Tiny = Callable[..., Path]
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
@@ -131,7 +131,7 @@ def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     layers = backend.compiled
     assert isinstance(layers, KernelLayers)
     backend.prefill(PROMPT)
-    sight = Sight.of([Reading(0, 8, 2)])
+    sight = Sight.of([SequenceSlice(0, 8, 2)])
     assert sight is not None
     h = backend.embed(torch.tensor([5, 6]))
     assert layers.read(h, 0, 2, sight).shape == h.shape

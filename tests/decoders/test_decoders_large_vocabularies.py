@@ -9,12 +9,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders import chance as chance_module
 from decoders.backends import cpp_kernels
-from decoders.chance import Generator
-from decoders.likeliest import WIDTH, likeliest
 from decoders.records import Sampling
-from decoders.sampling import probabilities
+from decoders.sampling.argmax import WIDTH, likeliest
+from decoders.sampling.filters import probabilities
+from decoders.sampling.filters import randomness as chance_module
+from decoders.sampling.randomness import Generator
 from decoders.zoo.catalogue import cache_dir
 
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
+from decoders.common.errors import DraftpickError
 from decoders.costs.theory import best_length, speculative
-from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength, ScheduledLength
 from decoders.records import StepStats
 

@@ -11,12 +11,12 @@ from decoder_toys import autoregressive, grown, max_gram, recurrent, run, specul
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
-from decoders.errors import DraftpickError
 from decoders.protocols import Strategy
 from decoders.records import Request, Sampling
-from decoders.sampling import penalise
-from decoders.tree_shape import TreeShape
+from decoders.sampling.filters import penalise
+from decoders.sampling.tree_shape import TreeShape
 
 VOCAB, PROMPT, TOKENS = 7, [1, 2, 1, 2], 24
 TARGET = ToyBackend.random(VOCAB, seed=3)

@@ -10,12 +10,12 @@ from decoder_toys import CPU, max_gram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.chance import Generator
+from decoders.common.errors import DraftpickError
 from decoders.drafters.max_gram import MaxGramDrafter
 from decoders.drafters.next_token_table import NextTokenTable
-from decoders.errors import DraftpickError
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
+from decoders.sampling.randomness import Generator
 
 NEXT = [1, 2, 3, -1, 6, 6, 5, -1]  # a bigram table over 0..7
 

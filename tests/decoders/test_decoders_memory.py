@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.kv import KVCache
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_weights import Stored, load
-from decoders.backends.packed import Rounding, dense
-from decoders.errors import ContextTooLong, Damaged, DraftpickError
+from decoders.backends.llama.kv import KVCache
+from decoders.backends.llama.loading import Stored, load
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.packed import Rounding, dense
+from decoders.common.errors import ContextTooLong, Damaged, DraftpickError
 from decoders.models import memory, targets
 from decoders.models.memory import GIB, Need, OutOfMemory, explained, need_of, require
 from decoders.records import Request

@@ -30,13 +30,13 @@ from transformers import RepetitionPenaltyLogitsProcessor
 
 from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
 from decoders.engine import Engine
-from decoders.errors import DraftpickError
 from decoders.protocols import Backend, Job, Strategy
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.stopping import Stopper
+from decoders.sampling.randomness import Generator
+from decoders.sampling.stopping import Stopper
 from decoders.strategies import Calm, OracleCascade, SequenceCascade, TokenCascade
 
 Tiny = Callable[..., Path]

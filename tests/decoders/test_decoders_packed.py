@@ -14,12 +14,21 @@ import torch
 import torch.nn.functional as F
 from decoder_toys import CPU, FITS_INT4
 
-from decoders.backends import llama_model, packed
-from decoders.backends.blocked import Int4Blocks, Int8Blocks
-from decoders.backends.int8 import WIDE, Int8Weight, to_int8
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.llama_model import KEYS_ROUND, Shape, attend, attention_mask, rounded
-from decoders.backends.packed import Rounding, can_pack, dense, halved, linear, pack, quartered
+from decoders.backends.llama.model import KEYS_ROUND, Shape, attend, attention_mask, rounded
+from decoders.backends.native import LlamaBackend
+from decoders.backends.native import model as llama_model
+from decoders.backends.weights import packed
+from decoders.backends.weights.blocked import Int4Blocks, Int8Blocks
+from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8
+from decoders.backends.weights.packed import (
+    Rounding,
+    can_pack,
+    dense,
+    halved,
+    linear,
+    pack,
+    quartered,
+)
 
 BF16 = pytest.mark.skipif(
     not can_pack(CPU, torch.bfloat16), reason="this CPU does not multiply bfloat16"

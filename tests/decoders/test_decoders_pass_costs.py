@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from decoders import Engine
 from decoders.arms import ArmRecipe, load_arms, recipe
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
 from decoders.costs.passes import (
     CONTEXT,
     QUIET,
@@ -27,7 +28,6 @@ from decoders.costs.passes import (
     undisturbed,
 )
 from decoders.drafters import MaxGramDrafter, WidenedDrafter
-from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decoders import Engine
 from decoders.backends.toy import ToyBackend
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.models import plain_text
 from decoders.models.targets import encode_chat, load_tokenizer, resolve
 from decoders.records import Request

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from decoders.backends.int4 import quantised
+from decoders.backends.weights.int4 import quantised
 from decoders.models import precision
 from decoders.models.precision import four_bit, precision_of
 

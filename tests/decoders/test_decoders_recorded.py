@@ -23,13 +23,13 @@ from decoder_toys import (
 )
 
 from decoders.arms.neural import NeuralRecipe
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.recorded import Run, cuda_graphs
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.cuda.recorded import Run, cuda_graphs
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
-from decoders.errors import DraftpickError
 from decoders.models import targets
 from decoders.records import DecodeResult, Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
 
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3

@@ -35,24 +35,24 @@ from torch import Tensor
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.int4 import Int4Weight
-from decoders.backends.int8 import Int8Weight
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.cuda.recorded import Run, cuda_graphs
 from decoders.backends.mapped import MappedBackend
-from decoders.backends.recorded import Run, cuda_graphs
-from decoders.backends.recurrent_cell import RecurrentCell
-from decoders.backends.recurrent_head import RecurrentHead
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.cell import RecurrentCell
+from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.weights.int4 import Int4Weight
+from decoders.backends.weights.int8 import Int8Weight
+from decoders.common.errors import DraftpickError
 from decoders.drafters import RecurrentDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.drafters.vertical import VerticalDrafter
-from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.alone import Alone
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Chance, Generator
 
 Tiny = Callable[..., Path]
 LONGER = [3, 1, 4, 1, 5, 9, 2, 6]

@@ -12,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
-from decoders.backends.recurrent_head import RecurrentHead
-from decoders.backends.recurrent_kernels import KernelSteps
-from decoders.chance import Generator
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.cpp.recurrent_kernels import KernelSteps
+from decoders.backends.native import LlamaBackend
+from decoders.backends.recurrent.head import RecurrentHead
+from decoders.backends.weights.packed import Rounding
 from decoders.drafters import RecurrentDrafter
-from decoders.likeliest import likeliest
 from decoders.protocols import DraftRequest
 from decoders.records import Sampling
+from decoders.sampling.argmax import likeliest
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.randomness import Generator
 
 Tiny = Callable[..., Path]
 NAMES = [*range(15, -1, -1)]  # the head's rows the other way round

@@ -12,10 +12,10 @@ import torch
 from decoder_toys import CPU, FITS_INT4
 from safetensors.torch import load_file, save_file
 
-from decoders.backends import packed, rounded_store
-from decoders.backends.kernel_layers import stored
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
+from decoders.backends.cpp.layers import stored
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights import packed, rounded_store
+from decoders.backends.weights.packed import Rounding
 from decoders.models import targets
 from decoders.zoo.catalogue import COMPLETE
 

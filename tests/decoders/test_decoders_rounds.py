@@ -16,10 +16,10 @@ from test_decoders_engine import tokenizer
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.costs.passes import PassCosts, assume
-from decoders.draft_vocab import DraftVocab
 from decoders.offline.batch import Batch
 from decoders.offline.rounds import Gaps
 from decoders.records import Request
+from decoders.sampling.draft_vocab import DraftVocab
 from decoders.verify.lossless import Lossless
 
 ARMS = ("autoregressive", "copy", "both", "cell")

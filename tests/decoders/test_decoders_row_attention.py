@@ -16,14 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.blocked import NARROW
-from decoders.backends.kernel_layers import KernelLayers
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
-from decoders.backends.row_attention import SPAN, Sight
-from decoders.backends.seats import Seats, Wanted
-from decoders.backends.shared_pass import Reading
-from decoders.backends.tree import Tree
+from decoders.backends.batched.slots import Seats, Wanted
+from decoders.backends.cpp.layers import KernelLayers
+from decoders.backends.cpp.row_attention import SPAN, Sight
+from decoders.backends.llama.reading import SequenceSlice
+from decoders.backends.llama.tree import Tree
+from decoders.backends.native import LlamaBackend
+from decoders.backends.weights.blocked import NARROW
+from decoders.backends.weights.packed import Rounding
 
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -38,7 +38,7 @@ def ids(*values: int) -> Tensor:
 
 
 def test_a_token_of_a_chain_sees_what_came_before_and_itself() -> None:
-    sight = Sight.of([Reading(3, 10, 2), Reading(5, 0, 3)])
+    sight = Sight.of([SequenceSlice(3, 10, 2), SequenceSlice(5, 0, 3)])
     assert sight is not None
     assert sight.rows.tolist() == [3, 3, 5, 5, 5]
     assert sight.slots.tolist() == sight.depths.tolist() == [10, 11, 0, 1, 2]
@@ -58,7 +58,7 @@ def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
             data.draw(st.integers(-1, old + i - 1)) for i in range(data.draw(st.integers(1, 6)))
         ]
         depths, seen = tree.grow(parents)
-        sight = Sight.of([Reading(1, first, len(parents), torch.tensor(depths), seen)])
+        sight = Sight.of([SequenceSlice(1, first, len(parents), torch.tensor(depths), seen)])
         assert sight is not None and sight.depths.tolist() == depths
         assert sight.slots.tolist() == list(range(first, first + len(parents)))
         for own, begin, bits in zip(seen, sight.begins.tolist(), sight.bits.tolist(), strict=True):
@@ -68,13 +68,13 @@ def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
 
 
 def test_a_long_chain_is_told_in_parts_and_a_large_tree_not_at_all() -> None:
-    sight = Sight.of([Reading(0, 5, SPAN + 2)])
+    sight = Sight.of([SequenceSlice(0, 5, SPAN + 2)])
     assert sight is not None and sight.begins.tolist() == [5] * SPAN + [5 + SPAN] * 2
     assert sight.bits[[0, 1, SPAN - 1, SPAN, -1]].tolist() == [1, 3, 2**SPAN - 1, 1, 3]
     for nodes in (SPAN, SPAN + 1):
         depths, seen = Tree(5).grow([-1] * nodes)
-        tree = Reading(1, 5, nodes, torch.tensor(depths), seen)
-        assert (Sight.of([Reading(0, 5, 1), tree]) is None) == (nodes > SPAN)
+        tree = SequenceSlice(1, 5, nodes, torch.tensor(depths), seen)
+        assert (Sight.of([SequenceSlice(0, 5, 1), tree]) is None) == (nodes > SPAN)
 
 
 # -- the kernel ------------------------------------------------------------------------------------

@@ -28,8 +28,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from decoders.arms import recipe
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
+from decoders.backends.transformers.hf import HFBackend
 from decoders.costs.measured import Costs
 from decoders.costs.passes import PassCosts
 from decoders.drafters import NeuralDrafter, NullDrafter, VerticalDrafter

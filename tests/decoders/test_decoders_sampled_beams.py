@@ -29,11 +29,11 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import load_arms
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
-from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.records import Request, Sampling
+from decoders.sampling.randomness import Chance
 from decoders.strategies.sampled_beams import SampledBeams
 
 Tiny = Callable[..., Path]

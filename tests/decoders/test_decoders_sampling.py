@@ -10,9 +10,9 @@ from decoder_toys import transformers_filters
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
-from decoders.sampling import penalise, probabilities, seen_mask
+from decoders.sampling.filters import penalise, probabilities, seen_mask
 
 samplings = st.builds(
     Sampling,

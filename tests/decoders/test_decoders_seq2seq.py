@@ -22,17 +22,17 @@ from decoder_toys import (
 from t5_toys import from_scratch, generate_t5, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.toy import ToyBackend
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.common.errors import ContextTooLong
 from decoders.drafters import NeuralDrafter, TreeDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
-from decoders.errors import ContextTooLong
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import Drafter, EncoderDecoder, opening
 from decoders.records import Request, Sampling
-from decoders.tree_shape import TreeShape
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.tree_shape import TreeShape
 
 Tiny = Callable[..., Path]
 SOURCES = [[3], [3, 1, 4, 1, 5, 9, 1], [2] * 9, [7, 11, 7, 11, 7, 1]]

@@ -16,10 +16,10 @@ from transformers import BartConfig, BartForConditionalGeneration, PreTrainedTok
 
 from decoders import Engine
 from decoders.arms import DraftingRecipe, LengthRecipe, recipe
-from decoders.backends.hf import HFBackend
-from decoders.backends.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.transformers.hf_seq2seq import CONTEXT, HFSeq2SeqBackend
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
-from decoders.errors import ContextTooLong, DraftpickError
 from decoders.models import targets
 from decoders.offline.batch import Batch
 from decoders.offline.costs import measure

@@ -34,19 +34,19 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.backends.early_exit import Adapter
-from decoders.backends.exit_head import AdapterConfig
-from decoders.backends.hf import HFBackend
-from decoders.backends.hf_seq2seq import HFSeq2SeqBackend
-from decoders.backends.seq2seq_exit import LensHead, plain_lens
+from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.transformers.seq2seq_exit import LensHead, plain_lens
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
-from decoders.draft_vocab import DraftVocab
 from decoders.drafters import EarlyExitDrafter
-from decoders.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.batch import Batch
 from decoders.offline.costs import measure
 from decoders.protocols import DraftLength, DraftRequest, ExitBackend
 from decoders.records import Proposal, Request, Sampling
+from decoders.sampling.draft_vocab import DraftVocab
 
 Tiny = Callable[..., Path]
 SOURCE = [3, 1, 4, 1, 5, 9, 1]

@@ -12,8 +12,8 @@ from t5_toys import seq2seq
 from test_decoders_backends import MADE, PROMPT, held, ids, make
 from torch import Tensor
 
-from decoders.backends import llama as llama_module
-from decoders.backends.hf import HFBackend
+from decoders.backends import native as llama_module
+from decoders.backends.transformers.hf import HFBackend
 from decoders.protocols import Backend, LayeredBackend, StateBackend, TreeBackend
 
 Tiny = Callable[..., Path]

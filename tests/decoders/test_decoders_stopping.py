@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 
 from decoders.drafters import NeuralDrafter
 from decoders.records import Request
-from decoders.stopping import Stopper
+from decoders.sampling.stopping import Stopper
 
 Tiny = Callable[..., Path]
 

@@ -33,20 +33,20 @@ from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, toy_logit
 
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
+from decoders.common.errors import DraftpickError
 from decoders.costs.passes import PassCosts
-from decoders.draft_vocab import DraftVocab
 from decoders.drafters import RecurrentDrafter, SwitchingDrafter
 from decoders.drafters.hedge import Hedge
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.drafters.switching import Start
 from decoders.drafters.vertical import VerticalDrafter
-from decoders.errors import DraftpickError
 from decoders.lengths import FixedLength
 from decoders.offline.costs import measure
 from decoders.protocols import DraftRequest, ScorableDrafter
 from decoders.records import Proposal, Request, Sampling
-from decoders.sampling import probabilities
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.filters import probabilities
+from decoders.sampling.randomness import Generator
 
 Tiny = Callable[..., Path]
 

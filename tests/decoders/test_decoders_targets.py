@@ -11,10 +11,10 @@ import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, generate, max_gram, run, speculative, transformers_model
 
-from decoders.backends.hf import HFBackend
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
-from decoders.errors import DraftpickError
+from decoders.backends.native import LlamaBackend
+from decoders.backends.transformers.hf import HFBackend
+from decoders.backends.weights.packed import Rounding
+from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.records import Request
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from decoders.terminal import Lines, tables
+from decoders.common.terminal import Lines, tables
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=9)
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 from decoders.costs.theory import (
     TABLE_1,
@@ -23,7 +24,6 @@ from decoders.costs.theory import (
     swi,
     vertical,
 )
-from decoders.errors import DraftpickError
 from decoders.records import DecodeResult
 from router.theory.inputs import acceptance_of, from_costs
 

@@ -11,11 +11,11 @@ import typer
 from typer.testing import CliRunner
 
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
 from decoders.costs.theory import speculative
 from decoders.engine import Engine
-from decoders.errors import DraftpickError
 from decoders.options import EngineOptions
-from router.theory import command as theory_command
+from router.commands import theory as theory_command
 
 app = typer.Typer()
 theory_command.mount(app)

@@ -13,12 +13,12 @@ import pytest
 import torch
 from decoder_toys import native
 
-from decoders import machine
 from decoders.backends import threads
-from decoders.backends.llama import LlamaBackend
-from decoders.backends.packed import Rounding
+from decoders.backends.native import LlamaBackend
 from decoders.backends.threads import Threads
-from decoders.machine import Look
+from decoders.backends.weights.packed import Rounding
+from decoders.common import machine
+from decoders.common.machine import Look
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,15 +14,15 @@ from test_decoders_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.seats import CHUNK, Seats, Wanted
+from decoders.backends.batched.slots import CHUNK, Seats, Wanted
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
+from decoders.continuous_batching import Together
 from decoders.costs import under_load
 from decoders.costs.passes import PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
-from decoders.draft_vocab import DraftVocab
-from decoders.errors import DraftpickError
 from decoders.records import DecodeResult, Request, Sampling
-from decoders.together import Together
+from decoders.sampling.draft_vocab import DraftVocab
 
 Tiny = Callable[..., Path]
 PROMPTS = [PROMPT, [3, 1, 4, 1, 5, 9, 2], [2, 2, 2], [14, 6, 5, 3, 5, 8, 9, 7, 9, 3, 2, 3], [1]]
@@ -379,7 +379,7 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr("decoders.backends.recurrent_head.RecurrentHead.step", fails)
+        broken.setattr("decoders.backends.recurrent.head.RecurrentHead.step", fails)
         with pytest.raises(RuntimeError, match="out of luck"):
             for _ in range(50):
                 room.step()

@@ -28,17 +28,17 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from decoders.arms import load_arms, recipe
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance
-from decoders.draft_vocab import DraftVocab
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter, TreeDrafter, WidenedDrafter
-from decoders.errors import DraftpickError
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.sampling import seen_mask
-from decoders.tree_shape import TreeShape
+from decoders.sampling.draft_vocab import DraftVocab
+from decoders.sampling.filters import seen_mask
+from decoders.sampling.randomness import Chance
+from decoders.sampling.tree_shape import TreeShape
 from decoders.verify import Lossless
 from decoders.verify import tree as tree_module
 from decoders.verify.tree import layout, path, verify_tree

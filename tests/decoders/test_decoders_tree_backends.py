@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from t5_toys import seq2seq
 
-from decoders.backends.hf import HFBackend
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.llama.tree import Tree, require_trees
+from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
-from decoders.backends.tree import Tree, require_trees
-from decoders.errors import ContextTooLong, DraftpickError
+from decoders.backends.transformers.hf import HFBackend
+from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.protocols import TreeBackend, opening
 
 Tiny = Callable[..., Path]

@@ -11,12 +11,12 @@ from decoder_toys import neural, run, speculative
 
 from decoders.arms import load_arms, recipe
 from decoders.backends.toy import ToyBackend
+from decoders.common.errors import DraftpickError
 from decoders.engine import Engine
-from decoders.errors import DraftpickError
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
 from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
-from router.arms_view import arms_json, describe
+from router.commands.arms_view import arms_json, describe
 
 
 def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> Path:

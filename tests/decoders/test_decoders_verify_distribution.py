@@ -36,10 +36,10 @@ from torch import Tensor
 
 from decoders.arms import DraftingRecipe
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Chance, Generator
 from decoders.lengths import FixedLength
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
+from decoders.sampling.randomness import Chance, Generator
 from decoders.verify import BiLD, Lossy, SpeculativeCascade, deferral, lossy, step
 
 Floats = list[float]

@@ -32,13 +32,13 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from decoders.arms import DraftingRecipe
-from decoders.backends.hf import HFBackend
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
+from decoders.backends.transformers.hf import HFBackend
 from decoders.drafters import NeuralDrafter, NullDrafter
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.protocols import DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling
+from decoders.sampling.randomness import Generator
 from decoders.verify import BiLD, Lossless, step
 
 Tiny = Callable[..., Path]

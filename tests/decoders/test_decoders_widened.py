@@ -34,12 +34,12 @@ from test_decoders_cascades import V, cascades, toy
 from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
 from decoders.backends.toy import ToyBackend
-from decoders.chance import Generator
 from decoders.drafters import NeuralDrafter, WidenedDrafter
 from decoders.drafters.cs_drafting import cs_drafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.protocols import Drafter, DraftRequest, work
 from decoders.records import Proposal, Request, Sampling
+from decoders.sampling.randomness import Generator
 
 branches = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 

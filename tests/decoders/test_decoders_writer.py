@@ -14,20 +14,20 @@ import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, autoregressive, by_rows, native, run, traced
 
 from decoders.backends import noise
-from decoders.backends.int8 import WIDE
-from decoders.backends.kv import KVCache
-from decoders.backends.llama import LlamaBackend
+from decoders.backends.batched.row_passes import RowPasses
+from decoders.backends.cuda.recorded import cuda_graphs
+from decoders.backends.llama.kv import KVCache
+from decoders.backends.native import LlamaBackend
 from decoders.backends.noise import key_of
-from decoders.backends.packed import Rounding
-from decoders.backends.recorded import cuda_graphs
-from decoders.backends.row_passes import RowPasses
-from decoders.errors import DraftpickError
-from decoders.likeliest import WIDTH
+from decoders.backends.weights.int8 import WIDE
+from decoders.backends.weights.packed import Rounding
+from decoders.common.errors import DraftpickError
 from decoders.models import memory
 from decoders.offline import writer
 from decoders.offline.stack import Stack
 from decoders.offline.writer import Answer, Ask, Writer, most_rows, write
 from decoders.records import Request
+from decoders.sampling.argmax import WIDTH
 
 Tiny = Callable[..., Path]
 EOS = (6, 13)

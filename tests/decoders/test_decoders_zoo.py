@@ -17,8 +17,8 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from decoders.backends.llama import LlamaBackend
-from decoders.errors import Damaged, DraftpickError, NoSuchName
+from decoders.backends.native import LlamaBackend
+from decoders.common.errors import Damaged, DraftpickError, NoSuchName
 from decoders.models import targets
 from decoders.zoo import fetch as fetch_function
 from decoders.zoo.catalogue import (

@@ -7,8 +7,8 @@ import pytest
 from policy_tables import separable, table, tiny
 
 from policies import fit, fixed_policy
-from policies.calibration import calibration
-from policies.decisions import ALL, decisions, gap_closed
+from policies.evaluation.calibration import calibration
+from policies.evaluation.decisions import ALL, decisions, gap_closed
 
 
 def drawn(n: int = 4000, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

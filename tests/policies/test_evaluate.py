@@ -8,7 +8,7 @@ from policy_tables import ARMS, separable, table, tiny
 
 import policies
 from policies import PolicyError
-from policies.evaluate import per_query, references
+from policies.evaluation.evaluate import per_query, references
 
 
 def test_value_is_the_expectation() -> None:

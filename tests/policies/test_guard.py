@@ -15,14 +15,14 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, RewardTable, guarded
-from policies.arms_out import leave_one_arm_out
-from policies.bands import bands_of
-from policies.bounds import CONFIDENCE, gain_of, resampled
-from policies.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
-from policies.curves import learning_curve, leave_one_task_out
-from policies.guard import LEARNERS, candidates
-from policies.regret import regret
-from policies.verdict import verdict
+from policies.evaluation.bounds import CONFIDENCE, gain_of, resampled
+from policies.evaluation.regret import regret
+from policies.learners.bands import bands_of
+from policies.selection.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
+from policies.selection.curves import learning_curve, leave_one_task_out
+from policies.selection.guard import LEARNERS, candidates
+from policies.selection.leave_arm_out import leave_one_arm_out
+from policies.selection.verdict import verdict
 
 SEEDS = 120
 
@@ -181,7 +181,7 @@ def test_a_candidate_that_cannot_be_trained_is_named(monkeypatch: pytest.MonkeyP
         raise PolicyError("training diverged in epoch 1")
 
     monkeypatch.setitem(policies.POLICIES, "knn", broken)
-    monkeypatch.setattr("policies.guard.LEARNERS", {"knn": {}, "regression": {}})
+    monkeypatch.setattr("policies.selection.guard.LEARNERS", {"knn": {}, "regression": {}})
     found = guarded(separable(80))
     assert found.skipped == {"knn": "training diverged in epoch 1"}
     assert found.saved == "regression"

@@ -10,10 +10,10 @@ import pytest
 from policy_tables import ARMS, separable, table, with_features
 
 from policies import PolicyError, RewardTable
-from policies.advice import Choice, Facts, advice
-from policies.bounds import Gain
-from policies.headroom import headroom
-from policies.oracle import oracle_of
+from policies.evaluation.bounds import Gain
+from policies.evaluation.oracle import oracle_of
+from policies.selection.advice import Choice, Facts, advice
+from policies.selection.headroom import headroom
 
 
 def repeated(times: int, spread: float, seed: int = 0, queries: int = 200) -> RewardTable:

@@ -11,9 +11,9 @@ from policy_tables import separable, table, with_features
 
 import policies
 from policies.base import moments
-from policies.exact import exact_loss
-from policies.reinforce import PAPER, reinforce_loss
-from policies.training import CHOOSING_SHARE, entropy
+from policies.learners.exact import exact_loss
+from policies.learners.reinforce import PAPER, reinforce_loss
+from policies.learners.training import CHOOSING_SHARE, entropy
 
 LEARNERS = {
     "reinforce": {"epochs": 30, "hidden": 64, "lr": 3e-3, "baseline": "mean"},

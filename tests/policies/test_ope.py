@@ -11,7 +11,16 @@ from policy_tables import ARMS, separable, tiny
 import policies
 from policies import PolicyError
 from policies.base import softmax
-from policies.ope import Estimate, Log, dm, dr, ips, simulate, snips, switch_dr
+from policies.ope.estimators import (
+    Estimate,
+    Log,
+    dm,
+    dr,
+    ips,
+    simulate,
+    snips,
+    switch_dr,
+)
 
 DATA = separable(400, seed=0)
 RNG = np.random.default_rng(1)

@@ -10,11 +10,11 @@ from scipy.stats import binom
 
 import policies
 from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
-from policies.exploring import ExploringPolicy
-from policies.ladder import calibrate, learn, parted
-from policies.promise import best_model
-from policies.promise_check import check_splits, kept
-from policies.risk import Risk
+from policies.learners.exploring import ExploringPolicy
+from policies.risk_control.bounds import Risk
+from policies.risk_control.check import check_splits, kept
+from policies.risk_control.fitting import best_model
+from policies.risk_control.thresholds import calibrate, learn, parted
 
 ARMS = ["plain", "copy", "bild", "cascade"]
 LOSSLESS = ["plain", "copy"]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from policy_tables import separable, table, tiny
 
 from policies import PolicyError, RewardTable, fit, fixed_policy
-from policies.promotion import compare_on
+from policies.selection.promotion import compare_on
 
 
 def even(n: int = 40, gap: float = 0.1, noise: float = 0.3, seed: int = 0) -> RewardTable:

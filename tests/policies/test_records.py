@@ -10,7 +10,7 @@ import pytest
 from policy_tables import table, tiny
 
 from policies import PolicyError, fit
-from policies.evaluate import value
+from policies.evaluation.evaluate import value
 from policies.records import ANY, Origin
 
 

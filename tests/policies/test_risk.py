@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import PolicyError
-from policies.risk import Risk, hoeffding_bentkus
+from policies.risk_control.bounds import Risk, hoeffding_bentkus
 
 ALPHAS = st.floats(0.005, 0.9)
 

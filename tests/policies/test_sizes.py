@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import PolicyError, RewardTable
-from policies.sizes import at_most
+from policies.selection.subsample import at_most
 
 
 def table(tasks: list[str], rows: int = 1) -> RewardTable:

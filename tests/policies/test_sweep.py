@@ -10,8 +10,8 @@ from policy_tables import separable, tiny
 
 from policies import PolicyError, load
 from policies.mlflow_store import using
-from policies.sweep import Sweep, sweep_run
-from policies.tracking import Task
+from policies.tracking.run import Task
+from policies.tracking.seeds import Sweep, sweep_run
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,10 @@ import pytest
 from policy_tables import separable, table, tiny, with_features
 
 import policies
-from policies import PolicyError, mlflow_store, tracking
+from policies import PolicyError, mlflow_store
 from policies.mlflow_store import default_uri, shown
-from policies.tracking import TrainedRun, train_run
+from policies.tracking.run import TrainedRun, train_run
+from policies.tracking.run import run as tracking
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +119,7 @@ def test_the_card_says_what_it_was_trained_on(run: TrainedRun) -> None:
 
 
 def test_another_policys_card_does_not_stay(place: Path, tmp_path: Path) -> None:
-    from policies.trained_on import trained_on
+    from policies.tracking.trained_on import trained_on
 
     for name in ("knn", "uniform"):
         run = train_run(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
@@ -155,7 +156,7 @@ def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPat
     assert list(answer.columns) == ["arm", "propensity", *chances]
     np.testing.assert_allclose(answer[chances].to_numpy(), expected)
     assert list(answer["arm"]) == [run.fitted.policy.arms[i] for i in expected.argmax(axis=1)]
-    from policies.pyfunc import predictions
+    from policies.tracking.pyfunc import predictions
 
     frame = pandas.DataFrame(x)
     assert predictions(run.fitted.policy, frame).equals(predictions(run.fitted.policy, x))
@@ -337,8 +338,8 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["write_trained_on", "log_policy", "enrol"])
 def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: str) -> None:
     """Before the card, before the model, before its version: what is there can be loaded."""
-    from policies import run_log
-    from policies.registry import versions_of
+    from policies.tracking.registry import versions_of
+    from policies.tracking.run import run_log
 
     store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
     asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from router.route import Router
+from router.routing.router import Router
 
 sys.path.insert(0, str(Path(__file__).parent))  # the fakes lie beside the tests
 

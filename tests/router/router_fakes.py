@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from decoders.errors import ContextTooLong
+from decoders.common.errors import ContextTooLong
 from decoders.records import DecodeResult, Prefilled, Request
 from router.specbench.records import Turn
 

@@ -12,13 +12,15 @@ from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 from scipy.stats import chi2_contingency, chisquare
 from typer.testing import CliRunner
 
-from collect.options import engine_options
 from collect.queries import shipped_folder
 from decoders.engine import Engine
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
-from router import cli, demo, loading
-from router.options import answer_request
+from router import cli
+from router.commands import demo
+from router.commands.options import engine_options
+from router.commands.router_options import answer_request
+from router.routing import loading
 
 
 @pytest.fixture(autouse=True)
@@ -276,7 +278,7 @@ def test_a_full_disk_is_one_line(
 def test_arms_and_models_as_tables_and_json(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from router import arms_view, models_view
+    from router.commands import arms_view, models_view
 
     arm = {"name": "small", "kind": "neural", "drafter": {"model": "x", "k": None}, "length": 4,
            "verifier": "lossless", "settings": {"K": [[2, 3], [0, 3]]}, "lossless": True,

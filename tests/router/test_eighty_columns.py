@@ -16,24 +16,24 @@ from toy_engine import ToyEngine
 
 from decoders.records import Request
 from policies import RewardTable
-from policies.headroom import headroom
-from policies.sweep import sweep_run
-from policies.tracking import Task, train_run
-from router.arms_view import arms_table
-from router.headroom import headroom_tables
-from router.kinds_view import kinds_json, kinds_table
-from router.models_view import models_json, models_tables
-from router.route import Router
+from policies.selection.headroom import headroom
+from policies.tracking.run import Task, train_run
+from policies.tracking.seeds import sweep_run
+from router.commands.arms_view import arms_table
+from router.commands.headroom import headroom_tables
+from router.commands.kinds_view import kinds_json, kinds_table
+from router.commands.models_view import models_json, models_tables
+from router.commands.sweep_tables import sweep_tables
+from router.commands.train_tables import further, run_tables
+from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, rich_tables, specbench
 from router.specbench.protocol import load_questions
-from router.sweep_tables import sweep_tables
 from router.theory import report as theory_report
 from router.theory.inputs import DrafterFigures
 from router.tradeoff import markdown as tradeoff_markdown
 from router.tradeoff.run import tradeoff
 from router.tradeoff.sweep import load_sweep
-from router.train_tables import further, run_tables
 
 FIGURE = re.compile(r"\d")
 
@@ -71,7 +71,7 @@ def test_kinds() -> None:
 
 
 def test_models() -> None:
-    from router.models_view import acceptance, megabytes, millions
+    from router.commands.models_view import acceptance, megabytes, millions
 
     text = at_eighty(*models_tables(80))
     for card in models_json():

@@ -13,9 +13,9 @@ from log_lines import decision
 from router_fakes import FakeEngine
 
 import policies
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
+from decoders.common.seeds import derived_seed
 from decoders.records import Request
-from decoders.seeds import derived_seed
 from policies import PolicyError
 from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
 from policies.records import ANY, Origin
@@ -26,7 +26,7 @@ from router.logs.reader import DecisionRows, read_log
 from router.logs.record import Result, Vector
 from router.logs.view import judgement_lines, judgement_tables
 from router.logs.writer import DecisionLog
-from router.route import Router
+from router.routing.router import Router
 
 ARMS = ("autoregressive", "small", "wide")
 
@@ -316,7 +316,7 @@ def test_rewards_of_a_logged_answer(reward: str, value: float) -> None:
 @pytest.fixture
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
 
-    from router import loading
+    from router.routing import loading
 
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: constant(0.2, 0.3, 0.5))

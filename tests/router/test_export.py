@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from decoders.arms import recipe
-from decoders.errors import NoSuchName
+from decoders.common.errors import NoSuchName
 from router.cli import main
-from router.export import ENGINES, command, exported
+from router.commands.export import ENGINES, command, exported
 
 COPY: dict[str, Any] = {"kind": "max_gram", "shortest": 3, "longest": 5, "length": {"k": 8}}
 DRAFT: dict[str, Any] = {"kind": "neural", "drafter": "org/small", "length": {"k": 4}}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from policies.errors import PolicyError
-from router.history import epochs_of
+from router.commands.history import epochs_of
 
 
 def test_epochs_come_back_from_mlflow(tmp_path: Path) -> None:

@@ -13,15 +13,15 @@ from log_lines import decision
 from router_fakes import WORDS, FakeEngine
 
 import policies
-from decoders.errors import Cancelled, DraftpickError
+from decoders.common.errors import Cancelled, DraftpickError
 from policies import OnlinePolicy, PolicyError, RewardTable
 from router import cli
-from router.learn import replay
-from router.learning import UNIT_ROWS, Learning
+from router.commands.learn import replay
 from router.logs.reader import read_log
 from router.logs.record import Result, Vector
 from router.logs.writer import DecisionLog
-from router.route import Router
+from router.routing.learning import UNIT_ROWS, Learning
+from router.routing.router import Router
 
 ARMS = list(WORDS)
 
@@ -215,7 +215,7 @@ def test_generate_learns_and_saves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
 
-    from router import loading
+    from router.routing import loading
 
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     saved, prompts, out = learner().save(tmp_path / "p"), tmp_path / "asked.jsonl", tmp_path / "new"
@@ -296,8 +296,8 @@ def test_a_policy_that_cannot_learn_is_told(
 
 def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
     from decoders.records import Request
-    from router.serve.desk import DEFAULT, Desk, Order
     from router.serve.queue import FairQueue
+    from router.serve.scheduler import DEFAULT, Desk, Order
 
     class Ended(threading.Event):
         def began(self, choice: Any) -> None: ...

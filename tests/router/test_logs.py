@@ -22,11 +22,11 @@ from log_lines import decision
 from router_fakes import FakeEngine, FakePolicy
 
 import policies
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.logs.reader import read_log
 from router.logs.record import Result, Vector
 from router.logs.writer import DecisionLog, log_files
-from router.route import Router
+from router.routing.router import Router
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from decoders.arms import AUTOREGRESSIVE
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from policies import load
 from router.cli import main
 from router.reproduce import queries

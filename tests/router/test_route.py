@@ -10,9 +10,9 @@ import pytest
 from router_fakes import JSON_KEYS, FakeEngine, FakePolicy
 
 from collect.features import RequestContext, feature_vector
-from decoders.errors import DraftpickError, NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
 from policies.errors import PolicyError
-from router.route import Router
+from router.routing.router import Router
 
 
 def test_the_policy_picks_the_arm_and_its_time_counts(router: Router) -> None:
@@ -140,7 +140,7 @@ def test_the_package_exports_the_router_lazily() -> None:
     import router as package
 
     assert package.Router is Router
-    assert "router.route" in sys.modules
+    assert "router.routing.router" in sys.modules
     with pytest.raises(AttributeError):
         _ = package.nothing
 
@@ -149,7 +149,7 @@ def test_arms_of_one_s_own_need_a_policy_and_the_commands_are_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     import policies
-    from router import loading
+    from router.routing import loading
 
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())
     monkeypatch.setattr(policies, "load", lambda *_: FakePolicy(["wide", "huge"]))
@@ -166,7 +166,8 @@ def test_where_the_shipped_policy_does_not_fit_its_best_arm_answers(
 ) -> None:
     """With another chat template, for instance, whose embeddings it does not know."""
     import policies
-    from router import loading, route
+    from router.routing import loading
+    from router.routing import router as route
 
     arms = FakeEngine().arm_names
     monkeypatch.setattr(loading, "load_engine", lambda *_, **__: FakeEngine())

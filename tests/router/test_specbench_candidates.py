@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from router_fakes import FakeEngine, FakePolicy
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.records import Request
 from policies import PolicyError
 from router.cli import main
-from router.route import Router
+from router.routing.router import Router
 from router.specbench.bench import specbench
 from router.specbench.candidates import candidates_of, named_folders
 from router.specbench.journal import read_rows

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from router_fakes import RESULT, make_turn
 
-from collect.looping import loops
+from collect.repetition import loops
 from router.specbench.answers import accept_lengths
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from router_fakes import FakeEngine, FakePolicy
 
-from decoders.errors import DraftpickError, NoSuchName
-from decoders.machine import Look
+from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.machine import Look
 from decoders.records import Request, Sampling
-from router.route import Router
+from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench import run as run_module
 from router.specbench.bench import specbench

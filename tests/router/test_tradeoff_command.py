@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from toy_engine import ToyEngine
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.records import Request, Sampling
 from policies.errors import PolicyError
-from router import cli, loading
+from router import cli
+from router.routing import loading
 from router.specbench.protocol import load_questions
 from router.tradeoff import markdown, track
 from router.tradeoff.run import tradeoff

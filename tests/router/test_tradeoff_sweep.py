@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from decoders.arms import load_arms
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.tradeoff.run import arms_yaml
 from router.tradeoff.sweep import Curve, load_sweep, with_field
 

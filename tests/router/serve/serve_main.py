@@ -6,10 +6,10 @@ import sys
 
 from serve_toys import ToyPolicy, toy_engine
 
-from router.route import Router
+from router.routing.router import Router
 from router.serve.app import make_app
-from router.serve.desk import DEFAULT, Desk
 from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Desk
 from router.serve.server import bound, serve
 
 router = Router(toy_engine(pause_s=0.05), ToyPolicy())  # type: ignore[arg-type]

@@ -21,13 +21,13 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
-from decoders.together import room_of
-from router.route import Router
+from decoders.continuous_batching import room_of
+from router.routing.router import Router
 from router.serve.app import Settings, make_app
-from router.serve.desk import DEFAULT, Desk
-from router.serve.patience import HeadInTime
 from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Desk
 from router.serve.server import bound
+from router.serve.timeouts import HeadInTime
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
 EOS = len(LETTERS)

@@ -21,7 +21,7 @@ from serve_toys import Served
 from test_serve_command import process
 
 from router.cli import app
-from router.serve.readiness import READY, STOPPING, notify
+from router.serve.sd_notify import READY, STOPPING, notify
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "docs" / "deploy"

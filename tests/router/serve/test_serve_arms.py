@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from serve_toys import Served, ToyPolicy, served
 
 from router.logs.writer import log_files
-from router.route import Router
+from router.routing.router import Router
 
 EVEN, ODD = "abcabcab", "abcabca"
 

@@ -9,8 +9,8 @@ import openai
 import pytest
 from serve_toys import LetterTokenizer, Served
 
+from decoders.common.seeds import derived_seed
 from decoders.records import Request, Sampling
-from decoders.seeds import derived_seed
 
 ASKED: list[Any] = [{"role": "user", "content": "abcabcab"}]
 IDS = LetterTokenizer().encode("abcabcab")

@@ -21,9 +21,9 @@ import pytest
 from serve_toys import until
 from typer.testing import CliRunner
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.cli import app, main
-from router.serve import command
+from router.commands import serve as command
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAT = "/v1/chat/completions"

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from serve_toys import ToyPolicy, toy_engine, until
 
-from decoders.errors import Cancelled, DraftpickError, NoSuchName
+from decoders.common.errors import Cancelled, DraftpickError, NoSuchName
 from decoders.records import Request
-from router.results import Chosen, RoutedResult
-from router.route import Router
-from router.serve.desk import DEFAULT, Closing, Desk, Order
+from router.routing.results import Chosen, RoutedResult
+from router.routing.router import Router
 from router.serve.queue import FairQueue, QueueFull
+from router.serve.scheduler import DEFAULT, Closing, Desk, Order
 
 PAUSE_S = 0.01
 

@@ -16,12 +16,12 @@ from serve_toys import EOS, LETTERS, LetterTokenizer, ToyPolicy, served
 
 from decoders import Engine
 from decoders.arms import arms_of
-from decoders.drafter_memory import DrafterMemory
-from decoders.errors import DraftpickError
-from decoders.together import room_of
-from router.route import Router
-from router.serve.command import bytes_of
-from router.serve.warming import likely_first, warm
+from decoders.common.errors import DraftpickError
+from decoders.continuous_batching import room_of
+from decoders.models.drafter_memory import DrafterMemory
+from router.commands.serve import bytes_of
+from router.routing.router import Router
+from router.serve.warm_up import likely_first, warm
 
 CHAT = "/v1/chat/completions"
 SIZES = {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 4096}

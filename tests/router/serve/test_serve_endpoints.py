@@ -19,8 +19,8 @@ from serve_toys import Served, served, until
 from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
 from decoders.records import Request
-from router.serve import desk as desk_module
-from router.serve.desk import Order
+from router.serve import scheduler as desk_module
+from router.serve.scheduler import Order
 
 CHAT = "/v1/chat/completions"
 PROMPT = "why is the sky blue"

@@ -13,18 +13,18 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 import uvicorn
+from router.serve.replicas.replicas.proxy import Proxy
+from router.serve.replicas.replicas.replicas import Replicas
 from serve_toys import Served, served, until
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.cli import main
+from router.commands.serve import origins_of
 from router.serve import server
 from router.serve.app import Settings
-from router.serve.command import origins_of
-from router.serve.intake import Limits
-from router.serve.patience import HeadInTime
-from router.serve.proxy import Proxy
-from router.serve.replicas import Replicas
+from router.serve.parsing import Limits
 from router.serve.server import bound
+from router.serve.timeouts import HeadInTime
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 4}

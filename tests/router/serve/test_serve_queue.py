@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from router.serve.queue import FairQueue, QueueFull
 
 

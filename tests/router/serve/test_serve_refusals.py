@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from serve_toys import Served, served, until
 
 from router.serve.app import Settings
-from router.serve.intake import Limits
+from router.serve.parsing import Limits
 
 USER = {"role": "user", "content": "abcabc"}
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"

@@ -17,19 +17,20 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from router.serve.replicas.replicas.aggregate import summed
+from router.serve.replicas.replicas.proxy import Proxy
+from router.serve.replicas.replicas.replicas import Replicas
 from serve_toys import Served, served, toy_engine, until
 from typer.testing import CliRunner
 
-from decoders.errors import DraftpickError
+from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from router.cli import app, main
-from router.options import LogOptions
-from router.serve import command, proxy
+from router.commands import serve as command
+from router.commands.router_options import LogOptions
 from router.serve.app import Settings
-from router.serve.proxy import Proxy
-from router.serve.replicas import Replicas
+from router.serve.replicas.replicas import proxy
 from router.serve.server import bound
-from router.serve.summing import summed
 
 CHAT = "/v1/chat/completions"
 ASKED: dict[str, Any] = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 40}
@@ -389,10 +390,10 @@ def toy_application() -> Any:
     """What a replica on the cluster loads."""
     from serve_toys import ToyPolicy, toy_engine
 
-    from router.route import Router
+    from router.routing.router import Router
     from router.serve.app import make_app
-    from router.serve.desk import DEFAULT, Desk
     from router.serve.queue import FairQueue
+    from router.serve.scheduler import DEFAULT, Desk
 
     desk = Desk({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
     return make_app(desk), desk
@@ -422,8 +423,7 @@ def cluster() -> Iterator[None]:
 @pytest.mark.slow
 def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> None:
     import psutil
-
-    from router.serve.on_ray import OnRay
+    from router.serve.replicas.replicas.on_ray import OnRay
 
     assert OnRay(toy_application).n == 1  # one a machine
     starter = OnRay(toy_application, replicas=2)
@@ -471,7 +471,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
 
 @pytest.mark.slow
 def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
-    from router.serve.on_ray import OnRay
+    from router.serve.replicas.replicas.on_ray import OnRay
 
     starter = OnRay(broken, replicas=1)
     with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
@@ -480,7 +480,7 @@ def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
 
 @pytest.mark.slow
 def test_on_ray_more_replicas_than_cores_begin(cluster: None) -> None:
-    from router.serve.on_ray import OnRay
+    from router.serve.replicas.replicas.on_ray import OnRay
 
     starter = OnRay(toy_application, replicas=3)
     replicas = Replicas(starter, starter.n)

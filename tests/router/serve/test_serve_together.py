@@ -14,13 +14,13 @@ from test_serve_desk import Heard, order
 from torch import Tensor
 
 from decoders import Engine
-from decoders.backends.seats import Seats, Wanted
-from decoders.errors import Cancelled
+from decoders.backends.batched.slots import Seats, Wanted
+from decoders.common.errors import Cancelled
+from decoders.continuous_batching import OneAtATime, Together, room_of
 from decoders.records import Request, Sampling
-from decoders.together import OneAtATime, Together, room_of
-from router.route import Router
-from router.serve.desk import DEFAULT, Desk
+from router.routing.router import Router
 from router.serve.queue import FairQueue
+from router.serve.scheduler import DEFAULT, Desk
 
 SEATS = 4
 WORDS = ("abcabcabc", "hellothere", "zzz", "alongerlineofletters", "qrs", "tengreenbottles")
@@ -85,8 +85,10 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
         return read(self, wanted)
 
     monkeypatch.setattr(Seats, "read", slowly)
-    monkeypatch.setattr("decoders.together.PROMPT_TOKENS", 1)  # a part between two passes
-    monkeypatch.setattr("decoders.backends.seats.CHUNK", 1)
+    monkeypatch.setattr(
+        "decoders.continuous_batching.PROMPT_TOKENS", 1
+    )  # a part between two passes
+    monkeypatch.setattr("decoders.backends.batched.slots.CHUNK", 1)
     stays, leaves = Heard(), Heard()
     desk.submit(order(tokens=200, arm="autoregressive"), stays)
     assert began.wait(20)

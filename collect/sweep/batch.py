@@ -1,0 +1,345 @@
+"""One batch of queries through the target and every arm: rows, whatever fails on the way.
+
+    target greedy -> each arm writes alone -> ROUGE-L -> teacher-forced replay -> rows
+
+An arm whose answers are its own (it does not draft, or its verifier is lossy) is run as it is: its
+own answer is what it writes, and its passes are those that it made. What is done at a temperature
+above 0 is in `sampled.py`.
+
+Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
+too, its row holds the error and nothing else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from collect.queries import Query
+from decoders.common.errors import DraftpickError
+from decoders.common.seeds import derived_seed
+from decoders.offline.records import Replay
+from decoders.records import Request
+
+from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
+from ..repetition import loops
+from ..rouge import rouge_l
+from .protocols import BatchDecoder, SweepEngine
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class SweepOptions:
+    """How to collect.
+
+    arms: names, in the order of the table; () for all that the engine has.
+    max_new_tokens: length of every answer.
+    batch_size: queries decoded together.
+    temperature: of the autoregressive arm's sampled answer (Huang et al., section 3.4).
+    temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
+    at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
+        are collected, 1 among them; kept likewise.
+    likeness: let every drafter also write an answer by itself, to compare with the target's; the
+        rewards of likeness need it, and it takes about half of the time.
+    measure: also decode every query through every arm at batch 1 and keep the times.
+    seed: of the sampled answers and of random orders.
+    """
+
+    arms: tuple[str, ...] = ()
+    max_new_tokens: int = 64
+    batch_size: int = 64
+    temperature: float = 1.0
+    measure: bool = False
+    likeness: bool = True
+    seed: int = 0
+    temperatures: tuple[float, ...] = (0.0,)
+    at_once: tuple[int, ...] = (1,)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "temperatures", tuple(sorted(set(map(float, self.temperatures)))))
+        if not all(0 <= each < math.inf for each in self.temperatures):
+            raise DraftpickError(
+                f"a temperature must be 0 or a finite number above, not {self.temperatures}"
+            )
+        if 0.0 not in self.temperatures:
+            raise DraftpickError(
+                "0 must be among the temperatures, since likeness and losses are of greedy "
+                f"answers; give for instance 0,1, not {self.temperatures}"
+            )
+        object.__setattr__(self, "at_once", tuple(sorted(set(self.at_once))))
+        if self.at_once[:1] != (1,):
+            raise DraftpickError(
+                "1 must be the least of the numbers of answers at once, since the others are "
+                f"compared with it; give for instance 1,8,32, not {self.at_once}"
+            )
+        if self.max_new_tokens < 1:
+            raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
+        if self.batch_size < 1:
+            raise DraftpickError(f"the batch size must be at least 1, not {self.batch_size}")
+        if self.temperature <= 0:
+            raise DraftpickError(
+                "the autoregressive arm needs a temperature above 0: a greedy answer scored "
+                f"against itself says nothing (got {self.temperature:g})"
+            )
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A query and its first turn as token ids."""
+
+    query: Query
+    ids: list[int]
+
+
+@dataclass(frozen=True)
+class TargetAnswer:
+    """The target's greedy answer: ids, text, and the prompt's embedding [d]."""
+
+    ids: list[int]
+    text: str
+    embedding: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Collected:
+    """Queries, one QueryRow each, with one OutcomeRow each per arm and temperature."""
+
+    queries: list[QueryRow]
+    outcomes: list[OutcomeRow]
+
+
+def collect_batch(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    prompts: Sequence[Prompt],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+) -> Collected:
+    """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
+    exception."""
+    answers = each(prompts, lambda group: _target_answers(engine, batch, group, options))
+    answered: list[tuple[Prompt, TargetAnswer]] = []
+    done = Collected([], [])
+    for prompt, answer in zip(prompts, answers, strict=True):
+        if isinstance(answer, TargetAnswer):
+            answered.append((prompt, answer))
+        else:
+            _extend(done, failed_query(prompt, arms, engine.embedder, answer, options))
+    by_arm: list[list[OutcomeRow | Exception]] = []
+    for arm in arms:
+        rows_of = partial(_arm_rows, engine, batch, arm, options)
+        by_arm.append(each(answered, rows_of))
+    for index, (prompt, answer) in enumerate(answered):
+        rows = [
+            row
+            if isinstance(row := by_arm[column][index], OutcomeRow)
+            else error_row(prompt.query.id, arm, describe(row))
+            for column, arm in enumerate(arms)
+        ]
+        if options.measure:
+            rows = measure(engine, prompt, rows, arms, options)
+        done.queries.append(
+            query_row(prompt, engine.embedder, answer.embedding, answer.text, options)
+        )
+        done.outcomes.extend(rows)
+    return done
+
+
+def failed_query(
+    prompt: Prompt,
+    arms: Sequence[ArmInfo],
+    embedder: str,
+    error: Exception,
+    options: SweepOptions,
+) -> Collected:
+    """A query without a target answer: no embedding, and an error row for every arm, temperature
+    and load."""
+    return Collected(
+        [query_row(prompt, embedder, None, "", options)],
+        [
+            error_row(prompt.query.id, arm, describe(error), temperature, answers - 1)
+            for answers in options.at_once
+            for temperature in options.temperatures
+            for arm in arms
+        ],
+    )
+
+
+def measure(
+    engine: SweepEngine,
+    prompt: Prompt,
+    rows: Sequence[OutcomeRow],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+) -> list[OutcomeRow]:
+    """The rows with measured times: one greedy decode an arm, arms in a random order that the
+    seed and the query fix, the prompt's pass through the target done once for all of them."""
+    request = Request(max_new_tokens=options.max_new_tokens)
+    measured = list(rows)
+    rng = np.random.default_rng(derived_seed(options.seed, prompt.query.id))
+    try:
+        prefilled = engine.prefill(prompt.ids)
+    except Exception as error:  # whatever a backend raises is this query's outcome
+        message = f"while measuring: {describe(error)}"
+        return [error_row(prompt.query.id, arm, message) for arm in arms]
+    for index in rng.permutation(len(arms)).tolist():
+        if measured[index].error is not None:
+            continue
+        try:
+            result = engine.decode(arms[index].name, prompt.ids, request, prefilled=prefilled)
+        except Exception as error:  # as above, for this arm
+            message = f"while measuring: {describe(error)}"
+            measured[index] = error_row(prompt.query.id, arms[index], message)
+            continue
+        measured[index] = replace(
+            measured[index],
+            measured_tokens=len(result.ids),
+            measured_prefill_s=result.prefill_s,
+            measured_decode_s=result.decode_s,
+        )
+    return measured
+
+
+def describe(error: Exception) -> str:
+    """An error as a row keeps it: its first line, with its type unless it is a sentence of ours."""
+    text = str(error).partition("\n")[0].strip()
+    if isinstance(error, DraftpickError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
+    """work(items), or where that fails work([item]) for each; an item's failure is its result."""
+    if not items:
+        return []
+    try:
+        return list(_complete(work(items), len(items)))
+    except Exception as error:  # any backend, any error: retried one by one below
+        if len(items) == 1:
+            return [error]
+    return [result for item in items for result in each([item], work)]
+
+
+def _complete(results: Sequence[R], count: int) -> Sequence[R]:
+    if len(results) != count:
+        raise RuntimeError(f"{count} prompts gave {len(results)} results")
+    return results
+
+
+def _target_answers(
+    engine: SweepEngine, batch: BatchDecoder, prompts: Sequence[Prompt], options: SweepOptions
+) -> list[TargetAnswer]:
+    written = batch.target([prompt.ids for prompt in prompts], options.max_new_tokens)
+    return [
+        TargetAnswer(list(ids), _text(engine, ids), np.asarray(embedding, dtype=np.float32))
+        for ids, embedding in zip(written.ids, written.embeddings, strict=True)
+    ]
+
+
+def _arm_rows(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    arm: ArmInfo,
+    options: SweepOptions,
+    group: Sequence[tuple[Prompt, TargetAnswer]],
+) -> list[OutcomeRow]:
+    prompts = [prompt.ids for prompt, _ in group]
+    targets = [answer.ids for _, answer in group]
+    seed: int | None = None
+    if arm.autoregressive:
+        # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
+        replays = [Replay.without_drafts(ids) for ids in targets]
+        if not options.likeness:
+            return _rows(engine, arm, group, replays)
+        seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
+        written = batch.target(
+            prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
+        )
+    elif not options.likeness and batch.follows(arm.name):
+        return _rows(engine, arm, group, batch.teacher_forced(arm.name, prompts, targets))
+    else:
+        written = batch.arm(arm.name, prompts, options.max_new_tokens)
+        replays = written.replays or batch.teacher_forced(arm.name, prompts, targets)
+    live = written.replays is not None
+    rows = []
+    known = _rows(engine, arm, group, replays)
+    for (_, answer), ids, row in zip(group, written.ids, known, strict=True):
+        text = _text(engine, ids)
+        rows.append(
+            replace(
+                row,
+                rouge_l=rouge_l(answer.text, text),
+                new_tokens=len(ids if live else answer.ids),
+                prefill_s=written.prefill_s / len(group),
+                decode_s=written.decode_s / len(group),
+                seed=seed,
+                output_ids=tuple(ids),
+                text=text,
+            )
+        )
+    return rows
+
+
+def _rows(
+    engine: SweepEngine,
+    arm: ArmInfo,
+    group: Sequence[tuple[Prompt, TargetAnswer]],
+    replays: Sequence[Replay],
+) -> list[OutcomeRow]:
+    """What is known of an arm without any answer of its own."""
+    return [
+        OutcomeRow(
+            query_id=prompt.query.id,
+            arm=arm.name,
+            parameters=arm.parameters,
+            rounds=replay.rounds,
+            drafted=replay.drafted,
+            accepted=replay.accepted,
+            calls=replay.calls,
+            new_tokens=len(answer.ids),
+            loops=loops(answer.ids, engine.eos_ids),
+            target_ids=tuple(answer.ids),
+            agree=tuple(replay.agree),
+        )
+        for (prompt, answer), replay in zip(group, replays, strict=True)
+    ]
+
+
+def _text(engine: SweepEngine, ids: Iterable[int]) -> str:
+    return str(engine.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def query_row(
+    prompt: Prompt,
+    embedder: str,
+    embedding: NDArray[np.float32] | None,
+    target_text: str,
+    options: SweepOptions,
+) -> QueryRow:
+    query = prompt.query
+    return QueryRow(
+        query_id=query.id,
+        task=query.task,
+        category=query.category,
+        source=query.source,
+        turns=query.turns,
+        reference=query.reference,
+        prompt_ids=tuple(prompt.ids),
+        embedding=embedding,
+        embedder=embedder,
+        target_text=target_text,
+        max_new_tokens=options.max_new_tokens,
+    )
+
+
+def _extend(done: Collected, more: Collected) -> None:
+    done.queries.extend(more.queries)
+    done.outcomes.extend(more.outcomes)

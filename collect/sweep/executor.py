@@ -1,0 +1,62 @@
+"""Where groups of queries are collected: here, or at what stands behind another executor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import Protocol, runtime_checkable
+
+from decoders.costs.measured import Costs
+from decoders.records import Request
+
+from ..records import ArmInfo
+from .batch import Collected, Prompt, SweepOptions
+from .protocols import BatchDecoder, SweepEngine
+from .under_load import collect_loads
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Runs every arm on every query of a group, and the groups in any order, or side by side."""
+
+    def costs(self) -> Costs:
+        """What decoding costs where the groups are collected."""
+        ...
+
+    def collect(
+        self,
+        groups: Iterable[Sequence[Prompt]],
+        arms: Sequence[ArmInfo],
+        options: SweepOptions,
+    ) -> Iterator[Collected]:
+        """The groups' rows, in the order of the groups; what fails on a query is its error row."""
+        ...
+
+
+class Here:
+    """In this process, one group after the other; where arms are timed, they are warmed up once."""
+
+    def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
+        self._engine, self._batch = engine, batch
+        self._warm = False
+
+    def costs(self) -> Costs:
+        return self._batch.cost_table
+
+    def collect(
+        self,
+        groups: Iterable[Sequence[Prompt]],
+        arms: Sequence[ArmInfo],
+        options: SweepOptions,
+    ) -> Iterator[Collected]:
+        for group in groups:
+            if options.measure and not self._warm:
+                self._warm_up(group[0], arms)
+            yield collect_loads(self._engine, self._batch, group, arms, options)
+
+    def _warm_up(self, prompt: Prompt, arms: Sequence[ArmInfo]) -> None:
+        """One decode an arm, so that no query pays for compilation and first allocations."""
+        for arm in arms:
+            with suppress(Exception):  # what fails here fails on its query too, where a row says so
+                self._engine.decode(arm.name, prompt.ids, Request(max_new_tokens=8))
+        self._warm = True

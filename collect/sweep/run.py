@@ -1,0 +1,213 @@
+"""The sweep: every arm on every query, resumable after a kill at any moment.
+
+Only the first turn of a chat is collected: later turns depend on the answer that
+the model gave, and the arm is chosen once per query, before its first turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from collect.queries import Query
+from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.provenance import provenance
+from decoders.records import Request
+
+from ..embedders import Embedder, load_embedder
+from ..records import ArmInfo, OutcomeRow, QueryRow
+from ..rouge import WORDS
+from ..store.dataset import SIZES, Identity, Store, read_table, timed_otherwise
+from ..store.embeddings import embeddings_of
+from .batch import Prompt, SweepOptions, failed_query
+from .executor import Executor, Here
+from .protocols import BatchDecoder, SweepEngine
+
+
+@dataclass(frozen=True)
+class SweepReport:
+    """collected: queries done in this run.
+    already: done before.
+    errors: error rows of this run.
+    rows: outcome rows of this run.
+    seconds: wall time.
+    embedded: queries that another embedder than the target read in this run.
+    embed_s: seconds that took, the loading of its model left out.
+    costs_of: what the folder's costs were measured by, where this run decoded otherwise.
+    """
+
+    collected: int
+    already: int
+    errors: int
+    rows: int
+    seconds: float
+    embedded: int = 0
+    embed_s: float = 0.0
+    costs_of: str | None = None
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """Called after every commit. done, total: queries, those of earlier runs included."""
+
+    done: int
+    total: int
+    errors: int
+
+
+def sweep(
+    engine: SweepEngine,
+    batch: BatchDecoder | Executor,
+    queries: Sequence[Query],
+    out: str | Path,
+    options: SweepOptions | None = None,
+    on_progress: Callable[[SweepProgress], None] = lambda progress: None,
+    embedder: str | Embedder | None = None,
+) -> SweepReport:
+    """Collect what `out` lacks of queries x arms; call it again to resume.
+
+    Queries are batched by prompt length and batches visited in a seeded random order, so that a
+    sweep that is stopped early is a fair sample and its ETA honest.
+
+    batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`, or an executor
+        that collects them elsewhere.
+    embedder: what policies are to read, as in `load_embedder`, None for what the folder says (of a
+        new one the target's own state). Vectors of another embedder are computed when all queries
+        are done.
+
+    Raises DraftpickError for an unknown arm or embedder, no queries, a folder of other settings,
+    one that another process writes to, or a full disk.
+    """
+    options = options or SweepOptions()
+    executor = batch if isinstance(batch, Executor) else Here(engine, batch)
+    names = _arm_names(engine, options)
+    reader = load_embedder(embedder) if isinstance(embedder, str) else embedder
+    if not queries:
+        raise DraftpickError("there are no queries to collect; name at least one query file")
+    started = time.perf_counter()
+    with Store(out) as store:
+        manifest = store.begin(
+            _identity(engine, names, options),
+            lambda: (_describe_arms(engine, names), executor.costs().of(names)),
+            {**provenance(), "timed_by": engine.timed_by},
+            _space(engine, embedder, reader),
+        )
+        pending = _not_stored(queries, store.folder)
+        already = len(queries) - len(pending)
+        collected = errors = 0
+
+        def commit(query_rows: list[QueryRow], outcome_rows: list[OutcomeRow]) -> None:
+            nonlocal collected, errors
+            store.append(query_rows, outcome_rows)
+            collected += len(query_rows)
+            errors += sum(row.error is not None for row in outcome_rows)
+            on_progress(SweepProgress(already + collected, len(queries), errors))
+
+        on_progress(SweepProgress(already, len(queries), 0))
+        prompts: list[Prompt] = []
+        for query in pending:
+            try:
+                prompts.append(_encode(engine, query, options))
+            except Exception as error:  # a prompt the engine refuses is that query's outcome
+                nothing = Prompt(query, [])
+                failed = failed_query(nothing, manifest.arms, engine.embedder, error, options)
+                commit(failed.queries, failed.outcomes)
+        groups = batches(prompts, options.batch_size, options.seed)
+        for done in executor.collect(groups, manifest.arms, options):
+            commit(done.queries, done.outcomes)
+        found = embeddings_of(out, reader) if reader is not None else None
+    return SweepReport(
+        collected,
+        already,
+        errors,
+        collected * len(names) * len(options.temperatures) * len(options.at_once),
+        time.perf_counter() - started,
+        found.computed if found else 0,
+        found.seconds if found else 0.0,
+        timed_otherwise(manifest.sessions, manifest.sessions[-1]),
+    )
+
+
+def batches(prompts: Sequence[Prompt], size: int, seed: int) -> list[list[Prompt]]:
+    """Prompts of like length together (little padding), the batches in a seeded random order."""
+    by_length = sorted(prompts, key=lambda prompt: (len(prompt.ids), prompt.query.id))
+    groups = [by_length[start : start + size] for start in range(0, len(by_length), size)]
+    order = np.random.default_rng(seed).permutation(len(groups))
+    return [groups[index] for index in order.tolist()]
+
+
+def _arm_names(engine: SweepEngine, options: SweepOptions) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(options.arms or engine.arm_names))
+    for name in names:
+        if name not in engine.arms:
+            raise NoSuchName("arm", name, tuple(engine.arm_names))
+    return names
+
+
+def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) -> Identity:
+    return Identity(
+        target=engine.target_fingerprint,
+        embedder=engine.embedder,
+        arms=tuple(names),
+        arms_fingerprint=engine.arms_fingerprint(list(names)),
+        max_new_tokens=options.max_new_tokens,
+        temperature=options.temperature,
+        seed=options.seed,
+        measured=options.measure,
+        rouge_words=WORDS,
+        sizes=SIZES,
+        likeness=options.likeness,
+        temperatures=options.temperatures,
+        at_once=options.at_once,
+    )
+
+
+def _space(
+    engine: SweepEngine, asked: str | Embedder | None, reader: Embedder | None
+) -> str | None:
+    if asked is None:
+        return None
+    return engine.embedder if reader is None else reader.name
+
+
+def _describe_arms(engine: SweepEngine, names: Sequence[str]) -> tuple[ArmInfo, ...]:
+    return tuple(
+        ArmInfo(
+            name=name,
+            kind=engine.arms[name].kind,
+            parameters=int(engine.arm_parameters(name)),
+            lossless=bool(engine.arms[name].lossless),
+            recipe=engine.arms[name].model_dump(mode="json"),
+        )
+        for name in names
+    )
+
+
+def _not_stored(queries: Sequence[Query], folder: Path) -> list[Query]:
+    """The queries that the folder lacks; an id that it holds must mean the same question."""
+    stored = {
+        row["query_id"]: (row["task"], tuple(row["turns"]))
+        for row in read_table(folder, "queries", ("query_id", "task", "turns")).to_pylist()
+    }
+    pending: dict[str, Query] = {}
+    for query in queries:
+        if stored.get(query.id, (query.task, query.turns)) != (query.task, query.turns):
+            raise DraftpickError(
+                f"the query {query.id!r} is in {folder} with another text or task; use another "
+                "--out, or give the changed query an id of its own"
+            )
+        if query.id in pending:
+            raise DraftpickError(f"the query id {query.id!r} occurs twice; ids must be unique")
+        if query.id not in stored:
+            pending[query.id] = query
+    return list(pending.values())
+
+
+def _encode(engine: SweepEngine, query: Query, options: SweepOptions) -> Prompt:
+    ids = list(engine.encode_chat([{"role": "user", "content": query.turns[0]}]))
+    engine.check(ids, Request(max_new_tokens=options.max_new_tokens))
+    return Prompt(query, ids)

@@ -1,0 +1,128 @@
+"""One batch of queries at every temperature: at 0 as in `batch.py`, and above it
+
+    target draws an answer -> one pass of target and drafter along it -> expected rounds -> rows
+
+where every arm is judged along the same answer. An arm whose answers are its own is run, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from decoders.common.seeds import derived_seed
+from decoders.offline.records import Expected
+
+from ..records import ArmInfo, OutcomeRow, error_row
+from ..repetition import loops
+from .batch import Collected, Prompt, SweepOptions, collect_batch, describe, each
+from .protocols import BatchDecoder, SweepEngine
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """An answer that the target drew. seed: of this answer, and of what the arms draw along it."""
+
+    prompt: Prompt
+    ids: list[int]
+    seed: int
+
+
+def collect_temperatures(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    prompts: Sequence[Prompt],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+) -> Collected:
+    """Every arm on every prompt at every temperature; a failure becomes an error row, never an
+    exception."""
+    done = collect_batch(engine, batch, prompts, arms, options)
+    failed = {row.query_id for row in done.queries if row.embedding is None}
+    answered = [prompt for prompt in prompts if prompt.query.id not in failed]
+    for temperature in options.temperatures:
+        if temperature > 0:
+            done.outcomes.extend(_rows(engine, batch, answered, arms, options, temperature))
+    return done
+
+
+def seed_of(options: SweepOptions, query_id: str, temperature: float) -> int:
+    """Of one query's sampled answer; independent of what is collected beside it."""
+    return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id)
+
+
+def _rows(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    prompts: Sequence[Prompt],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+    temperature: float,
+) -> list[OutcomeRow]:
+    def draw(group: Sequence[Prompt]) -> list[Drawn]:
+        seeds = [seed_of(options, prompt.query.id, temperature) for prompt in group]
+        ids = [prompt.ids for prompt in group]
+        written = batch.target(ids, options.max_new_tokens, temperature, seeds)
+        return [Drawn(*one) for one in zip(group, written.ids, seeds, strict=True)]
+
+    answers = each(prompts, draw)
+    drawn = [answer for answer in answers if isinstance(answer, Drawn)]
+    rows_of = partial(_arm_rows, engine, batch, options, temperature)
+    by_arm = [each(drawn, partial(rows_of, arm)) for arm in arms]
+    rows: list[OutcomeRow] = []
+    made = iter(range(len(drawn)))
+    for prompt, answer in zip(prompts, answers, strict=True):
+        at = next(made) if isinstance(answer, Drawn) else None
+        for arm, found in zip(arms, by_arm, strict=True):
+            row = answer if at is None else found[at]
+            if isinstance(row, Exception):
+                row = error_row(prompt.query.id, arm, describe(row), temperature)
+            assert isinstance(row, OutcomeRow)
+            rows.append(row)
+    return rows
+
+
+def _arm_rows(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    options: SweepOptions,
+    temperature: float,
+    arm: ArmInfo,
+    drawn: Sequence[Drawn],
+) -> list[OutcomeRow]:
+    prompts, answers = [one.prompt.ids for one in drawn], [one.ids for one in drawn]
+    seeds = [one.seed for one in drawn]
+    own: list[list[int]] | None = None
+    found: list[Expected] | None
+    if arm.autoregressive:
+        found = [Expected(max(len(ids) - 1, 0), 0.0, 0.0, "exact") for ids in answers]
+    else:
+        found = batch.expected(arm.name, prompts, answers, temperature, seeds)
+    if found is None:
+        written = batch.live(arm.name, prompts, options.max_new_tokens, temperature, seeds)
+        own = written.ids
+        found = [Expected.of(replay, "live") for replay in written.replays or ()]
+    rows = []
+    for index, (one, figures) in enumerate(zip(drawn, found, strict=True)):
+        ids = own[index] if own is not None else ()
+        rows.append(
+            OutcomeRow(
+                query_id=one.prompt.query.id,
+                arm=arm.name,
+                temperature=temperature,
+                parameters=arm.parameters,
+                rounds=figures.rounds,
+                drafted=figures.drafted,
+                accepted=figures.accepted,
+                calls=figures.calls,
+                how=figures.how,
+                new_tokens=len(ids or one.ids),
+                loops=loops(one.ids, engine.eos_ids),
+                seed=one.seed,
+                output_ids=tuple(ids),
+                text=str(engine.tokenizer.decode(list(ids), skip_special_tokens=True)),
+                target_ids=tuple(one.ids),
+            )
+        )
+    return rows

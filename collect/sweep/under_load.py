@@ -1,0 +1,98 @@
+"""The answers of one batch, as if others were written beside them: rows for every load.
+
+Where several answers share the target's passes, a drafted token costs more, and arms that go by
+costs draft less. The answers stay what they are, so that only the arms' loops are replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+from ..records import ArmInfo, OutcomeRow, error_row
+from .batch import Collected, Prompt, SweepOptions, describe, each
+from .protocols import BatchDecoder, SweepEngine
+from .sampled import collect_temperatures
+
+_Answered = tuple[Prompt, OutcomeRow]  # what an arm did on a prompt by itself
+
+
+def collect_loads(
+    engine: SweepEngine,
+    batch: BatchDecoder,
+    prompts: Sequence[Prompt],
+    arms: Sequence[ArmInfo],
+    options: SweepOptions,
+) -> Collected:
+    """Every arm on every prompt, at every temperature and load; a failure becomes an error row,
+    never an exception."""
+    done = collect_temperatures(engine, batch, prompts, arms, options)
+    by_id = {prompt.query.id: prompt for prompt in prompts}
+    groups: dict[tuple[float, str], list[_Answered]] = {}
+    failed = {row.query_id for row in done.queries if row.embedding is None}  # have all rows
+    for row in done.outcomes:
+        if row.query_id in failed:
+            continue
+        groups.setdefault((row.temperature, row.arm), []).append((by_id[row.query_id], row))
+    infos = {arm.name: arm for arm in arms}
+    for answers in options.at_once[1:]:
+        for (temperature, arm), group in groups.items():
+            with batch.among(answers):
+                replayed = partial(_replayed, batch, arm, temperature, answers - 1)
+                known = [pair for pair in group if pair[1].error is None]
+                found = iter(each(known, replayed))
+            for prompt, row in group:
+                made = next(found) if row.error is None else replace(row, running=answers - 1)
+                if isinstance(made, Exception):
+                    id_, said = prompt.query.id, describe(made)
+                    made = error_row(id_, infos[arm], said, temperature, answers - 1)
+                done.outcomes.append(made)
+    return done
+
+
+def _replayed(
+    batch: BatchDecoder, arm: str, temperature: float, running: int, group: Sequence[_Answered]
+) -> list[OutcomeRow]:
+    """An arm whose answers are its own makes the same rounds at any load."""
+    rows = [
+        replace(
+            row,
+            running=running,
+            prefill_s=None,
+            decode_s=None,
+            measured_tokens=None,
+            measured_prefill_s=None,
+            measured_decode_s=None,
+            output_ids=(),
+            text="",
+            target_ids=(),
+            agree=(),
+        )
+        for _, row in group
+    ]
+    drafts = any(row.drafted for _, row in group)
+    if not drafts or not batch.follows(arm):
+        return rows
+    prompts, answers = [prompt.ids for prompt, _ in group], [list(r.target_ids) for _, r in group]
+    if temperature == 0:
+        replays = batch.teacher_forced(arm, prompts, answers)
+        return [
+            replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls)
+            for row, r in zip(rows, replays, strict=True)
+        ]
+    seeds = [row.seed for row in rows if row.seed is not None]
+    found = batch.expected(arm, prompts, answers, temperature, seeds)
+    if found is None:  # it was run as it is
+        return rows
+    return [
+        replace(
+            row,
+            rounds=r.rounds,
+            drafted=r.drafted,
+            accepted=r.accepted,
+            calls=r.calls,
+            how=r.how,
+        )
+        for row, r in zip(rows, found, strict=True)
+    ]

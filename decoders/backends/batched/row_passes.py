@@ -1,0 +1,102 @@
+"""One pass over a new token of each of many sequences, every one at a position of its own.
+
+Three ways to the same states: PyTorch's operations, anywhere; and kernels that read no more of a
+row than it has, on CUDA those of row_kernels.py, where Triton is there and the model has the usual
+shape, on a CPU those in C++, of a model whose weights lie in blocks for them (kernel_layers.py).
+Nothing is read on the host, so that the first two may be recorded as CUDA graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from .. import noise
+from ..cpp.layers import KernelLayers, misfit
+from ..cpp.row_attention import Sight
+from ..llama.kv import KVCache
+from ..llama.model import LayerWeights, Part, Rope, Shape, all_heads, attention_mask, layer, rounded
+from ..weights.packed import linear
+
+POWERS = (16, 32, 64, 128, 256)  # head sizes that a tile of a kernel can have
+
+
+@cache
+def kernels() -> ModuleType | None:
+    """The Triton kernels, None where Triton is not installed."""
+    if find_spec("triton") is None:
+        return None
+    from ..cuda import row_kernels
+
+    return row_kernels
+
+
+def kernels_for(shape: Shape, layers: Sequence[LayerWeights], device: torch.device) -> bool:
+    """Whether the kernels run such a model."""
+    usual = shape.head_dim in POWERS and all(w.head_norms is None for w in layers)
+    return device.type == "cuda" and usual and kernels() is not None
+
+
+class RowPasses:
+    """The layers of a model over the first n rows of a cache. fast: on CUDA by the kernels."""
+
+    def __init__(
+        self, shape: Shape, layers: Sequence[LayerWeights], rope: Rope, cache: KVCache, fast: bool
+    ) -> None:
+        self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
+        self._fast = kernels() if fast else None
+        fits = cache.all.device.type == "cpu" and layers and misfit(shape, layers) is None
+        self._in_blocks = KernelLayers(layers, cache, shape, rope) if fits else None
+
+    def through(
+        self, h: Tensor, positions: Tensor, lengths: Tensor, parts: Sequence[Part]
+    ) -> Tensor:
+        """h: [n, d], states of the new tokens, at `positions` int64 [n]; its memory may be used.
+        lengths: int64 [n], how many positions each row looks at, at least 1.
+        parts: all rows, each part with the most positions that one of its rows looks at; the
+            kernels take no notice.
+
+        Returns [n, d] after the last layer.
+        """
+        if self._fast is not None:
+            return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
+        if self._in_blocks is not None:
+            rows, own = torch.arange(len(h)), torch.ones_like(positions)
+            sight = Sight(rows, positions, positions, lengths - 1, own)
+            return self._in_blocks.read(h, 0, len(self._layers), sight)
+        cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
+        rope = all_heads((cos, sin), self._shape)
+        parts = [(rows, rounded(read)) for rows, read in parts]
+        read = max(read for _, read in parts)
+        seen = torch.arange(read, device=h.device) < lengths.unsqueeze(1)
+        mask = attention_mask(seen.unsqueeze(1), self._shape, h.dtype)
+        h = h.unsqueeze(1)
+        slots = self._cache.rows(positions, read)
+        for w, slot in zip(self._layers, slots, strict=True):
+            h = layer(h, w, self._shape, rope, mask, slot, parts)
+        return h.squeeze(1)
+
+    def choose(
+        self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
+    ) -> Tensor:
+        """As `noise.choose`."""
+        if self._fast is None:
+            return noise.choose(logits, temperature, keys, positions)
+        made: Tensor = self._fast.choose(logits.contiguous(), temperature, keys, positions)
+        return made
+
+    def _by_kernels(self, run: ModuleType, h: Tensor, positions: Tensor, lengths: Tensor) -> Tensor:
+        shape, added = self._shape, None
+        for w, room in zip(self._layers, self._cache.all.unbind(0), strict=True):
+            x = run.add_norm(h, added, w.attention_norm, shape.norm_eps)
+            qkv = linear(x, w.qkv, w.qkv_bias)
+            queries = run.place(qkv, self._rope, positions, room, shape)
+            added = linear(run.attend(queries, room, lengths), w.out)
+            x = run.add_norm(h, added, w.mlp_norm, shape.norm_eps)
+            added = linear(run.gated(linear(x, w.gate_up)), w.down)
+        return h if added is None else h + added

@@ -1,0 +1,229 @@
+"""Several sequences of one model: the same weights, a cache row each, and shared passes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cpp.row_attention import SPAN, RowPass, Sight
+from ..llama.kv import KVCache
+from ..llama.model import LayerWeights, Weights, rounded
+from ..llama.reading import SequenceSlice
+from ..native import LlamaBackend
+from ..recurrent.head import RecurrentHead
+from ..weights.int8 import WIDE
+from ..weights.packed import Matrix, Rounded, linear
+from .shared_pass import SharedPass
+
+CHUNK = 256  # tokens of a prompt that are read before others go on
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What one seat wants read: as `extend`'s arguments."""
+
+    seat: SeatBackend
+    ids: Tensor
+    parents: Sequence[int] | None = None
+
+
+class SeatBackend(LlamaBackend):
+    """One of several sequences.
+
+    row: its own of the cache that they share.
+    wait: `extend` is answered by it, in a pass with others; None reads at once and alone.
+    pause: called before each part of a prompt with its length.
+    share_step: as `RecurrentHead.step` of the head that it is given, together with others' steps.
+    """
+
+    def __init__(self, like: LlamaBackend, cache: KVCache, row: int) -> None:
+        self.row = row
+        own = cache.row(row)
+        super().__init__(like.shape, like.weights, like.context, own)
+        self._rope = like._rope
+        self.wait: Callable[[Wanted], Tensor] | None = None
+        self.pause: Callable[[int], None] | None = None
+        self.share_step: Callable[[RecurrentHead, Tensor, Tensor], tuple[Tensor, Tensor]] | None
+        self.share_step = None
+        if like.compiled is not None:
+            self.compiled = like.compiled.over(own)
+        if like.recorded is not None and row == 0:  # a recording is of one row
+            self.record_passes(like.recorded.record, like.recorded.fused is not None)
+
+    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
+        if self.pause is None:
+            yield from super()._chunks(ids)
+            return
+        for chunk in torch.split(ids, CHUNK):
+            self.pause(len(chunk))
+            yield chunk
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        if self.wait is None:
+            return super().extend(ids, parents)
+        return self.wait(Wanted(self, ids, parents))
+
+    def grown(self, t: int) -> int:
+        """Positions of which some may not be seen, with t tokens more."""
+        return t if self._tree is None else len(self._tree.parents) + t
+
+    def read_alone(self, wanted: Wanted) -> Tensor:
+        """What `extend` would have given."""
+        return super().extend(wanted.ids, wanted.parents)
+
+    def pretend(self, length: int) -> None:
+        """Hold so many positions, of whatever lies in the cache: for timing."""
+        self.truncate(0)
+        self._length = self._ahead = length
+
+    # -- one part of a shared pass ------------------------------------------------------------
+
+    def begin(self, ids: Tensor, parents: Sequence[int] | None) -> Begun:
+        """Where the tokens go, and from which layer on they still have to be run."""
+        start = self._length
+        branch = self._placed(len(ids), parents)
+        depths, seen = branch if branch is not None else (None, None)
+
+        after, h = self._caught_up(ids, start, branch)
+        return Begun(self, SequenceSlice(self.row, start, len(ids), depths, seen), h, after)
+
+    @property
+    def exits(self) -> list[int]:
+        """Layers after which the states are kept."""
+        return list(self._exits)
+
+    def through(self, h: Tensor, first: int, last: int, reading: SequenceSlice) -> Tensor:
+        """h [T, d] through the layers first..last-1, as `extend` alone takes it."""
+        return self._run(h, first, last, reading.start, reading.branch)
+
+    def left(self, reading: SequenceSlice, exit_layer: int, hidden: Tensor) -> None:
+        """hidden: [T, d] after the exit layer."""
+        self._exits[exit_layer][reading.start : reading.end] = hidden
+
+    def end(self, reading: SequenceSlice, states: Tensor) -> None:
+        """states: [T, d] after the final norm."""
+        self._length = self._ahead = reading.end
+        if self._final is not None:
+            self._final[reading.start : reading.end] = states
+
+
+@dataclass(frozen=True)
+class Begun:
+    """h: [T, d], states in front of the model's layer `layer`."""
+
+    seat: SeatBackend
+    reading: SequenceSlice
+    h: Tensor
+    layer: int
+
+
+class Seats:
+    """n sequences of one model, and the passes that they share.
+
+    Positions are those of the model; on a CPU memory is taken only as sequences grow.
+
+    like: the model; its own sequence is left alone.
+    narrow: tokens of a pass up to which rounded weights are multiplied by as they are; beyond, by
+        the unrounded ones beside them, which may be faster then (int8.py).
+    steady: never by those, so that an answer does not depend on what is read with it.
+    """
+
+    def __init__(self, like: LlamaBackend, n: int, steady: bool = False) -> None:
+        shape, device, dtype = like.shape, like.device, like.dtype
+        capacity = rounded(like.context)
+        parts = (shape.layers, n, shape.kv_heads, capacity, shape.head_dim)
+        self.like, self._cache = like, KVCache(*parts, dtype, device)
+        self.all = [SeatBackend(like, self._cache, row) for row in range(n)]
+        self.narrow, self.steady = like.narrow, steady
+        self._most = WIDE if like.compiled is None else like.compiled.most
+        self._wide = None if steady else _unrounded(like.weights)
+        self._rows = None if like.compiled is None else like.compiled.over(self._cache)
+
+    @property
+    def passes(self) -> str:
+        """How those that several share are run: eager or compiled."""
+        return "eager" if self._rows is None else "compiled"
+
+    @torch.inference_mode()
+    def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
+        """Logits [T, V] for each of `wanted`, which are of different seats, as its `extend` alone
+        would give them but for their last bits."""
+        if len(wanted) == 1:
+            return [wanted[0].seat.read_alone(wanted[0])]
+        if self.steady and not self._in_one_way(wanted):
+            half = len(wanted) // 2
+            return self.read(wanted[:half]) + self.read(wanted[half:])
+        if self.like._threads is not None:
+            self.like._threads.adapt()
+        order = sorted(range(len(wanted)), key=lambda i: wanted[i].seat.row)
+        begun = [wanted[i].seat.begin(wanted[i].ids, wanted[i].parents) for i in order]
+        counts = [each.reading.count for each in begun]
+        weights = self.like.weights
+        if self._wide is not None and sum(counts) > self.narrow:
+            weights = self._wide
+        states = self.like.final_norm(self._through(begun, weights.layers))
+        for each, own in zip(begun, torch.split(states, counts), strict=True):
+            each.seat.end(each.reading, own)
+        logits = torch.split(linear(states, weights.head), counts)
+        made: list[Tensor] = [logits[0]] * len(wanted)
+        for i, own in zip(order, logits, strict=True):
+            made[i] = own
+        return made
+
+    def _in_one_way(self, wanted: Sequence[Wanted]) -> bool:
+        """Whether a pass over these goes the way that each of them goes alone."""
+        few = sum(len(each.ids) for each in wanted) <= self._most
+        if self._rows is None:
+            return few
+        return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
+
+    def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
+        """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
+        states are kept."""
+        stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
+        held = [each.h for each in begun]
+        narrow = layers is self.like.weights.layers and sum(map(len, held)) <= self._most
+        edges = sorted(stops)
+        for first, last in pairwise(edges):
+            run = [i for i, each in enumerate(begun) if each.layer <= first]
+            if not run:  # all are further on, by exits
+                continue
+            readings = [begun[i].reading for i in run]
+            if len(run) == 1:
+                h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
+            else:
+                shared = self._shared(readings, narrow)
+                h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
+            for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
+                held[i] = own
+                if last in begun[i].seat.exits:
+                    begun[i].seat.left(begun[i].reading, last, own)
+        return torch.cat(held)
+
+    def _shared(self, readings: Sequence[SequenceSlice], narrow: bool) -> SharedPass | RowPass:
+        """narrow: whole layers by the kernels, where there are some."""
+        parts, between = (self.like.shape, self.like._rope, self._cache), self.like.between
+        sight = Sight.of(readings) if self._rows is not None else None
+        if sight is not None:
+            return RowPass(sight, *parts, self._rows if narrow else None, between)
+        return SharedPass(readings, *parts, between)
+
+
+def _unrounded(weights: Weights) -> Weights | None:
+    """The same model by the matrices that are kept beside its rounded ones; None where none are."""
+
+    def wide(matrix: Matrix) -> Matrix:
+        return matrix.wide if isinstance(matrix, Rounded) and matrix.wide is not None else matrix
+
+    def of(layer: LayerWeights) -> LayerWeights:
+        parts: dict[str, Any] = {name: wide(part) for name, part in layer.tensors().items()}
+        return replace(layer, **parts)
+
+    made = replace(weights, layers=[of(each) for each in weights.layers], head=wide(weights.head))
+    return None if made.layers[0].qkv is weights.layers[0].qkv else made

@@ -1,0 +1,112 @@
+"""A model's layers by the kernels in C++ (cpp/layers.h), for weights in blocks (blocked.py).
+
+A pass over a few tokens is one call: nothing is started by PyTorch between its products, and there
+is nothing to compile for a model. The same kernels read one sequence and several, and a token's
+bits do not depend on what is read with it. Of wider passes, prompts, the products are those of
+`packed.linear`, PyTorch's where rounded weights have others beside them, and what lies between them
+is run by the same kernels, attention too where there are no tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from ..cpp_kernels import has_tiles
+from ..llama.kv import KVCache
+from ..llama.model import Between, LayerWeights, Rope, Shape
+from ..llama.reading import SequenceSlice
+from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
+from ..weights.int4 import GROUP
+from ..weights.packed import Held
+from .row_attention import HEAD, RowPass, Sight
+
+
+def misfit(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
+    """Why the kernels do not run such layers; None where they do."""
+    if shape.head_dim % HEAD:
+        return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
+    matrices = (matrix for w in layers for matrix in (w.qkv, w.out, w.gate_up, w.down))
+    if not all(isinstance(matrix, Blocks) for matrix in matrices):
+        return f"its matrices are not of {OUTS} outputs by {GROUP} inputs, or multiples of these"
+    return None
+
+
+def stored(weights: LayerWeights) -> list[Tensor]:
+    """A layer's tensors in the order of its fields, two of a matrix in blocks."""
+    parts = weights.tensors().values()
+    return [t for part in parts for t in (part.stored if isinstance(part, Held) else (part,))]
+
+
+class KernelLayers:
+    """Layers that are no `misfit`, on a cache.
+
+    most: tokens of a pass.
+    between: what is between the products of wider ones.
+    """
+
+    most: ClassVar[int] = NARROW
+
+    def __init__(
+        self, layers: Sequence[LayerWeights], cache: KVCache, shape: Shape, rope: Rope
+    ) -> None:
+        self._cache, self._shape, self._rope, self._layers = cache, shape, rope, layers
+        self._has_bias = layers[0].qkv_bias is not None
+        self._weights = [t for w in layers for t in stored(w)]
+        self._count = len(self._weights) // len(layers)
+        self.between = Between(norm_rows, _turned, _added, torch.ops.draftpick.gate_rows)
+
+    def over(self, cache: KVCache) -> Self:
+        """The same weights on another cache."""
+        other = copy(self)
+        other._cache = cache
+        return other
+
+    def through(self, h: Tensor, first: int, last: int, reading: SequenceSlice) -> Tensor | None:
+        """h [T, d] through the layers first..last-1; None where a tree is too large for bits, and
+        where PyTorch attends faster: to many tokens by tiles."""
+        wide = len(h) > self.most
+        sight = None if wide and has_tiles() else Sight.of([reading])
+        if sight is None:
+            return None
+        if not wide:
+            return self.read(h, first, last, sight)
+        wider = RowPass(sight, self._shape, self._rope, self._cache, between=self.between)
+        return wider.through(h, self._layers[first:last], first)
+
+    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
+        """As of row_attention.Runs."""
+        cos, sin = (part[sight.depths] for part in self._rope)
+        made: Tensor = torch.ops.draftpick.run_layers(
+            h,
+            cos,
+            sin,
+            sight.rows,
+            sight.slots,
+            sight.begins,
+            sight.bits,
+            self._cache.all[first:last],
+            self._weights[first * self._count : last * self._count],
+            self._count,
+            self._has_bias,
+            self._shape.norm_eps,
+        )
+        return made
+
+
+def _turned(qkv: Tensor, head_norms: Tensor | None, shape: Shape, rope: Rope) -> Tensor:
+    """As `llama_model.turned`, in the memory of qkv [T, (H + 2 KV) * D]."""
+    cos, sin = (part[0] for part in rope)  # those of any query head
+    sizes = shape.heads, shape.kv_heads, shape.norm_eps
+    torch.ops.draftpick.turn_rows(qkv, head_norms, cos, sin, *sizes)
+    return qkv.view(len(qkv), -1, shape.head_dim).transpose(0, 1)
+
+
+def _added(h: Tensor, a: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """As `llama_model.added`."""
+    h, x = torch.ops.draftpick.add_norm_rows(h, a, weight, eps)
+    return h, x

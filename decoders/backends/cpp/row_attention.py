@@ -1,0 +1,142 @@
+"""Passes over a few tokens of one or several sequences, attention by the kernel of
+attention.h.
+
+PyTorch's attention takes one mask for all rows of a batch, as many tokens of each, and as many
+positions. The kernel is told what each token sees, so that nothing is gathered, padded or masked
+beforehand, and an answer alone takes the very way that it takes among others: a token's bits do
+not depend on what is read with it (docs/notes/performance.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..llama.kv import KVCache
+from ..llama.model import (
+    BETWEEN,
+    Between,
+    LayerWeights,
+    Rope,
+    Shape,
+    after_attention,
+    all_heads,
+    queries_keys_values,
+)
+from ..llama.reading import SequenceSlice
+
+SPAN = 63  # positions of which a token may see some and others not
+HEAD = 32  # a head's dimensions are a multiple of it
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Where a pass's tokens lie, and at what each of them looks. All int64 [N].
+
+    rows: of the cache.
+    slots: positions of it.
+    depths: the positions that they are rotated to.
+    begins: each sees the positions before its own,
+    bits: and of those from there on the i-th where its i-th bit is set.
+    """
+
+    rows: Tensor
+    slots: Tensor
+    depths: Tensor
+    begins: Tensor
+    bits: Tensor
+
+    @classmethod
+    def of(cls, readings: Sequence[SequenceSlice]) -> Sight | None:
+        """None where a tree is too large for bits."""
+        made = [_columns(reading) for reading in readings]
+        if any(each is None for each in made):
+            return None
+        columns = torch.from_numpy(np.concatenate([e for e in made if e is not None], axis=1))
+        return cls(*columns.unbind(0))
+
+    def rope(self, table: Rope, shape: Shape) -> Rope:
+        """As `layer` takes it."""
+        return all_heads((table[0][self.depths], table[1][self.depths]), shape)
+
+
+def _columns(reading: SequenceSlice) -> np.ndarray | None:
+    """[5, T], in the order of Sight's fields."""
+    slots = np.arange(reading.start, reading.end)
+    if reading.branch is None:
+        depths, nth = slots, np.arange(reading.count)
+        begins = reading.start + nth - nth % SPAN  # in parts, if it is long
+        bits = (2 << nth % SPAN) - 1
+    else:
+        depths, every = (part.numpy() for part in reading.branch)  # [T], [T, S]
+        begins = np.full(reading.count, every[:, : reading.start].all(0).cumprod().sum())
+        seen = every[:, begins[0] :]
+        if seen.shape[1] > SPAN:
+            return None
+        bits = (seen * (1 << np.arange(seen.shape[1]))).sum(1)
+    return np.stack([np.full(reading.count, reading.row), slots, depths, begins, bits])
+
+
+def row_layer(
+    h: Tensor,
+    w: LayerWeights,
+    shape: Shape,
+    rope: Rope,
+    room: Tensor,
+    sight: Sight,
+    between: Between = BETWEEN,
+) -> Tensor:
+    """One layer. h: [N, d], and so is what it gives.
+
+    rope: of each token, of `all_heads`.
+    room: [B, 2 KV, C, D], the layer's cache.
+    between: as of `layer`.
+    """
+    qkv = queries_keys_values(h, w, shape, rope, between)  # [H + 2 KV, N, D]
+    room[sight.rows, :, sight.slots] = qkv[shape.heads :].transpose(0, 1)
+    q = qkv[: shape.heads]
+    a = torch.ops.draftpick.attend_rows(q, room, sight.rows, sight.begins, sight.bits)
+    return after_attention(h, a, w, shape, between)
+
+
+class Runs(Protocol):
+    """What runs layers as machine code."""
+
+    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
+        """h [N, d] through the model's layers first..last-1; the rest as of `row_layer`."""
+        ...
+
+
+class RowPass:
+    """As SharedPass, by the kernel.
+
+    compiled: for few tokens; None runs an operation after the other.
+    """
+
+    def __init__(
+        self,
+        sight: Sight,
+        shape: Shape,
+        rope: Rope,
+        cache: KVCache,
+        compiled: Runs | None = None,
+        between: Between = BETWEEN,
+    ) -> None:
+        self._sight, self._shape, self._cache, self._between = sight, shape, cache, between
+        self._compiled, self._table = compiled, rope
+
+    def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
+        """As of SharedPass."""
+        last = first + len(layers)
+        if self._compiled is not None:
+            return self._compiled.read(h, first, last, self._sight)
+        rope = self._sight.rope(self._table, self._shape)
+        rooms = self._cache.all[first:last].unbind(0)
+        for w, room in zip(layers, rooms, strict=True):
+            h = row_layer(h, w, self._shape, rope, room, self._sight, self._between)
+        return h

@@ -1,0 +1,236 @@
+"""A model's narrow passes by fused kernels: five launches a layer instead of thirty.
+
+At batch 1 a recorded pass over a small model is bound by how many kernels it has, not by the bytes
+they read. `FusedLayers` runs the same layers as `llama_model.layer` by the Triton kernels of
+`fused_kernels.py`, for a chain of up to `widest` tokens whose place is read from a tensor on the
+device: one recording serves every position of the sequence.
+
+Its sums differ from PyTorch's in their order alone, and not from one width to another.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..llama.kv import KVCache
+from ..llama.model import LayerWeights, Rope, Shape, Weights
+from ..weights.int4 import GROUP, Int4Weight
+from ..weights.int8 import Int8Weight
+from ..weights.packed import Matrix, dense
+
+if TYPE_CHECKING:
+    from .fused_launch import Kept, Launch
+
+
+def misfit(shape: Shape, weights: Weights) -> str | None:
+    """Why a model cannot run by these kernels, in a few words; None where it can."""
+    first, d = weights.layers[0], shape.head_dim
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if weights.embedding.device.type != "cuda":
+        return f"the kernels are for CUDA, not for {weights.embedding.device.type}"
+    if weights.embedding.dtype != torch.bfloat16:
+        return "the kernels are for bfloat16, int8 and int4"
+    if first.head_norms is not None:
+        return "its query heads are normed"
+    if d < 16 or d & (d - 1) or d > 256:
+        return f"its heads of {d} are no power of two from 16 to 256"
+    sizes = (shape.hidden, shape.heads * d, gate_width(first))
+    if any(size % 16 for size in sizes):
+        return f"its sizes {', '.join(map(str, sizes))} are not all multiples of 16"
+    if isinstance(first.out, Int4Weight) and any(size % GROUP for size in sizes):
+        return f"its sizes {', '.join(map(str, sizes))} are not all multiples of {GROUP}"
+    return None
+
+
+def broken(device: torch.device) -> str | None:
+    """Why no kernel runs on this device though it should, or None: Triton compiles when a kernel is
+    first launched, and wants a driver and a C compiler that fit it."""
+    x = torch.ones(1, 16, dtype=torch.bfloat16, device=device)
+    try:
+        launcher(device).normed(x, x[0], 0.0, made := torch.zeros_like(x))
+        return None if bool((made == 1).all()) else "a kernel's result is wrong"
+    except Exception as error:  # of Triton's many kinds; each means that there are no kernels
+        return f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+
+
+def gate_width(w: LayerWeights) -> int:
+    """f, the outputs of the gate."""
+    return w.gate_up.numel() // len(w.mlp_norm) // 2
+
+
+def launcher(device: torch.device) -> Launch:
+    """How kernels are launched on this device: from Hopper on, each while the last one ends."""
+    from .fused_launch import Launch
+
+    if device.type != "cuda":
+        return Launch()
+    capability = (0, 0) if torch.version.hip else torch.cuda.get_device_capability(device)
+    return Launch(pdl=capability >= (9, 0), mma=capability >= (8, 0))
+
+
+def kept(weight: Matrix) -> Kept:
+    """A matrix [N, K] as the kernels read it; an int4 one is laid out anew, others stay."""
+    from .fused_launch import DENSE, INT4, INT8, Kept
+
+    if isinstance(weight, Int4Weight):
+        q = weight.steps()  # [N, K] from 0 to 15
+        outputs, inputs = q.shape
+        more = -inputs % (4 * GROUP)
+        q = F.pad(q.to(torch.uint8), (0, more)).view(outputs, -1, 4, 4, 8).transpose(2, 3)
+        low, high = q.reshape(outputs, -1, 2).unbind(2)
+        values = (high << 4 | low).contiguous().view(torch.int32)  # the first of eight lowest
+        grid = F.pad(weight.grid.transpose(0, 1), (0, 0, 0, more // GROUP))
+        scale = grid.contiguous().view(torch.int32).squeeze(-1)
+        return Kept(INT4, outputs, inputs, values, scale)
+    if isinstance(weight, Int8Weight):
+        outputs, inputs = weight.values.shape
+        return Kept(INT8, outputs, inputs, weight.values, weight.scale)
+    weight = dense(weight).detach().contiguous()
+    outputs, inputs = weight.shape
+    return Kept(DENSE, outputs, inputs, weight, weight)
+
+
+@dataclass(frozen=True)
+class _Layer:
+    """One layer's weights as the kernels read them, and its part of the cache [2 KV, C, D]."""
+
+    attention_norm: Tensor
+    qkv: Kept
+    qkv_bias: Tensor | None
+    out: Kept
+    mlp_norm: Tensor
+    gate_up: Kept
+    down: Kept
+    cache: Tensor
+
+
+class FusedLayers:
+    """The layers of a model and its read-out, for one sequence. States and logits lie in memory
+    that the next call of the same method writes to."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        weights: Weights,
+        rope: Rope,
+        cache: KVCache,
+        widest: int,
+        launch: Launch | None = None,
+    ) -> None:
+        from .fused_launch import Scratch
+
+        like = weights.embedding
+        self._shape, self._rope = shape, rope
+        self._norm, self._head = weights.norm, kept(weights.head)
+        self._launch = launch or launcher(like.device)
+        self._layers = [
+            _laid_out(w, room[0]) for w, room in zip(weights.layers, cache.all, strict=True)
+        ]
+        heads, d = shape.heads, shape.head_dim
+        self._q = like.new_empty(widest, heads, d)
+        self._attended = like.new_empty(widest, heads, d)
+        self._opened = like.new_empty(widest, gate_width(weights.layers[0]))
+        self._states = like.new_empty(widest, shape.hidden)
+        self._logits = like.new_empty(widest, shape.vocab)
+        self._scratch = Scratch.room(widest, heads, shape.kv_heads, d, cache.capacity, like)
+
+    def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
+        """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
+
+        start: int64 [1] on the device. h stays as it is.
+        """
+        t, eps, launch = len(h), self._shape.norm_eps, self._launch
+        q, attended, opened = self._q[:t], self._attended[:t], self._opened[:t]
+        made = self._states[:t]
+        for w in self._layers[first:last]:
+            launch.queries_keys_values(
+                h, w.attention_norm, eps, w.qkv, w.qkv_bias, self._rope, start, behind, w.cache, q
+            )
+            launch.attend(q, w.cache, start, behind, self._scratch, attended)
+            launch.added(attended.view(t, -1), w.out, h, made)
+            launch.gated(made, w.mlp_norm, eps, w.gate_up, opened)
+            launch.added(opened, w.down, made, made)
+            h = made
+        return h
+
+    def normed(self, h: Tensor, out: Tensor) -> Tensor:
+        """out [T, d], the final norm of states [T, d]."""
+        self._launch.normed(h, self._norm, self._shape.norm_eps, out)
+        return out
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[T, V] of states [T, d] that `normed` gave."""
+        made = self._logits[: len(normed)]
+        self._launch.added(normed, self._head, None, made)
+        return made
+
+
+def _laid_out(w: LayerWeights, cache: Tensor) -> _Layer:
+    return _Layer(
+        w.attention_norm,
+        kept(w.qkv),
+        w.qkv_bias,
+        kept(w.out),
+        w.mlp_norm,
+        kept(w.gate_up),
+        kept(w.down),
+        cache,
+    )
+
+
+class FusedBlocks:
+    """Gated blocks without attention over one state, as a recurrent drafter has them
+    (recurrent_cell.py): the first block's input is the state beside the token's embedding, each
+    normed by its own weight. Up to `widest` states at once."""
+
+    def __init__(self, hidden: int, width: int, widest: int, like: Tensor) -> None:
+        """hidden: of a state.
+        width: of a block.
+        like: a tensor of the device and dtype.
+        """
+        self._launch = launcher(like.device)
+        self._both = like.new_empty(widest, 2 * hidden)
+        self._opened = like.new_empty(widest, width)
+
+    def first(
+        self,
+        state: Tensor,
+        embedded: Tensor,
+        norms: tuple[Tensor, Tensor],
+        eps: float,
+        gate_up: Kept,
+        down: Kept,
+        out: Tensor,
+    ) -> None:
+        """out [T, d] = state + the block over the normed state beside the normed embedding, each
+        [T, d].
+
+        norms: of the state and of the embedding.
+        gate_up: [2 w, 2 d].
+        down: [d, w].
+        """
+        t, d = state.shape
+        both, opened = self._both[:t], self._opened[:t]
+        self._launch.normed(state, norms[0], eps, both[:, :d])
+        self._launch.normed(embedded, norms[1], eps, both[:, d:])
+        self._launch.gated(both, None, eps, gate_up, opened)
+        self._launch.added(opened, down, state, out)
+
+    def later(
+        self, state: Tensor, norm: Tensor, eps: float, gate_up: Kept, down: Kept, out: Tensor
+    ) -> None:
+        """out [T, d] = state + the block over the normed state; `out` may be `state` itself."""
+        opened = self._opened[: len(state)]
+        self._launch.gated(state, norm, eps, gate_up, opened)
+        self._launch.added(opened, down, state, out)
+
+    def read_out(self, state: Tensor, norm: Tensor, eps: float, head: Kept, out: Tensor) -> None:
+        """out [T, N] = the head [N, d] times the normed state [T, d], in one launch."""
+        self._launch.added(state, head, None, out, norm, eps)

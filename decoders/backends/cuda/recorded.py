@@ -1,0 +1,227 @@
+"""Passes recorded once and replayed: CUDA graphs, behind `--backend graphs` and `fused`.
+
+A pass over a few tokens launches some nine hundred kernels, and at batch 1 the host takes longer to
+launch them than the GPU to run them. A graph launches them at once, but always with the same shapes
+and addresses. So here nothing depends on the sequence's length but the contents of two small
+tensors, the tokens (or states) and `start`: rotary rows are gathered, keys and values scattered,
+and attention reads a whole number of blocks of the cache behind a mask. Fused kernels (fused.py)
+do the same with a tenth of the launches.
+
+Recording is a function's: `cuda_graphs` gives the one that the switch turns on. Tests trace the
+same passes on a CPU instead and replay the trace, which fails wherever a pass would read a tensor
+on the host or keep a position from the time of recording.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..llama.kv import KVCache
+from ..llama.model import Rope, Shape, Weights, all_heads, attention_mask, layer, rms_norm
+from ..weights.packed import linear
+from .fused import FusedLayers
+
+Run = Callable[[], Tensor]
+Recorder = Callable[[Run], Run]
+
+WIDEST = 17  # tokens; a wider pass is not recorded
+LEAST_READ = 256  # positions; twice as many each time a sequence outgrows what was recorded
+WARM_UP = 3
+
+
+def cuda_graphs() -> Recorder:
+    """A recorder whose graphs share one pool of memory. A replay's result stays until the next."""
+    pool = torch.cuda.graph_pool_handle()
+
+    def record(run: Run) -> Run:
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):  # kernels choose their workspaces before they are recorded
+            for _ in range(WARM_UP):
+                run()
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
+            made = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return made
+
+        return replay
+
+    return record
+
+
+class Layers(Protocol):
+    """How the layers are run inside a recording: `TorchLayers`, or fused (fused.py)."""
+
+    def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
+        """h [T, d] through the layers first..last-1, at the positions start + behind..; [T, d].
+
+        start: int64 [1] on the device. h stays as it is.
+        """
+        ...
+
+    def normed(self, h: Tensor, out: Tensor) -> Tensor:
+        """out [T, d], the final norm of states [T, d]."""
+        ...
+
+    def logits(self, normed: Tensor) -> Tensor:
+        """[T, V] of states [T, d] that `normed` gave."""
+        ...
+
+
+class TorchLayers:
+    """By PyTorch's operators, as an ordinary pass; reads the first `read` positions."""
+
+    def __init__(
+        self, shape: Shape, weights: Weights, rope: Rope, cache: KVCache, read: int
+    ) -> None:
+        self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
+        self._read = read
+
+    def through(self, h: Tensor, first: int, last: int, start: Tensor, behind: int) -> Tensor:
+        positions = start + torch.arange(behind, behind + len(h), device=h.device)
+        rope = all_heads((self._rope[0][positions], self._rope[1][positions]), self._shape)
+        seen = torch.arange(self._read, device=h.device) <= positions.unsqueeze(1)
+        mask = attention_mask(seen, self._shape, h.dtype)
+        slots = self._cache.scattered(positions, self._read, first, last)
+        for w, slot in zip(self._weights.layers[first:last], slots, strict=True):
+            h = layer(h, w, self._shape, rope, mask, slot)
+        return h
+
+    def normed(self, h: Tensor, out: Tensor) -> Tensor:
+        return out.copy_(rms_norm(h, self._weights.norm, self._shape.norm_eps))
+
+    def logits(self, normed: Tensor) -> Tensor:
+        return linear(normed, self._weights.head)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What a whole pass gives.
+
+    logits: [T, V].
+    states: [T, d], final ones as the head reads them, in memory that the next whole pass of this
+        model writes to.
+    """
+
+    logits: Tensor
+    states: Tensor
+
+
+class RecordedPasses:
+    """One model's passes, each recorded when it is first asked for; by what it runs, how many
+    tokens and how many positions it reads. Passes are repeatable: recording may run them more than
+    once.
+
+    fused: layers that read as many positions as there are, so that one recording serves all.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        weights: Weights,
+        rope: Rope,
+        cache: KVCache,
+        record: Recorder,
+        fused: FusedLayers | None = None,
+    ) -> None:
+        self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
+        self.record, self.fused = record, fused
+        embedding = weights.embedding
+        self._start = torch.zeros(1, dtype=torch.int64, device=embedding.device)
+        self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=embedding.device)
+        self._states = embedding.new_zeros(WIDEST, shape.hidden)
+        self._final = embedding.new_zeros(WIDEST, shape.hidden)
+        self._replays: dict[tuple[object, ...], Run] = {}
+
+    def extend(self, ids: Tensor, start: int) -> Read:
+        """`ids` [T] at positions start.., through the whole model. T <= WIDEST."""
+        t = len(ids)
+        read = self._read(start + t)
+        self._ids[:t].copy_(ids)
+
+        def run() -> Tensor:
+            layers = self._layers(read)
+            h = F.embedding(self._ids[:t], self._weights.embedding)
+            return self._read_out(layers, layers.through(h, 0, self._shape.layers, self._start, 0))
+
+        logits = self._replay(("extend", t, read), run, start)
+        return Read(logits, self._final[:t])
+
+    def finish(self, h: Tensor, first: int, start: int) -> Read:
+        """As `extend`, from the states h [T, d] below layer `first` on."""
+        t = len(h)
+        read = self._read(start + t)
+        self._states[:t].copy_(h)
+
+        def run() -> Tensor:
+            layers, h = self._layers(read), self._states[:t]
+            h = layers.through(h, first, self._shape.layers, self._start, 0)
+            return self._read_out(layers, h)
+
+        logits = self._replay(("finish", first, t, read), run, start)
+        return Read(logits, self._final[:t])
+
+    def layers(self, h: Tensor, first: int, last: int, start: int) -> Tensor:
+        """h [T, d] through the layers first..last-1, at positions start..; [T, d]. T <= WIDEST."""
+        t = len(h)
+        read = self._read(start + t)
+        self._states[:t].copy_(h)
+
+        def run() -> Tensor:
+            return self._layers(read).through(self._states[:t], first, last, self._start, 0)
+
+        return self._replay(("layers", first, last, t, read), run, start)
+
+    def draft(self, ids: Tensor, k: int, known: int, start: int) -> Tensor:
+        """Read `ids` [U] at positions start.., then draft k >= 1 tokens greedily among the first
+        `known` ids; [k]. The last one is not read."""
+        u = len(ids)
+        read = self._read(start + u + k - 1)
+        self._ids[:u].copy_(ids)
+
+        def run() -> Tensor:
+            layers = self._layers(read)
+            unread, at = self._ids[:u], 0
+            drafted: list[Tensor] = []
+            while len(drafted) < k:
+                h = F.embedding(unread, self._weights.embedding)
+                h = layers.through(h, 0, self._shape.layers, self._start, at)[-1:]
+                drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
+                at += len(unread)
+                unread = drafted[-1]
+            return torch.cat(drafted)
+
+        return self._replay(("draft", u, k, known, read), run, start)
+
+    def _layers(self, read: int) -> Layers:
+        if self.fused is not None:
+            return self.fused
+        return TorchLayers(self._shape, self._weights, self._rope, self._cache, read)
+
+    def _read_out(self, layers: Layers, h: Tensor) -> Tensor:
+        return layers.logits(layers.normed(h, self._final[: len(h)]))
+
+    def _read(self, end: int) -> int:
+        """Positions that a pass up to `end` reads; 0 for all there are."""
+        if self.fused is not None:
+            return 0
+        read = LEAST_READ
+        while read < end:
+            read *= 2
+        return min(read, self._cache.capacity)
+
+    def _replay(self, key: tuple[object, ...], run: Run, start: int) -> Tensor:
+        self._start.fill_(start)
+        if key not in self._replays:
+            self._replays[key] = self.record(run)
+        return self._replays[key]().clone()

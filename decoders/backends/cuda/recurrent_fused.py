@@ -1,0 +1,54 @@
+"""A recurrent drafter's step by the fused kernels of fused.py: eight launches for two blocks and
+the head, instead of some twenty. For one sequence, inside a recording (recurrent_recorded.py).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..recurrent.head import RecurrentHead
+from ..weights.int4 import GROUP
+from .fused import FusedBlocks, kept
+
+
+def fits(head: RecurrentHead) -> bool:
+    """Whether the kernels can run a cell of these sizes."""
+    return head.dtype == torch.bfloat16 and not (
+        head.config.hidden % GROUP or head.config.width % GROUP
+    )
+
+
+class FusedHead:
+    """As RecurrentHead, for one sequence: the same weights, laid out for the kernels."""
+
+    def __init__(self, head: RecurrentHead) -> None:
+        self.config, self.vocab = head.config, head.vocab
+        self.device, self.dtype = head.device, head.dtype
+        self._plain = head
+        self._blocks = [(b.norm, kept(b.gate_up), kept(b.down)) for b in head.blocks]
+        self._head = kept(head.head)
+        like = head.norm
+        self._run = FusedBlocks(self.config.hidden, self.config.width, 1, like)
+
+    def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
+        """state: [1, d].
+        token: [1] the target id that follows it.
+
+        Returns the next state [1, d], and logits [1, N] over draft tokens.
+        """
+        state = self.advance(state, token)
+        logits = state.new_empty(1, self._head.outputs)
+        self._run.read_out(state, self._plain.norm, self.config.eps, self._head, logits)
+        return state, logits
+
+    def advance(self, state: Tensor, token: Tensor) -> Tensor:
+        """The next state alone."""
+        eps, made = self.config.eps, torch.empty_like(state)
+        (norm, gate_up, down), *rest = self._blocks
+        norms = norm, self._plain.embed_norm
+        embedded = self._plain.embed(token)
+        self._run.first(state.contiguous(), embedded, norms, eps, gate_up, down, made)
+        for norm, gate_up, down in rest:
+            self._run.later(made, norm, eps, gate_up, down, made)
+        return made

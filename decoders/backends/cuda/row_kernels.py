@@ -1,0 +1,251 @@
+"""Triton kernels of a pass over one new token of each of many sequences.
+
+PyTorch's attention reads every row up to the longest one's length, and its chains of elementwise
+operations launch a kernel each. Here each row's keys are read up to its own length, by one program
+a key head, and a chain is one kernel. Matrices are multiplied by the libraries PyTorch has.
+
+Only for CUDA (`row_passes.py` says when); TRITON_INTERPRET=1 runs them on a CPU, for the tests.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ..llama.model import Rope, Shape
+from ..noise import ALMOST_ONE, FIRST, GOLDEN, SECOND, SMALL
+
+LEAST_ROWS = 16  # of a product on tensor cores
+KEYS = 64  # read at once
+TOKENS = 2048  # scored at once
+
+_GOLDEN = tl.constexpr(GOLDEN)
+_FIRST, _SECOND = tl.constexpr(FIRST), tl.constexpr(SECOND)
+_SMALL, _ALMOST_ONE = tl.constexpr(SMALL), tl.constexpr(ALMOST_ONE)
+
+
+def add_norm(h: Tensor, added: Tensor | None, weight: Tensor, eps: float) -> Tensor:
+    """h [n, d] += added [n, d], in place; returns its RMS norm times weight [d], [n, d]."""
+    n, d = h.shape
+    made = torch.empty_like(h)
+    other = h if added is None else added
+    block = triton.next_power_of_2(d)
+    _add_norm[(n,)](h, other, weight, made, eps, d, block, added is not None, num_warps=4)
+    return made
+
+
+def place(qkv: Tensor, rope: Rope, positions: Tensor, room: Tensor, shape: Shape) -> Tensor:
+    """Turn queries and keys to their rows' positions [n], put keys and values there.
+
+    qkv: [n, (H + 2 KV) D], contiguous.
+    rope: cos and sin [context, D].
+    room: [B, 2 KV, C, D], B >= n, contiguous.
+
+    Returns the queries [n, H, D].
+    """
+    n, (_, _, capacity, d) = qkv.shape[0], room.shape
+    queries = qkv.new_empty(n, shape.heads, d)
+    total = shape.heads + 2 * shape.kv_heads
+    _place[(n,)](
+        qkv,
+        *rope,
+        positions,
+        room,
+        queries,
+        capacity,
+        shape.heads,
+        shape.kv_heads,
+        d,
+        triton.next_power_of_2(total),
+        num_warps=4,
+    )
+    return queries
+
+
+def attend(queries: Tensor, room: Tensor, lengths: Tensor) -> Tensor:
+    """queries: [n, H, D].
+    room: as in `place`.
+    lengths: int32 [n], at least 1: how many of a row's positions it looks at.
+
+    Returns [n, H D].
+    """
+    n, heads, d = queries.shape
+    kv_heads, capacity = room.shape[1] // 2, room.shape[2]
+    made = torch.empty_like(queries)
+    group = heads // kv_heads
+    _attend[(n, kv_heads)](
+        queries,
+        room,
+        lengths,
+        made,
+        capacity,
+        d**-0.5 * 1.4426950408889634,  # powers of 2, not of e
+        kv_heads,
+        group,
+        max(LEAST_ROWS, triton.next_power_of_2(group)),
+        d,
+        KEYS,
+        num_warps=4,
+        num_stages=3,
+    )
+    return made.view(n, heads * d)
+
+
+def gated(gate_up: Tensor) -> Tensor:
+    """[n, 2 f] -> [n, f]: silu of the first half times the second."""
+    n, f = gate_up.shape[0], gate_up.shape[1] // 2
+    made = gate_up.new_empty(n, f)
+    block = min(1024, triton.next_power_of_2(f))
+    _gated[(n, triton.cdiv(f, block))](gate_up, made, f, block, num_warps=4)
+    return made
+
+
+def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+    """As `noise.choose`."""
+    n, size = logits.shape
+    made = torch.empty(n, dtype=torch.int64, device=logits.device)
+    block = min(TOKENS, triton.next_power_of_2(size))
+    _choose[(n,)](logits, temperature, keys, positions, made, size, block, num_warps=8)
+    return made
+
+
+@triton.jit
+def _add_norm(h, other, weight, made, eps, d, BLOCK: tl.constexpr, ADD: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, BLOCK)
+    inside = at < d
+    x = tl.load(h + row * d + at, mask=inside, other=0.0)
+    if ADD:
+        y = tl.load(other + row * d + at, mask=inside, other=0.0)
+        x = (x.to(tl.float32) + y.to(tl.float32)).to(h.dtype.element_ty)
+        tl.store(h + row * d + at, x, mask=inside)
+    x = x.to(tl.float32)
+    scale = 1.0 / tl.sqrt(tl.sum(x * x, 0) / d + eps)
+    x = x * scale * tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(made + row * d + at, x.to(made.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _place(
+    qkv,
+    cos,
+    sin,
+    positions,
+    room,
+    queries,
+    capacity,
+    HEADS: tl.constexpr,
+    KV: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    TOTAL: tl.constexpr = HEADS + 2 * KV
+    row = tl.program_id(0).to(tl.int64)
+    position = tl.load(positions + row)
+    head = tl.arange(0, BLOCK)[:, None]
+    at = tl.arange(0, D)[None, :]
+    mine = qkv + row * TOTAL * D + head * D
+    inside = head < TOTAL
+    x = tl.load(mine + at, mask=inside, other=0.0)
+    rolled = tl.load(mine + (at + D // 2) % D, mask=inside, other=0.0)
+    c = tl.load(cos + position * D + at).to(tl.float32)
+    s = tl.load(sin + position * D + at).to(tl.float32)
+    turned = (x.to(tl.float32) * c + rolled.to(tl.float32) * s).to(x.dtype)
+    x = tl.where(head < HEADS + KV, turned, x)
+    tl.store(queries + row * HEADS * D + head * D + at, x, mask=head < HEADS)
+    kept = room + (row * 2 * KV + head - HEADS) * capacity * D + position * D + at
+    tl.store(kept, x, mask=(head >= HEADS) & inside)
+
+
+@triton.jit
+def _attend(
+    queries,
+    room,
+    lengths,
+    made,
+    capacity,
+    scale,
+    KV: tl.constexpr,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    D: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    kv = tl.program_id(1)
+    length = tl.load(lengths + row)
+    head = tl.arange(0, ROWS)[:, None]
+    at = tl.arange(0, D)[None, :]
+    mine = (row * KV + kv) * GROUP * D + head * D + at
+    q = tl.load(queries + mine, mask=head < GROUP, other=0.0)
+    keys = room + (row * 2 * KV + kv) * capacity * D
+    values = keys + KV * capacity * D
+    most = tl.full((ROWS,), float("-inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    out = tl.zeros((ROWS, D), tl.float32)
+    for start in range(0, length, BLOCK):
+        key = start + tl.arange(0, BLOCK)
+        seen = key < length
+        lines = key[:, None] * D + at
+        k = tl.load(keys + lines, mask=seen[:, None], other=0.0)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        scores = tl.where(seen[None, :], scores, float("-inf"))
+        above = tl.maximum(most, tl.max(scores, 1))
+        shrunk = tl.exp2(most - above)
+        p = tl.exp2(scores - above[:, None])
+        total = total * shrunk + tl.sum(p, 1)
+        v = tl.load(values + lines, mask=seen[:, None], other=0.0)
+        out = out * shrunk[:, None] + tl.dot(p.to(v.dtype), v, input_precision="ieee")
+        most = above
+    out = out / total[:, None]
+    tl.store(made + mine, out.to(made.dtype.element_ty), mask=head < GROUP)
+
+
+@triton.jit
+def _gated(gate_up, made, f, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < f
+    gate = tl.load(gate_up + row * 2 * f + at, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_up + row * 2 * f + f + at, mask=inside, other=0.0).to(tl.float32)
+    y = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(made + row * f + at, y.to(made.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _mixed(x):
+    x = x ^ (x >> 16)
+    x = x * _FIRST
+    x = x ^ (x >> 13)
+    x = x * _SECOND
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _choose(logits, temperature, keys, positions, made, size, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    heat = tl.load(temperature + row)
+    position = tl.load(positions + row).to(tl.uint32)
+    first = tl.load(keys + 2 * row).to(tl.uint32, bitcast=True)
+    second = tl.load(keys + 2 * row + 1).to(tl.uint32, bitcast=True)
+    first = _mixed(first + position * _GOLDEN)
+    second = _mixed(second ^ first)
+    greatest = float("-inf")
+    best = 0
+    for start in range(0, size, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        inside = at < size
+        score = tl.load(logits + row * size + at, mask=inside, other=float("-inf")).to(tl.float32)
+        if heat > 0:
+            bits = _mixed(_mixed(at.to(tl.uint32) ^ first) + second) & 0x7FFFFFFF
+            w = (bits.to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10  # 2 ** -31
+            w = tl.minimum(w, _ALMOST_ONE)
+            clock = tl.where(w < _SMALL, w * (1.0 + w * (0.5 + w / 3.0)), -tl.log(1.0 - w))
+            score = score - heat * tl.log(clock)
+        value, where = tl.max(score, 0, return_indices=True)
+        better = value > greatest
+        greatest = tl.where(better, value, greatest)
+        best = tl.where(better, start + where, best)
+    tl.store(made + row, best)  # made int64

@@ -1,0 +1,141 @@
+"""From a transformers folder to a model's weights, each as it is multiplied by.
+
+Layer by layer: one is read, fused, and laid out for the CPU or rounded before the next is read, so
+that memory never holds more than the model and one layer again. Files are mapped into memory only
+while a layer is read: pages that were read before would count.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from ...common.errors import DraftpickError
+from ...common.files import within
+from ..weights.packed import Matrix, Rounder, Rounding, halved, in_blocks, pack, quartered, rounded
+from ..weights.rounded_store import RoundedStore
+from .model import LayerWeights, Shape, Weights, shape_of
+
+
+def load(
+    folder: Path,
+    device: torch.device,
+    dtype: torch.dtype,
+    rounding: Rounding | None = None,
+    store: RoundedStore | None = None,
+    blocked: bool = False,
+) -> tuple[Shape, Weights]:
+    """Shape and weights of a folder with safetensors files.
+
+    rounding: of the matrices.
+    store: where they are kept rounded; None rounds them at each loading.
+    blocked: as in packed.kind_of, of what no store rounds; without rounding, bfloat16 in blocks.
+    """
+    by = partial(rounded, blocked=blocked) if store is None else store.rounded
+    shape = shape_of(json.loads((folder / "config.json").read_text()))
+    stored = Stored(folder, device, dtype)
+    layers = [
+        packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by, blocked)
+        for i in range(shape.layers)
+    ]
+    embedding, norm = (stored.tensors(f"{name}.")["weight"] for name in ("embed_tokens", "norm"))
+    head = stored.tensors("lm_head.").get("weight", embedding)
+    last = packed_head(head, rounding, by, blocked)
+    if store is not None:
+        store.save()
+    return shape, Weights(embedding, layers, norm, last, tied=head is embedding)
+
+
+class Stored:
+    """The tensors of a folder's safetensors files, by name without a leading `model.`."""
+
+    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+        self._device, self._dtype = device, dtype
+        self._names: dict[Path, dict[str, str]] = {}
+        for part in parts(folder):
+            with safe_open(part, framework="pt") as file:
+                self._names[part] = {name: name.removeprefix("model.") for name in file.keys()}  # noqa: SIM118
+        if not self._names:
+            raise DraftpickError(
+                f"{folder} holds no safetensors files; save its model anew with transformers' "
+                "save_pretrained"
+            )
+
+    def tensors(self, prefix: str) -> dict[str, Tensor]:
+        """Those whose names begin so, by the rest of their names, copied out of the files."""
+        found: dict[str, Tensor] = {}
+        for part, names in self._names.items():
+            wanted = {name: short for name, short in names.items() if short.startswith(prefix)}
+            if not wanted:
+                continue
+            with safe_open(part, framework="pt", device=str(self._device)) as file:
+                for name, short in wanted.items():
+                    tensor = file.get_tensor(name).to(self._dtype, copy=True)
+                    found[short.removeprefix(prefix)] = tensor
+        return found
+
+
+def parts(folder: Path) -> list[Path]:
+    """The safetensors files that make up the model: a hub's folder may hold it twice."""
+    index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    if index.is_file():
+        return sorted(
+            {within(folder, name) for name in json.loads(index.read_text())["weight_map"].values()}
+        )
+    return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+
+
+def fused(stored: dict[str, Tensor]) -> LayerWeights:
+    """One layer of a transformers state dict, by the names of its parts."""
+    qkv = [f"self_attn.{name}_proj" for name in "qkv"]
+    biased = f"{qkv[0]}.bias" in stored
+    norms = [
+        stored[n] for n in ("self_attn.q_norm.weight", "self_attn.k_norm.weight") if n in stored
+    ]
+    return LayerWeights(
+        attention_norm=stored["input_layernorm.weight"],
+        qkv=torch.cat([stored[f"{name}.weight"] for name in qkv]),
+        qkv_bias=torch.cat([stored[f"{name}.bias"] for name in qkv]) if biased else None,
+        head_norms=torch.stack(norms) if norms else None,
+        out=stored["self_attn.o_proj.weight"],
+        mlp_norm=stored["post_attention_layernorm.weight"],
+        gate_up=torch.cat([stored[f"mlp.{name}_proj.weight"] for name in ("gate", "up")]),
+        down=stored["mlp.down_proj.weight"],
+    )
+
+
+def layout(
+    rounding: Rounding | None, by: Rounder = rounded, blocked: bool = False
+) -> Callable[[Matrix], Matrix]:
+    """How a layer's matrix is laid out for the CPU (see packed.py), or rounded as well.
+
+    blocked: in blocks, where it is not rounded.
+    """
+    if rounding is None:
+        return in_blocks if blocked else pack
+    return partial(halved if rounding == "int8" else quartered, by=by)
+
+
+def packed_layer(
+    w: LayerWeights,
+    rounding: Rounding | None = None,
+    by: Rounder = rounded,
+    blocked: bool = False,
+) -> LayerWeights:
+    """One layer, its four matrices so."""
+    how = layout(rounding, by, blocked)
+    return replace(w, qkv=how(w.qkv), out=how(w.out), gate_up=how(w.gate_up), down=how(w.down))
+
+
+def packed_head(
+    head: Matrix, rounding: Rounding | None = None, by: Rounder = rounded, blocked: bool = False
+) -> Matrix:
+    """Likewise, but not below int8 (docs/notes/performance.md)."""
+    return layout(rounding and "int8", by, blocked)(head)

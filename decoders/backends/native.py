@@ -1,0 +1,451 @@
+"""Native backend for Llama-shaped models: fused weights, one preallocated cache.
+
+A round costs one pass of `llama_model.layer` over the layers and one product with the head. Rolling
+back is moving `length`. An early exit (see `early_exit.py`) may run the lower layers ahead of the
+rest: `lower` does so, and `extend` then finds those positions done and runs only the upper layers.
+A tree of drafts is one pass too, with a mask of its own (see `tree.py`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..common.errors import ContextTooLong, DraftpickError
+from ..records import Prefilled
+from .cpp.layers import KernelLayers, misfit
+from .cuda.fused import FusedLayers
+from .cuda.recorded import WIDEST, Read, RecordedPasses, Recorder
+from .llama.exit_head import check_exit
+from .llama.kv import KVCache, SliceSlot
+from .llama.loading import load
+from .llama.model import (
+    BETWEEN,
+    Between,
+    Place,
+    Shape,
+    Weights,
+    chain_place,
+    count,
+    count_layers,
+    layer,
+    rms_norm,
+    rope_table,
+    rounded,
+    skip_layer,
+    through,
+    tree_place,
+)
+from .llama.reading import SequenceSlice
+from .llama.tree import Tree, moves, require_chain
+from .sync import synchronize
+from .threads import threads
+from .weights.blocked import Blocks
+from .weights.int8 import WIDE
+from .weights.packed import Held, Rounding, dense, linear
+from .weights.rounded_store import RoundedStore
+
+Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
+PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
+
+
+class LlamaBackend:
+    """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA."""
+
+    no_trees: str | None = None
+
+    def __init__(
+        self,
+        shape: Shape,
+        weights: Weights,
+        context: int | None = None,
+        cache: KVCache | None = None,
+    ) -> None:
+        """cache: of one sequence, with room for the context; None makes one."""
+        self.shape, self.weights = shape, weights
+        self.vocab_size = shape.vocab
+        self.parameters = count(weights)
+        self.context = min(context or shape.context, shape.context)
+        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self._rope = rope_table(shape, self.device, self.dtype)
+        self._cache = cache or self.new_cache(shape.layers)
+        self._threads = threads() if self.device.type == "cpu" else None
+        self._length = 0
+        self.prompts_read = 0  # how often `prefill` was called
+        self._tree: Tree | None = None
+        self._exits: dict[int, Tensor] = {}  # layer, ascending -> [context, d] states after it
+        self._ahead = 0  # positions that the layers below an exit have seen
+        self._ahead_layer = 0  # the exit that ran so far; 0 where none did
+        self.state_size = shape.hidden
+        self._final: Tensor | None = None  # [context, d] states after the final norm
+        self.recorded: RecordedPasses | None = None
+        self.compiled: KernelLayers | None = None
+
+    @classmethod
+    def load(
+        cls,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        context: int | None = None,
+        rounding: Rounding | None = None,
+        store: RoundedStore | None = None,
+        blocked: bool = False,
+    ) -> LlamaBackend:
+        """rounding: of the matrices (int8.py, int4.py), of a model in bfloat16.
+        store: where they are kept rounded.
+        blocked: multiply by them with the kernels of cpp_kernels.py, which must be loaded; of a
+            store, its own.
+        """
+        return cls(*load(folder, device, dtype, rounding, store, blocked), context)
+
+    def twin(self, context: int) -> LlamaBackend:
+        """As in SharingBackend."""
+        return type(self)(self.shape, self.weights, context)
+
+    def record_passes(self, record: Recorder, fuse: bool = False) -> None:
+        """From now on replay the passes that draft and verify (recorded.py).
+
+        fuse: by the kernels of fused.py, which the model must fit.
+        """
+        parts = (self.shape, self.weights, self._rope, self._cache)
+        fused = FusedLayers(*parts, WIDEST) if fuse else None
+        self.recorded = RecordedPasses(*parts, record, fused)
+
+    def compile_layers(self) -> None:
+        """From now on run passes by the kernels in C++ (kernel_layers.py), which must be loaded.
+        Raises DraftpickError for a model that they do not fit."""
+        reason = misfit(self.shape, self.weights.layers)
+        if reason is not None:
+            raise DraftpickError(f"the kernels in C++ do not fit this model: {reason}")
+        parts = self.weights.layers, self._cache, self.shape, self._rope
+        self.compiled = KernelLayers(*parts)
+
+    @property
+    def passes(self) -> str:
+        """How a pass over a few tokens is run: eager, recorded, fused or compiled."""
+        if self.compiled is not None:
+            return "compiled"
+        if self.recorded is None:
+            return "eager"
+        return "recorded" if self.recorded.fused is None else "fused"
+
+    @property
+    def between(self) -> Between:
+        """What runs between the products of wide passes."""
+        return BETWEEN if self.compiled is None else self.compiled.between
+
+    def _zeros(self, *size: int) -> Tensor:
+        return torch.zeros(*size, dtype=self.dtype, device=self.device)
+
+    def new_cache(self, layers: int) -> KVCache:
+        """Room for the whole context."""
+        kv_heads, head_dim = self.shape.kv_heads, self.shape.head_dim
+        positions = rounded(self.context)
+        return KVCache(layers, 1, kv_heads, positions, head_dim, self.dtype, self.device)
+
+    @property
+    def precision(self) -> str:
+        """float32, bfloat16, int8 or int4."""
+        dtype = str(self.dtype).removeprefix("torch.")
+        return str(getattr(self.weights.layers[0].out, "precision", dtype))
+
+    @property
+    def narrow(self) -> int:
+        """Tokens of a pass up to which rounded weights are multiplied by as they are, where others
+        lie beside them."""
+        out = self.weights.layers[0].out
+        return out.narrow if isinstance(out, Held) else WIDE
+
+    @property
+    def blocked(self) -> bool:
+        """Whether weights are multiplied by draftpick's own kernels (blocked.py)."""
+        return isinstance(self.weights.layers[0].out, Blocks)
+
+    @property
+    def length(self) -> int:
+        return self._length
+
+    @property
+    def ahead(self) -> int:
+        """Positions that the layers below an exit have seen; `length` where none runs ahead."""
+        return self._ahead
+
+    # -- the sequence -------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
+        """As in Backend.
+
+        held: how many of the first positions hold these very ids already, and are not read again;
+            fewer than there are ids.
+        """
+        started = time.perf_counter()
+        if not prompt_ids:
+            raise DraftpickError("the prompt is empty; give it at least one token")
+        if len(prompt_ids) > self.context:
+            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        self.truncate(held)
+        self.prompts_read += 1
+        ids = torch.tensor(prompt_ids[held:], device=self.device)
+        for chunk in self._chunks(ids):
+            hidden = self._hidden(chunk)
+            if self._final is not None:
+                self._finished(hidden)
+        last = self.final_norm(hidden[-1])
+        logits = linear(last, self.weights.head)
+        embedding = last.float()
+        synchronize(self.device)
+        return Prefilled(logits, embedding, time.perf_counter() - started)
+
+    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
+        """A prompt, in parts to be read in turn."""
+        yield from torch.split(ids, PREFILL_CHUNK)
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        if parents is None and self.recorded is not None and len(ids) <= WIDEST:
+            return self._replayed(self.recorded, ids).logits
+        return linear(self._finished(self._hidden(ids, parents)), self.weights.head)
+
+    def read_out(self, hidden: Tensor) -> Tensor:
+        """Logits [..., V] of hidden states [..., d] after any layer, by the final norm and head."""
+        return linear(self.final_norm(hidden), self.weights.head)
+
+    @torch.inference_mode()
+    def draft(self, ids: Tensor, k: int, known: int) -> Tensor:
+        """Append `ids` [U], then the greedy answer's first k - 1 tokens; all k of them [k], found
+        among the first `known` ids. As `extend` token by token, but one recorded pass."""
+        assert self.recorded is not None and not self._exits and self._final is None
+        start, more = self._length, len(ids) + k - 1
+        if start + more > self.context:
+            raise ContextTooLong(start, more, self.context)
+        drafted = self.recorded.draft(ids, k, known, start)
+        self._length = self._ahead = start + more
+        return drafted
+
+    def truncate(self, length: int) -> None:
+        most = self._length if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
+        self._length = length
+        self._ahead = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        self._tree.keep(nodes)
+        first, slots = moves(self._tree.base, nodes)
+        end = first + len(slots)
+        if slots:
+            source = torch.tensor(slots, device=self.device)
+            self._cache.move(slice(first, end), source)
+            for states in (*self._exits.values(), self._final):
+                if states is not None:
+                    states[first:end] = states[source]
+        self._length = self._ahead = end
+
+    # -- final states -------------------------------------------------------------------------
+
+    def keep_states(self) -> None:
+        """As in StateBackend."""
+        if self._final is None:
+            self.truncate(0)
+            self._final = self._zeros(self.context, self.shape.hidden)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        return F.embedding(ids, self.weights.embedding)
+
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """As in StateBackend; of a rounded head that is tied, as they were before."""
+        w = self.weights
+        return (w.embedding if w.tied else dense(w.head))[ids]
+
+    def _finished(self, hidden: Tensor) -> Tensor:
+        """What the last pass gave, [T, d], after the final norm; kept where states are."""
+        states = self.final_norm(hidden)
+        if self._final is not None:
+            self._final[self._length - len(states) : self._length] = states
+        return states
+
+    # -- early exit ---------------------------------------------------------------------------
+
+    def lower_parameters(self, exit_layer: int) -> int:
+        """As in ExitBackend."""
+        return count_layers(self.weights.layers[:exit_layer])
+
+    def open_exit(self, exit_layer: int) -> None:
+        """Keep the hidden states after `exit_layer` layers, so that an exit can read them."""
+        check_exit(exit_layer, self.shape.layers)
+        if exit_layer not in self._exits:  # else a prompt may have been read since
+            self._exits[exit_layer] = self._zeros(self.context, self.shape.hidden)
+            self._exits = dict(sorted(self._exits.items()))
+
+    def exit_hidden(self, exit_layer: int, start: int, end: int) -> Tensor:
+        """Hidden states [end - start, d] after the exit layer, for positions already run."""
+        return self._exits[exit_layer][start:end]
+
+    @torch.inference_mode()
+    def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
+        """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]."""
+        if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
+            self._ahead, self._ahead_layer = self._length, exit_layer
+        hidden = self._between(self.embed(ids), 0, exit_layer, self._ahead, None)
+        self._ahead += len(ids)
+        return hidden
+
+    def _between(
+        self, h: Tensor, first: int, last: int, start: int, branch: Branch | None
+    ) -> Tensor:
+        """h [T, d] of positions start.. through the layers first..last-1, and kept at every exit on
+        the way.
+
+        branch: as `_placed` gives it.
+        """
+        for after, states in self._exits.items():
+            if first < after <= last:
+                h = self._run(h, first, after, start, branch)
+                states[start : start + len(h)] = h
+                first = after
+        return h if first == last else self._run(h, first, last, start, branch)
+
+    def _caught_up(
+        self, ids: Tensor, start: int, branch: Branch | None = None
+    ) -> tuple[int, Tensor]:
+        """The layer that all of `ids` [T] in slots start.. are brought to, and their [T, d] there:
+        that of the exit which ran some of them ahead, or 0 for their embeddings.
+
+        branch: as for `_between`.
+        """
+        done, after = self._ahead - start, self._ahead_layer
+        if done <= 0:
+            return 0, self.embed(ids)
+        if done < len(ids):  # what ran ahead is a chain: so a tree's first nodes
+            rest = None if branch is None else (branch[0][done:], branch[1][done:])
+            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest)
+        return after, self._exits[after][start : start + len(ids)]
+
+    @torch.inference_mode()
+    def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
+        """[B, T] ids -> [B, T, d] after `exit_layer` layers; the cache is not touched."""
+        rope, _ = self.positions(0, ids.shape[1])
+        h = F.embedding(ids, self.weights.embedding)
+        for w in self.weights.layers[:exit_layer]:
+            h = layer(h, w, self.shape, rope, None)
+        return h
+
+    @torch.inference_mode()
+    def extend_until(
+        self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
+    ) -> tuple[Tensor, int]:
+        """As in LayeredBackend."""
+        start, layers = self._length, self.shape.layers
+        if start == self.context:
+            raise ContextTooLong(start, 1, self.context)
+        rope, mask = self.positions(start, 1)
+        h, depth = self.embed(torch.tensor([token], device=self.device)), 0
+        slots = self._slots(start, 1, mask, 0, layers)
+        left = False
+        while depth < layers and not left:
+            below = h
+            h = layer(below, self.weights.layers[depth], self.shape, rope, mask, slots[depth])
+            depth += 1
+            left = depth < layers and leaves(h[0], below[0], depth)
+        for above in range(depth, layers):
+            skip_layer(h, self.weights.layers[above], self.shape, rope, slots[above])
+        self._length = self._ahead = start + 1
+        if self._final is not None:
+            self._finished(h)
+        return h[0], depth
+
+    # -- passes -------------------------------------------------------------------------------
+
+    def _hidden(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        """All layers over `ids` [T] in slots length..; [T, d] before the final norm.
+
+        parents: as for `extend`.
+        """
+        if self._threads is not None:
+            self._threads.adapt()
+        start, end = self._length, self._length + len(ids)
+        branch = self._placed(len(ids), parents)
+        after, h = self._caught_up(ids, start, branch)
+        hidden = self._between(h, after, self.shape.layers, start, branch)
+        self._length = self._ahead = end
+        return hidden
+
+    def _placed(self, t: int, parents: Sequence[int] | None) -> Branch | None:
+        """Where the next t tokens go; None for a chain."""
+        if self._length + t > self.context:
+            raise ContextTooLong(self._length, t, self.context)
+        if parents is not None:
+            return self._branch(parents)
+        require_chain(self._tree)
+        self._tree = None
+        return None
+
+    def _replayed(self, recorded: RecordedPasses, ids: Tensor) -> Read:
+        """A chain `ids` [T] in slots length.., up to its logits, as one recorded pass; more
+        where there are exits, whose states are kept between passes."""
+        start, end = self._length, self._length + len(ids)
+        if end > self.context:
+            raise ContextTooLong(start, len(ids), self.context)
+        require_chain(self._tree)
+        self._tree = None
+        if not self._exits:
+            read = recorded.extend(ids, start)
+        else:
+            after, h = self._caught_up(ids, start)
+            highest = max(self._exits)
+            h = self._between(h, after, highest, start, None)
+            read = recorded.finish(h, highest, start)
+        self._length = self._ahead = end
+        if self._final is not None:
+            self._final[start:end] = read.states
+        return read
+
+    def positions(self, start: int, t: int) -> Place:
+        """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
+        return chain_place(self._rope, self.shape, start, t)
+
+    def _branch(self, parents: Sequence[int]) -> Branch:
+        """New nodes of a tree, each of which sees its own branch alone."""
+        self._tree = self._tree or Tree(self._length)
+        depths, seen = self._tree.grow(parents)
+        return torch.tensor(depths, device=self.device), seen.to(self.device)
+
+    def final_norm(self, hidden: Tensor) -> Tensor:
+        return rms_norm(hidden, self.weights.norm, self.shape.norm_eps)
+
+    def _run(self, h: Tensor, first: int, last: int, start: int, branch: Branch | None) -> Tensor:
+        """h [T, d] through the layers first..last-1. branch: None for a chain from `start` on."""
+        t = len(h)
+        if branch is None and self.recorded is not None and t <= WIDEST:
+            return self.recorded.layers(h, first, last, start)
+        if self.compiled is not None:
+            reading = SequenceSlice(0, start, t, *(branch or (None, None)))
+            made = self.compiled.through(h, first, last, reading)
+            if made is not None:
+                return made
+        parts = self._rope, self.shape
+        place = chain_place(*parts, start, t) if branch is None else tree_place(*parts, *branch)
+        slots = self._slots(start, t, place[1], first, last)
+        return through(h, self.weights.layers[first:last], self.shape, place, slots, self.between)
+
+    def _slots(
+        self, start: int, t: int, mask: Tensor | None, first: int, last: int
+    ) -> list[SliceSlot]:
+        read = start + t if mask is None else mask.shape[-1]
+        return self._cache.slots(start, t, read, first, last)

@@ -1,0 +1,259 @@
+"""Any transformers causal model behind the Backend seam: the reference path.
+
+The cache is preallocated and rolled back by its length; transformers' own dynamic cache would copy
+every layer's keys and values at each step.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM, Cache, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
+
+from ...common.errors import ContextTooLong, DraftpickError
+from ...records import Prefilled
+from ..llama.tree import Tree, moves, require_chain
+from ..llama.windows import layer_kinds, within_reach
+from ..sync import synchronize
+from . import own_code
+
+MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
+
+
+class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
+    """Keys and values of one layer in one buffer; the first `held` positions count."""
+
+    is_sliding = False
+    is_croppable = True
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__()
+        self.capacity, self.held = capacity, 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        b, h, _, d = key_states.shape
+        self.keys = key_states.new_empty(b, h, self.capacity, d)
+        self.values = value_states.new_empty(b, h, self.capacity, value_states.shape[-1])
+        self.is_initialized = True
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        end = self.held + key_states.shape[-2]
+        self.keys[:, :, self.held : end] = key_states
+        self.values[:, :, self.held : end] = value_states
+        self.held = end
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def keep(self, first: int, source: Tensor) -> None:
+        """Slots from `first` become copies of the `source` [N] ones, and the last."""
+        self.held = first + len(source)
+        if self.keys is None or self.values is None:
+            return  # a layer that reads another's keys and values, as Gemma 3n's last ones do
+        self.keys[:, :, first : self.held] = self.keys[:, :, source]
+        self.values[:, :, first : self.held] = self.values[:, :, source]
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.held + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.held
+
+    def get_max_length(self) -> int:
+        return self.capacity
+
+
+class FinalStates:
+    """The final states that a backend keeps of what it has read (of an encoder-decoder, of the
+    decoder's positions): `keep_states` and `final_states` of StateBackend."""
+
+    context: int
+    state_size: int
+    dtype: torch.dtype
+    device: torch.device
+    _final: Tensor | None = None  # [context, d], where they are kept
+
+    def truncate(self, length: int) -> None:
+        raise NotImplementedError
+
+    def keep_states(self) -> None:
+        """As in StateBackend."""
+        if self._final is None:
+            self.truncate(0)
+            size = (self.context, self.state_size)
+            self._final = torch.zeros(size, dtype=self.dtype, device=self.device)
+
+    def final_states(self, start: int, end: int) -> Tensor:
+        """As in StateBackend."""
+        assert self._final is not None
+        return self._final[start:end]
+
+
+def keep_nodes(
+    tree: Tree, layers: Sequence[PreallocatedLayer], nodes: Sequence[int], device: torch.device
+) -> None:
+    """As TreeBackend's `keep`: in the tree and in every layer's cache."""
+    tree.keep(nodes)
+    first, slots = moves(tree.base, nodes)
+    source = torch.tensor(slots, dtype=torch.int64, device=device)
+    for layer in layers:
+        layer.keep(first, source)
+
+
+def move_states(states: Tensor | None, base: int, nodes: Sequence[int]) -> None:
+    """Likewise states [context, d] by slot, where they are kept."""
+    first, slots = moves(base, nodes)
+    if states is not None and slots:
+        states[first : first + len(slots)] = states[slots]
+
+
+class HFBackend(FinalStates):
+    """A transformers causal model, one sequence. context: positions, at most the model's."""
+
+    def __init__(self, model: PreTrainedModel, context: int | None = None) -> None:
+        self.model = model.eval()
+        config = model.config.get_text_config()
+        if config.is_encoder_decoder:
+            raise DraftpickError(f"{config.model_type} is an encoder-decoder; see HFSeq2SeqBackend")
+        self._kinds = sorted(set(layer_kinds(config)))
+        if "past_key_values" not in inspect.signature(model.forward).parameters:
+            raise DraftpickError(
+                f"{config.model_type} keeps no keys and values that a rejected draft could be "
+                "taken back from; choose a model with attention in all layers"
+            )
+        self.vocab_size: int = config.vocab_size
+        self.parameters = sum(p.numel() for p in model.parameters())
+        holds: int | None = getattr(config, "max_position_embeddings", None)
+        if context is None and holds is None:
+            raise DraftpickError(
+                f"{config.model_type} does not say how many positions it takes; set --context"
+            )
+        self.context = min(size for size in (context, holds) if size is not None)
+        self.device, self.dtype = model.device, model.dtype
+        self._layers = [PreallocatedLayer(self.context) for _ in range(config.num_hidden_layers)]
+        self._cache = Cache(layers=self._layers)
+        self._tree: Tree | None = None
+        self.state_size: int = config.hidden_size
+
+    @classmethod
+    def load(
+        cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
+    ) -> HFBackend:
+        with own_code.refused(folder) as without:
+            config = AutoConfig.from_pretrained(folder, **without)
+            layer_kinds(config.get_text_config())  # before any weights
+            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **without)
+        return cls(model.to(device), context)
+
+    def twin(self, context: int) -> HFBackend:
+        """As in SharingBackend."""
+        return type(self)(self.model, context)
+
+    @property
+    def length(self) -> int:
+        return self._layers[0].held
+
+    @property
+    def no_trees(self) -> str | None:
+        config = self.model.config.get_text_config()
+        if "position_ids" not in inspect.signature(self.model.forward).parameters:
+            return f"{config.model_type} takes no position ids"
+        if config._attn_implementation not in MASKED_ATTENTION:
+            return f"attention {config._attn_implementation!r} takes no masks"
+        return None
+
+    @torch.inference_mode()
+    def prefill(self, prompt_ids: list[int]) -> Prefilled:
+        started = time.perf_counter()
+        if not prompt_ids:
+            raise DraftpickError("the prompt is empty; give it at least one token")
+        if len(prompt_ids) > self.context:
+            raise ContextTooLong(len(prompt_ids), 0, self.context)
+        self.truncate(0)
+        ids = torch.tensor([prompt_ids], device=self.device)
+        out = self.model(
+            ids, past_key_values=self._cache, output_hidden_states=True, logits_to_keep=1
+        )
+        states = out.hidden_states[-1][0]  # the last entry is after the final norm
+        if self._final is not None:
+            self._final[: len(states)] = states
+        embedding = states[-1].float()
+        synchronize(self.device)
+        return Prefilled(out.logits[0, -1], embedding, time.perf_counter() - started)
+
+    @torch.inference_mode()
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        if self.length + len(ids) > self.context:
+            raise ContextTooLong(self.length, len(ids), self.context)
+        place = {}
+        if parents is not None:
+            place = self._branch(parents)
+        else:
+            require_chain(self._tree)
+            self._tree = None
+        start, kept = self.length, self._final is not None
+        out = self.model(
+            ids.unsqueeze(0), past_key_values=self._cache, output_hidden_states=kept, **place
+        )
+        if self._final is not None:
+            self._final[start : start + len(ids)] = out.hidden_states[-1][0]
+        logits: Tensor = out.logits[0]
+        return logits
+
+    def _branch(self, parents: Sequence[int]) -> dict[str, Any]:
+        """Positions [1, T] and mask [1, 1, T, S] of a tree's new nodes, as `forward` takes them:
+        where layers differ in kind, a mask for each."""
+        self._tree = self._tree or Tree(self.length)
+        depths, sees = self._tree.grow(parents)
+        config, positions = self.model.config.get_text_config(), self._tree.positions
+        masks = {
+            kind: self._added(within_reach(kind, config, sees, positions)) for kind in self._kinds
+        }
+        return {
+            "position_ids": torch.tensor([depths], device=self.device),
+            "attention_mask": masks if len(masks) > 1 else masks[self._kinds[0]],
+        }
+
+    def _added(self, sees: Tensor) -> Tensor:
+        """[T, S] -> [1, 1, T, S], as it is added to the scores."""
+        never = torch.finfo(self.dtype).min
+        added = torch.zeros(sees.shape, dtype=self.dtype).masked_fill(~sees, never)
+        return added[None, None].to(self.device)
+
+    def truncate(self, length: int) -> None:
+        most = self.length if self._tree is None else self._tree.rollback_limit
+        if not 0 <= length <= most:
+            raise ValueError(f"cannot truncate {most} positions to {length}")
+        for layer in self._layers:
+            layer.held = length
+        self._tree = None
+
+    @torch.inference_mode()
+    def keep(self, nodes: Sequence[int]) -> None:
+        assert self._tree is not None
+        keep_nodes(self._tree, self._layers, nodes, self.device)
+        move_states(self._final, self._tree.base, nodes)
+
+    # -- final states -------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def embed(self, ids: Tensor) -> Tensor:
+        """[T] -> [T, d]."""
+        embedded: Tensor = self.model.get_input_embeddings()(ids)
+        return embedded
+
+    @torch.inference_mode()
+    def head_rows(self, ids: Tensor) -> Tensor:
+        """As in StateBackend."""
+        rows: Tensor = self.model.get_output_embeddings().weight[ids]
+        return rows

@@ -1,0 +1,91 @@
+"""Whether a policy's own numbers come true on queries that it was not trained on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..records import Float64, Policy, RewardTable
+
+BINS = 10
+LEAST = 8  # rows in a bin
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Rows for which the policy said about the same.
+
+    said, seen: means over them.
+    low, high: 95 % interval of `seen`: Student's for rewards, Wilson's for shares.
+    """
+
+    said: float
+    seen: float
+    low: float
+    high: float
+    rows: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What a policy said of the arm that it took, and what was seen.
+
+    of: "reward", predicted and earned; or "chance", the arm's probability, and the share of rows on
+        which it was the best arm.
+    bins: of about as many rows each, by what was said.
+    error: the mean distance of the two, over bins, weighed by their rows.
+    """
+
+    of: str
+    bins: list[Bin]
+    error: float
+
+
+def scores_of(policy: Policy, table: RewardTable) -> Float64:
+    """[n, A], the policy's scores in the table's arm order; nan for arms that it does not know."""
+    scores = np.full(table.rewards.shape, np.nan)
+    places = [table.arms.index(arm) for arm in policy.arms]
+    scores[:, places] = policy.scores(table.read_by(policy.origin))
+    return scores
+
+
+def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibration | None:
+    """None where the policy said the same of every row, and where there are too few.
+
+    probs, scores: [n, A], what the policy gave on the table's rows; a row of zeros in probs is left
+        out, as is one whose arm failed.
+    """
+    taken, rows = probs.argmax(axis=1), np.arange(len(table))
+    of = "chance" if np.allclose(np.nan_to_num(scores), probs) else "reward"
+    said, earned = scores[rows, taken], table.rewards[rows, taken]
+    kept = (probs.sum(axis=1) > 0) & ~np.isnan(earned) & ~np.isnan(said)
+    if kept.sum() < 2 * LEAST or np.ptp(said[kept]) < 1e-9:
+        return None
+    best = np.nanmax(table.rewards[kept], axis=1)
+    seen = earned[kept] if of == "reward" else (earned[kept] >= best).astype(np.float64)
+    said = said[kept]
+    count = min(BINS, len(said) // LEAST)
+    parts = [part for part in np.array_split(np.argsort(said, kind="stable"), count) if len(part)]
+    interval = _of_mean if of == "reward" else _of_share
+    bins = [
+        Bin(float(said[part].mean()), float(seen[part].mean()), *interval(seen[part]), len(part))
+        for part in parts
+    ]
+    error = sum(one.rows * abs(one.said - one.seen) for one in bins) / len(said)
+    return Calibration(of, bins, float(error))
+
+
+def _of_mean(values: Float64) -> tuple[float, float]:
+    from scipy.stats import t
+
+    around = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
+    mean = float(values.mean())
+    return mean - around, mean + around
+
+
+def _of_share(hits: Float64) -> tuple[float, float]:
+    from scipy.stats import binomtest
+
+    found = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)

@@ -1,0 +1,117 @@
+"""What a policy takes on every query, what that earns, and how much of the gap it closes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..records import Float64, Policy, RewardTable
+from .bounds import resampled
+from .evaluate import aligned, greedy_probs, per_query, references
+
+ALL = "all tasks"
+
+
+@dataclass(frozen=True, eq=False)
+class Decisions:
+    """A policy's most likely arm on every row of a table.
+
+    taken: [n] the arm's place in the table's arms; chance: [n] its probability.
+    reward: [n] what it earns; nan where it failed.
+    best_fixed, oracle: [n] what the best fixed arm and the best arm of the row earn.
+    best: [n] the place of the latter.
+    """
+
+    table: RewardTable
+    taken: NDArray[np.intp]
+    chance: Float64
+    reward: Float64
+    best_fixed: Float64
+    oracle: Float64
+    best: NDArray[np.intp]
+
+    def columns(self) -> dict[str, list[Any]]:
+        """A column a field, for a table of one row a query."""
+        arms = self.table.arms
+        return {
+            "query": self.table.query_ids,
+            "task": self.table.tasks,
+            "arm": [arms[i] for i in self.taken],
+            "probability": self.chance.tolist(),
+            "reward": self.reward.tolist(),
+            "best_fixed_reward": self.best_fixed.tolist(),
+            "best_arm": [arms[i] for i in self.best],
+            "best_reward": self.oracle.tolist(),
+        }
+
+
+@dataclass(frozen=True)
+class Closed:
+    """The share of the gap between best fixed arm and oracle that a policy closes on a task.
+
+    queries: how many count; one whose arm failed does not.
+    share: None where the oracle gains nothing there.
+    low, high: 95 % bootstrap interval over queries.
+    """
+
+    task: str
+    queries: int
+    share: float | None
+    low: float
+    high: float
+
+
+def decisions(
+    policy: Policy,
+    table: RewardTable,
+    train: RewardTable | None = None,
+    probs: Float64 | None = None,
+) -> Decisions:
+    """The policy's decisions on the table; train and probs as in `report`."""
+    rows = references(table, train)
+    probs = aligned(policy, table) if probs is None else probs
+    taken = probs.argmax(axis=1)
+    return Decisions(
+        table=table,
+        taken=taken,
+        chance=probs[np.arange(len(table)), taken],
+        reward=per_query(greedy_probs(probs), table.rewards),
+        best_fixed=per_query(rows["best-fixed"], table.rewards),
+        oracle=per_query(rows["oracle"], table.rewards),
+        best=rows["oracle"].argmax(axis=1),
+    )
+
+
+def gap_closed(made: Decisions, seed: int = 0) -> list[Closed]:
+    """All tasks together, then each."""
+    tasks = made.table.tasks
+    names = sorted(set(tasks))
+    found = [_closed(made, ALL, np.ones(len(tasks), dtype=bool), seed)]
+    if len(names) > 1:
+        found += [_closed(made, name, np.array([t == name for t in tasks]), seed) for name in names]
+    return found
+
+
+def _closed(made: Decisions, task: str, rows: NDArray[np.bool_], seed: int) -> Closed:
+    kept = rows & ~np.isnan(made.reward) & ~np.isnan(made.best_fixed)
+    groups = [group for group, keep in zip(made.table.groups, kept, strict=True) if keep]
+    gains = _sums((made.reward - made.best_fixed)[kept], groups)
+    gaps = _sums((made.oracle - made.best_fixed)[kept], groups)
+    if not gaps.sum() > 0:
+        return Closed(task, len(gaps), None, np.nan, np.nan)
+    counts = resampled(len(gaps), seed)
+    drawn_gaps = counts @ gaps
+    some = drawn_gaps > 0
+    low, high = np.quantile((counts @ gains)[some] / drawn_gaps[some], [0.025, 0.975])
+    return Closed(task, len(gaps), float(gains.sum() / gaps.sum()), float(low), float(high))
+
+
+def _sums(values: Float64, groups: Sequence[str]) -> Float64:
+    """[n] -> [G], the sum of each group's rows."""
+    place = {group: i for i, group in enumerate(dict.fromkeys(groups))}
+    of = np.array([place[group] for group in groups], dtype=np.intp)
+    return np.bincount(of, weights=values, minlength=len(place)).astype(np.float64)

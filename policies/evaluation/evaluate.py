@@ -1,0 +1,228 @@
+"""What a policy is worth on a full reward table: exact, with a bootstrap interval over queries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import PolicyError
+from ..fixed import best_fixed_index, one_hot
+from ..records import Float64, Policy, RewardTable
+
+# Below this, the probability that a policy leaves to the arms that did not fail is rounding, and
+# rescaling it would report noise.
+LEAST_MASS = 1e-6
+
+
+@dataclass(frozen=True)
+class Value:
+    """The expected reward of one way to choose, over the table's queries.
+
+    low, high: bootstrap interval (queries resampled, percentiles).
+    queries: how many counted; a query where every arm that could be chosen failed does not.
+    failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
+        not (rescaled).
+    """
+
+    name: str
+    mean: float
+    low: float
+    high: float
+    queries: int
+    failed_mass: float = 0.0
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """A policy beside the reference rows, all on the same queries and the same resamples.
+
+    rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm, "best-fixed",
+        "per-task-best", "oracle".
+    gain: greedy minus best-fixed, paired per query.
+    best_fixed: the arm behind that row.
+    by_task: task -> {row name: mean}.
+    choices: [tasks, A], the share of a task's queries on which the greedy policy takes the arm.
+    tasks: their order.
+    """
+
+    rows: list[Value]
+    gain: Value
+    best_fixed: str
+    by_task: dict[str, dict[str, float]]
+    tasks: list[str]
+    choices: Float64
+
+    def __getitem__(self, name: str) -> Value:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        raise KeyError(name)
+
+
+def greedy_probs(probs: Float64) -> Float64:
+    """[n, A] -> [n, A]: all mass on the most likely arm, the first of equals."""
+    return np.asarray(np.eye(probs.shape[1])[probs.argmax(axis=1)], dtype=np.float64)
+
+
+def per_query(probs: Float64, rewards: Float64) -> Float64:
+    """[n] expected reward of each query, over the arms that did not fail; nan where none is left.
+
+    probs, rewards: [n, A], nan in rewards for a failed arm. The probabilities of the arms that
+    are left are rescaled to sum to 1: the value of drawing again when the drawn arm fails.
+    """
+    seen = ~np.isnan(rewards)
+    mass = (probs * seen).sum(axis=1)
+    total = (probs * np.where(seen, rewards, 0.0)).sum(axis=1)
+    usable = mass > LEAST_MASS
+    values = np.full(len(probs), np.nan)
+    values[usable] = total[usable] / mass[usable]
+    return values
+
+
+def value(
+    policy: Policy,
+    table: RewardTable,
+    *,
+    greedy: bool = False,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Value:
+    """The policy's exact value: the mean over queries of sum_a pi(a|x) r(x, a).
+
+    greedy: take the most likely arm instead of sampling. Raises PolicyError where the policy's
+    arms are not the table's.
+    """
+    probs = aligned(policy, table)
+    probs = greedy_probs(probs) if greedy else probs
+    counts = _resample(len(table), resamples, seed)
+    name = "greedy" if greedy else "dynamic"
+    return _value(name, probs, table.rewards, counts, confidence)
+
+
+def references(table: RewardTable, train: RewardTable | None = None) -> dict[str, Float64]:
+    """Row name -> [n, A] probabilities, for every reference row.
+
+    train: where the best fixed arm and the best arm of each task are chosen; the table itself
+    where it is None, which flatters both. A task that train does not have takes the best fixed
+    arm. The oracle always sees the table. Raises PolicyError where the arms differ.
+    """
+    chosen_on = table if train is None else train
+    if chosen_on.arms != table.arms:
+        raise PolicyError(
+            f"the training table has the arms {', '.join(chosen_on.arms)}, the other one "
+            f"{', '.join(table.arms)}; evaluate on a table of the same arms"
+        )
+    n, size = table.rewards.shape
+    rows = {"uniform": np.full((n, size), 1 / size)}
+    for i, arm in enumerate(table.arms):
+        rows[f"fixed/{arm}"] = np.tile(one_hot(size, i), (n, 1))
+    best = best_fixed_index(chosen_on)
+    rows["best-fixed"] = rows[f"fixed/{table.arms[best]}"]
+    of_task = {task: _best_of_task(chosen_on, task, best) for task in sorted(set(table.tasks))}
+    rows["per-task-best"] = np.eye(size)[[of_task[task] for task in table.tasks]]
+    rows["oracle"] = np.eye(size)[
+        np.where(np.isnan(table.rewards), -np.inf, table.rewards).argmax(1)
+    ]
+    return rows
+
+
+def report(
+    policy: Policy,
+    table: RewardTable,
+    train: RewardTable | None = None,
+    *,
+    probs: Float64 | None = None,
+    resamples: int = 1000,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Evaluation:
+    """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train).
+
+    probs: [n, A], what the policy chooses on the table's rows, where it is known by other means
+        than asking it, such as by cross-fitting.
+    """
+    probs = aligned(policy, table) if probs is None else probs
+    distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
+    counts = _resample(len(table), resamples, seed)
+    rows = [
+        _value(name, pi, table.rewards, counts, confidence) for name, pi in distributions.items()
+    ]
+    each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
+    gains = each["greedy"] - each["best-fixed"]
+    low, high = _interval(gains, counts, confidence)
+    paired = int((~np.isnan(gains)).sum())
+    tasks = sorted(set(table.tasks))
+    members = {task: np.array([t == task for t in table.tasks]) for task in tasks}
+    return Evaluation(
+        rows=rows,
+        gain=Value("greedy - best-fixed", _mean(gains), low, high, paired),
+        best_fixed=table.arms[best_fixed_index(table if train is None else train)],
+        by_task={t: {name: _mean(v[members[t]]) for name, v in each.items()} for t in tasks},
+        tasks=tasks,
+        choices=np.stack([distributions["greedy"][members[t]].mean(axis=0) for t in tasks]),
+    )
+
+
+def aligned(policy: Policy, table: RewardTable) -> Float64:
+    """[n, A]: the policy's distribution in the table's arm order; arms it does not know get 0.
+
+    Raises PolicyError where the policy has an arm that the table lacks.
+    """
+    missing = [arm for arm in policy.arms if arm not in table.arms]
+    if missing:
+        raise PolicyError(
+            f"the policy chooses among {', '.join(policy.arms)}, but the table has no rewards "
+            f"for {', '.join(missing)}; collect them or train a policy for the table's arms"
+        )
+    probs = np.zeros(table.rewards.shape)
+    probs[:, [table.arms.index(arm) for arm in policy.arms]] = policy.distribution(
+        table.read_by(policy.origin)
+    )
+    return probs
+
+
+def _best_of_task(table: RewardTable, task: str, otherwise: int) -> int:
+    rows = [i for i, t in enumerate(table.tasks) if t == task]
+    if not rows or np.isnan(table.rewards[rows]).all():
+        return otherwise
+    return best_fixed_index(table.rows(rows))
+
+
+def _value(
+    name: str, probs: Float64, rewards: Float64, counts: Float64, confidence: float
+) -> Value:
+    values = per_query(probs, rewards)
+    low, high = _interval(values, counts, confidence)
+    failed = float((probs * np.isnan(rewards)).sum(axis=1).mean())
+    return Value(name, _mean(values), low, high, int((~np.isnan(values)).sum()), failed)
+
+
+def _mean(values: Float64) -> float:
+    seen = values[~np.isnan(values)]
+    return float(seen.mean()) if len(seen) else math.nan
+
+
+def _resample(n: int, resamples: int, seed: int) -> Float64:
+    """[resamples, n]: how often each query is drawn in each resample of n queries."""
+    if resamples < 1:
+        raise PolicyError(f"resamples must be at least 1, not {resamples}")
+    rng = np.random.default_rng(seed)
+    return rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+
+
+def _interval(values: Float64, counts: Float64, confidence: float) -> tuple[float, float]:
+    """Percentile interval of the mean over resampled queries; (nan, nan) where nothing counts."""
+    seen = ~np.isnan(values)
+    drawn = counts[:, seen].sum(axis=1)
+    means: Sequence[float] | Float64 = (counts[:, seen] @ values[seen])[drawn > 0] / drawn[
+        drawn > 0
+    ]
+    if len(means) == 0:
+        return math.nan, math.nan
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)

@@ -1,0 +1,56 @@
+"""What a policy leaves on the table, and whom it harms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..records import Float64, Policy, RewardTable
+from .evaluate import aligned, greedy_probs, per_query, references
+
+
+@dataclass(frozen=True)
+class Regret:
+    """A policy that takes its most likely arm, beside the best arm of every query.
+
+    mean: what the oracle earns more, in units of the reward, mean over queries.
+    gap_closed: the policy's share of the oracle's gain over the best fixed arm; below 0 where it is
+        worse than that arm; None where the oracle gains nothing.
+    worse_than_plain: the share of queries on which its arm earns less than plain decoding; None
+        where the table has no such arm.
+    queries: how many counted; one whose chosen arm failed does not.
+    """
+
+    mean: float
+    gap_closed: float | None
+    worse_than_plain: float | None
+    queries: int
+
+
+def regret(
+    policy: Policy,
+    table: RewardTable,
+    train: RewardTable | None = None,
+    plain: str | None = None,
+    probs: Float64 | None = None,
+) -> Regret:
+    """The policy's regret on the table.
+
+    train, probs: as in `report`.
+    plain: the arm that does not draft. Raises PolicyError where the arms differ.
+    """
+    rows = references(table, train)
+    probs = aligned(policy, table) if probs is None else probs
+    ours = per_query(greedy_probs(probs), table.rewards)  # [n]
+    fixed, oracle = (per_query(rows[name], table.rewards) for name in ("best-fixed", "oracle"))
+    seen = ~np.isnan(ours) & ~np.isnan(fixed)
+    left = float((oracle - ours)[seen].mean()) if seen.any() else float("nan")
+    gap = float((oracle - fixed)[seen].mean()) if seen.any() else 0.0
+    worse = None
+    if plain in table.arms:
+        plainly = table.rewards[:, table.arms.index(str(plain))]
+        both = seen & ~np.isnan(plainly)
+        # a rounding error is not a loss
+        worse = float((ours < plainly - 1e-9)[both].mean()) if both.any() else None
+    return Regret(left, 1 - left / gap if gap > 0 else None, worse, int(seen.sum()))

@@ -1,0 +1,95 @@
+"""Risk control: how far an expected loss may be let go, from losses on exchangeable queries.
+
+A policy with one knob is tried at a ladder of steps, each less careful than the one before. The
+losses of every step on n queries say which step is the last to keep the expected loss at most at
+what was asked for. Both rules hold for any policy and any distribution of queries, for finite n.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PolicyError
+from ..records import Float64
+
+ROUNDING = 1e-9  # without it a sum of 3 may be taken for one of 4, and a chance of 5% for more
+
+
+@dataclass(frozen=True)
+class Risk:
+    """The most that may be lost on average, and how surely.
+
+    max_loss: in (0, 1).
+    confidence: the chance, over calibrations, that the expected loss of the step taken is at most
+        max_loss (Learn then Test, Angelopoulos et al. 2110.01052); None for the weaker statement
+        that it is so on average over calibrations (Conformal Risk Control, 2208.02814).
+
+    Raises PolicyError on a number out of range.
+    """
+
+    max_loss: float
+    confidence: float | None = 0.95
+
+    def __post_init__(self) -> None:
+        if not 0 < self.max_loss < 1:
+            raise PolicyError(
+                f"the largest loss must be above 0 and below 1, not {self.max_loss:g}; for no loss "
+                "at all leave the lossy arms out"
+            )
+        if self.confidence is not None and not 0 < self.confidence < 1:
+            raise PolicyError(
+                f"the confidence must be above 0 and below 1, not {self.confidence:g}"
+            )
+
+    @property
+    def method(self) -> str:
+        return "conformal risk control" if self.confidence is None else "learn then test"
+
+    @property
+    def least_queries(self) -> int:
+        """With fewer calibration queries no step is ever taken, even where nothing is lost."""
+        if self.confidence is None:
+            return math.ceil(1 / self.max_loss - 1 - ROUNDING)
+        return math.ceil(math.log(1 - self.confidence) / math.log1p(-self.max_loss) - ROUNDING)
+
+    def comparable(self, losses: Float64) -> Float64:
+        """[n, Z] losses of the steps to what `steps_kept` takes the means of, [n, Z]: their running
+        maximum over the steps in expectation, else as they are."""
+        if self.confidence is not None:
+            return losses
+        return np.asarray(np.maximum.accumulate(losses, axis=1), dtype=np.float64)
+
+    def steps_kept(self, means: Float64, n: int) -> NDArray[np.intp]:
+        """How many of the leading steps keep the promise, 0 for none.
+
+        means: [..., Z] over n queries, of the losses that `comparable` gives; result: [...].
+
+        In expectation: the steps with n / (n + 1) mean + 1 / (n + 1) <= max_loss. With confidence:
+        fixed-sequence testing, step after step until the first whose p-value is above
+        1 - confidence.
+        """
+        if self.confidence is None:
+            fine = (n * means + 1) / (n + 1) <= self.max_loss + ROUNDING / n
+        else:
+            believed = (1 - self.confidence) * (1 + ROUNDING)
+            fine = hoeffding_bentkus(means, n, self.max_loss) <= believed
+        return np.asarray(np.cumprod(fine, axis=-1).sum(axis=-1), dtype=np.intp)
+
+
+def hoeffding_bentkus(means: Float64, n: int, max_loss: float) -> Float64:
+    """p-values of "the expected loss is above max_loss", from means over n losses in [0, 1].
+
+    The smaller of exp(-n KL(min(mean, max_loss) | max_loss)) and e P(Bin(n, max_loss) <= ceil(n
+    mean)), the Hoeffding-Bentkus inequality of Bates et al. 2101.02703.
+    """
+    from scipy.special import rel_entr
+    from scipy.stats import binom
+
+    low = np.minimum(means, max_loss)
+    divergence = rel_entr(low, max_loss) + rel_entr(1 - low, 1 - max_loss)
+    bentkus = math.e * binom.cdf(np.ceil(n * means - ROUNDING), n, max_loss)
+    return np.asarray(np.minimum(np.minimum(np.exp(-n * divergence), bentkus), 1), dtype=np.float64)

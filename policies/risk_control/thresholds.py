@@ -1,0 +1,195 @@
+"""The ladder of a promise: what is learnt from one part of a table, and tried on the other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..base import BasePolicy, origin_of
+from ..errors import PolicyError, unknown
+from ..learners.knn import fit_knn
+from ..learners.network import Layer, NetworkPolicy
+from ..learners.regression import fit_regression
+from ..records import Float64, RewardTable, arm_index
+from .bounds import Risk
+from .policy import TEMPERATURE, fastest_allowed
+
+MODELS = ("mean", "ridge", "knn")  # simplest first
+STEPS = 50  # at most
+MARGIN = 1e-5  # of a predicted loss, whose last digits depend on how many are predicted at once
+
+
+def with_temperature(table: RewardTable) -> RewardTable:
+    """The table with the feature that a promise needs: temperature 0 where it has no such column.
+
+    Only for tables of greedy answers. Raises PolicyError where a row is not named by its group, as
+    the rows of a query at several temperatures are not.
+    """
+    if TEMPERATURE in table.feature_names:
+        return table
+    if table.groups != table.query_ids:
+        raise PolicyError(
+            f"some rows are not of greedy answers, and the table does not say which: a promise "
+            f"needs the feature {TEMPERATURE!r}, so leave it among those that the policy reads"
+        )
+    zeros = np.zeros((len(table), 1), dtype=np.float32)
+    features = np.concatenate([table.features, zeros], axis=1)
+    names = (*table.feature_names, TEMPERATURE)
+    return replace(table, features=features, feature_names=names)
+
+
+def counted_losses(table: RewardTable, lossless: list[str]) -> Float64:
+    """[n, A] losses as a promise counts them: 0 for a lossless arm, 1 for a lossy one that failed.
+
+    Raises PolicyError where the table has no losses, an arm is unknown, or a lossless one lost
+    something.
+    """
+    if table.losses is None:
+        raise PolicyError("a promise needs the arms' losses, which this table lacks; collect again")
+    losses = np.where(np.isnan(table.losses), 1.0, table.losses)
+    free = [arm_index(table.arms, arm) for arm in lossless]
+    lost = np.nan_to_num(table.losses[:, free]).max(axis=0, initial=0)
+    if lost.any():
+        raise PolicyError(
+            f"the arm {lossless[int(lost.argmax())]} is said to be lossless but has lost up to "
+            f"{lost.max():.3g} of an answer; name it among the lossy ones"
+        )
+    losses[:, free] = 0.0
+    return np.asarray(losses, dtype=np.float64)
+
+
+def greedy_rows(table: RewardTable) -> NDArray[np.bool_]:
+    """[n], whether the row is of a request at temperature 0."""
+    place = table.feature_names.index(TEMPERATURE)
+    return np.asarray(table.features[:, place] <= 0)
+
+
+def parted(table: RewardTable, share: float, seed: int) -> tuple[RewardTable, RewardTable]:
+    """(to learn from, to calibrate on): whole groups, drawn without regard to their tasks, so that
+    every query is as likely as any other to be calibrated on."""
+    if not 0 < share < 1:
+        raise PolicyError(f"the share to calibrate on must be above 0 and below 1, not {share:g}")
+    groups = np.unique(table.groups)
+    count = min(max(round(share * len(groups)), 1), len(groups) - 1)
+    if count < 1:
+        raise PolicyError("a promise needs queries to learn from and others to calibrate on")
+    drawn = set(np.random.default_rng(seed).permutation(groups)[:count].tolist())
+    held = np.array([group in drawn for group in table.groups])
+    return table.rows(np.flatnonzero(~held)), table.rows(np.flatnonzero(held))
+
+
+@dataclass(frozen=True, eq=False)
+class Ladder:
+    """What is learnt before the calibration: predictors, and the z to try, ascending.
+
+    table: what it was learnt from.
+    rewards, losses: predictors, whose scores are [n, A].
+    limits: [Z], the z of the steps; none where no lossy arm is ever predicted to be the fastest.
+    """
+
+    table: RewardTable
+    lossless: list[str]
+    rewards: BasePolicy
+    losses: BasePolicy
+    limits: Float64
+
+    @property
+    def free(self) -> NDArray[np.bool_]:
+        """[A], whether an arm is lossless."""
+        return np.array([arm in self.lossless for arm in self.table.arms])
+
+    def climb(self, table: RewardTable) -> NDArray[np.intp]:
+        """[n, Z + 1] the arm at every step, the first of which allows lossless arms alone."""
+        limits = np.concatenate([[-np.inf], self.limits])
+        rewards, losses = self.rewards.scores(table.inputs), self.losses.scores(table.inputs)
+        return fastest_allowed(rewards, losses, self.free, greedy_rows(table), limits)
+
+
+def learn(table: RewardTable, lossless: list[str], model: str = "ridge", seed: int = 0) -> Ladder:
+    """The predictors and the ladder, from the part of a table that is not calibrated on.
+
+    model: "ridge", "knn", or "mean", each arm's mean, whatever the query is.
+    """
+    if model not in MODELS:
+        raise unknown("model of a promise", model, ("auto", *MODELS))
+    greedy = table.rows(np.flatnonzero(greedy_rows(table)))
+    lossy = replace(greedy, rewards=counted_losses(greedy, lossless), losses=None)
+    rewards, losses = _predictor(table, model, seed), _predictor(lossy, model, seed)
+    free = np.array([arm in lossless for arm in table.arms])
+    fast, lost = rewards.scores(greedy.inputs), losses.scores(greedy.inputs)  # [m, A] both
+    tempting = ~free & (fast > fast[:, free].max(axis=1, keepdims=True))
+    limits = np.zeros(0)
+    if tempting.any():
+        shares = np.linspace(0, 1, STEPS + 1)[1:]
+        found = np.unique(np.quantile(lost[tempting], shares, method="inverted_cdf"))
+        limits = found + MARGIN
+    return Ladder(table, lossless, rewards, losses, limits)
+
+
+def _predictor(table: RewardTable, model: str, seed: int) -> BasePolicy:
+    if model == "mean":
+        return _means(table)
+    made = fit_knn(table) if model == "knn" else fit_regression(table, None, seed)
+    assert isinstance(made.policy, BasePolicy)
+    return made.policy
+
+
+def _means(table: RewardTable) -> NetworkPolicy:
+    bias = table.filled().rewards.mean(axis=0).astype(np.float32)  # [A]
+    layer = Layer(np.zeros((len(table.arms), table.width), dtype=np.float32), bias)
+    zeros, ones = np.zeros(table.width, dtype=np.float32), np.ones(table.width, dtype=np.float32)
+    return NetworkPolicy(origin_of("mean", table, 0, {}), [layer], zeros, ones, "reward")
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Every step of a ladder on every calibration query: what it loses and earns.
+
+    losses, rewards, lossy: [m, Z + 1], means over the query's greedy rows; lossy is the share that
+        a lossy arm serves, a failed arm's reward the worst that the row has.
+    tasks: [m].
+    """
+
+    losses: Float64
+    rewards: Float64
+    lossy: Float64
+    tasks: list[str]
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def steps(self, risk: Risk, queries: int | None = None) -> int:
+        """The last step that keeps the promise; 0 is the lossless one.
+
+        queries: what the means are taken to be over, None for those they are over.
+        """
+        means = risk.comparable(self.losses[:, 1:]).mean(axis=0)
+        return int(risk.steps_kept(means, queries or len(self)))
+
+
+def calibrate(ladder: Ladder, table: RewardTable) -> Calibration:
+    """The ladder on queries that it was not learnt from, at least one of them greedy; rows at a
+    temperature above 0 are left out. Rows of one query count as one: only queries are
+    exchangeable."""
+    table = table.filled()
+    table = table.rows(np.flatnonzero(greedy_rows(table)))
+    chosen, rows = ladder.climb(table), np.arange(len(table))[:, None]
+    _, first, member = np.unique(table.groups, return_index=True, return_inverse=True)
+    losses = counted_losses(table, ladder.lossless)
+    return Calibration(
+        losses=_by_query(losses[rows, chosen], member),
+        rewards=_by_query(table.rewards[rows, chosen], member),
+        lossy=_by_query(~ladder.free[chosen], member),
+        tasks=[table.tasks[i] for i in first],
+    )
+
+
+def _by_query(values: NDArray[Any], member: NDArray[np.intp]) -> Float64:
+    """[n, Z] to [m, Z]: means over the rows of each query. member: [n], whose row it is."""
+    counts = np.bincount(member)  # [m]
+    sums = np.zeros((len(counts), values.shape[1]))
+    np.add.at(sums, member, values)
+    return sums / counts[:, None]

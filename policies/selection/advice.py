@@ -1,0 +1,154 @@
+"""What to do about a table's headroom: rules from its figures to sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..evaluation.bounds import Gain
+
+SMALL = 0.02  # of the best fixed arm's mean: less than this is not worth a policy
+MOST = 0.8  # the share of rows that makes an arm the best nearly everywhere
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A way to choose, and what it earns.
+
+    kind: "fixed", "feature", "learner", "task" (which a policy does not see) or "oracle".
+    mean, low, high: with the bootstrap's 95 % interval over queries.
+    gain: over the best fixed arm, paired.
+    percent: the same in percent of the best fixed arm's mean; None where that is 0.
+    gap_share: the share of the oracle's gain; None where the oracle gains nothing.
+    arms: the share of rows for which each arm is chosen, the most frequent first.
+    """
+
+    name: str
+    kind: str
+    mean: float
+    low: float
+    high: float
+    gain: Gain
+    percent: float | None
+    gap_share: float | None
+    arms: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the rules look at.
+
+    choices: beside the best fixed arm, simplest first, the oracle among them.
+    wins: each arm's share of rows on which it is the best.
+    lead: by how much the best arm leads the best fixed one, where it is another.
+    weakest: the task on which even the oracle earns least, and how much; None with a single task.
+    optimistic: whether the oracle holds noise.
+    """
+
+    best_fixed: str
+    best_mean: float
+    choices: Sequence[Choice]
+    wins: Mapping[str, float]
+    lead: float
+    weakest: tuple[str, float] | None
+    queries: int
+    optimistic: bool = False
+
+
+def advice(facts: Facts) -> list[str]:
+    """One arm is enough, or what to route by, or which kind of arm is missing; then what to know of
+    the figures."""
+    oracle = next(one.gain for one in facts.choices if one.kind == "oracle")
+    if oracle.mean <= SMALL * abs(facts.best_mean):
+        said = [_enough(facts, oracle), _missing(facts)]
+    else:
+        said = [_route(facts, oracle)]
+    never = [arm for arm, share in facts.wins.items() if share == 0]
+    if never:
+        said.append(f"Never the best arm: {', '.join(never)}.")
+    if facts.optimistic:
+        said.append(
+            "The oracle is optimistic: the fastest of arms that were timed once looks faster than "
+            "it is. Repeated timings take that off, and the reward 'modelled' has no such noise."
+        )
+    return said
+
+
+def _enough(facts: Facts, oracle: Gain) -> str:
+    return (
+        f"One arm is enough: {facts.best_fixed}. Even the best arm of every query would gain only "
+        f"{_percent(facts, oracle.mean)}."
+    )
+
+
+def _missing(facts: Facts) -> str:
+    share = facts.wins[facts.best_fixed]
+    if share >= MOST:
+        why = f"{facts.best_fixed} is the best arm of {share:.0%} of the rows"
+    else:
+        why = (
+            f"the arms are too alike: where {facts.best_fixed} is not the best, the best leads by "
+            f"{_percent(facts, facts.lead)} on average"
+        )
+    if facts.weakest is None:
+        return f"For more, another arm is needed, since {why}."
+    task, reward = facts.weakest
+    return (
+        f"For more, another arm is needed, since {why}. What is missing most is a drafter that is "
+        f"good at {task}: there even the best arm of every query earns only {reward:.3g}."
+    )
+
+
+def _route(facts: Facts, oracle: Gain) -> str:
+    seen = [one for one in facts.choices if one.kind in ("feature", "learner")]
+    surely = [one for one in seen if one.gain.sure]
+    if surely:
+        first, most = surely[0], max(surely, key=lambda one: one.gain.mean)
+        embedding = "the query's embedding"
+        what = first.name.removeprefix("best by ") if first.kind == "feature" else embedding
+        said = f"Route by {what}: {first.name} {_gains(facts, first.gain, oracle)}."
+        kept = first
+        if most.gain.low > first.gain.mean:
+            kept = most
+            feature = most.kind == "feature"
+            named = (
+                most.name.replace("best", "Best", 1) if feature else f"{most.name}, of {embedding},"
+            )
+            said += f" {named} is better: it gains "
+            said += f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}."
+        arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
+        return f"{said} It takes {arms}. `draftpick train` learns it."
+    known = f"The best arm of every query would gain {_percent(facts, oracle.mean)}"
+    end = f"Until then one arm is enough: {facts.best_fixed}."
+    by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.sure]
+    if by_task:
+        return (
+            f"{known}, and the best arm by task {_gains(facts, by_task[0], oracle)}, but nothing "
+            "that a policy reads surely shows it. Collect more queries, or try another embedder "
+            f"(--embedder). {end}"
+        )
+    best = max(seen, key=lambda one: one.gain.mean)
+    if best.gain.needed is None:
+        return (
+            f"{known}, but nothing known of a query shows which arm that is: no choice gains "
+            "anything on queries that it was not made on. Another embedder (--embedder) or more "
+            f"features may show it. {end}"
+        )
+    return (
+        f"{known}, but nothing known of a query surely shows which arm that is: the best choice, "
+        f"{best.name}, gains {_percent(facts, best.gain.mean)}. About {best.gain.needed:,} queries "
+        f"would settle it; there are {facts.queries:,}. {end}"
+    )
+
+
+def _gains(facts: Facts, gain: Gain, oracle: Gain) -> str:
+    return (
+        f"gains {_percent(facts, gain.mean)} over the best fixed arm ({facts.best_fixed}), at "
+        f"least {_percent(facts, gain.low)}, and {gain.mean / oracle.mean:.0%} of what the best "
+        "arm of every query would"
+    )
+
+
+def _percent(facts: Facts, gain: float) -> str:
+    """In percent of the best fixed arm's mean; in units of the reward where that is 0."""
+    return f"{gain / abs(facts.best_mean):.2%}" if facts.best_mean else f"{gain:.3g}"

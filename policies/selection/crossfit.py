@@ -1,0 +1,136 @@
+"""Cross-fitting: every query is judged by a choice that was made without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PolicyError
+from ..evaluation.calibration import scores_of
+from ..evaluation.evaluate import aligned
+from ..fitting import fit
+from ..fixed import best_fixed_index, one_hot
+from ..records import Float64, RewardTable
+
+FOLDS = 5
+LEAST = 20  # queries below which nothing is estimated
+
+# (training rows, other rows) -> [m, A], a distribution over arms for each of the other rows
+Chooser = Callable[[RewardTable, RewardTable], Float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Usable:
+    """A table without gaps, and what was left out or filled to make it one.
+
+    kept: [m], which rows of the original are left.
+    dropped: rows on which every arm failed.
+    failed: (row, arm) pairs that failed on the rows that are left; they count as the row's worst
+        reward, in what is learnt and in what is judged.
+    """
+
+    table: RewardTable
+    kept: NDArray[np.intp]
+    dropped: int
+    failed: int
+
+    def words(self) -> str:
+        """What was left out, as a sentence; empty where nothing was."""
+        said = []
+        if self.dropped:
+            said.append(f"{self.dropped} rows on which every arm failed are left out")
+        if self.failed:
+            said.append(f"{self.failed} failed answers count as the worst of their query")
+        return "; ".join(said)
+
+
+def usable(table: RewardTable) -> Usable:
+    """The table as cross-fitting reads it.
+
+    Raises PolicyError where a row is there twice, where one query has two groups, and where no arm
+    ever succeeded.
+    """
+    seen: set[tuple[str, bytes, bytes]] = set()
+    group_of: dict[str, str] = {}
+    for i, name in enumerate(table.query_ids):
+        row = (name, table.features[i].tobytes(), table.rewards[i].tobytes())
+        if row in seen:
+            raise PolicyError(f"the query {name!r} is in the table twice; leave one of them out")
+        seen.add(row)
+        if group_of.setdefault(name, table.groups[i]) != table.groups[i]:
+            raise PolicyError(
+                f"the query {name!r} is in two groups, {group_of[name]!r} and "
+                f"{table.groups[i]!r}; rows of one query need the same group"
+            )
+    filled = table.filled()
+    kept = ~np.isnan(table.rewards).all(axis=1)
+    failed = int(np.isnan(table.rewards[kept]).sum())
+    return Usable(filled, np.flatnonzero(kept), int((~kept).sum()), failed)
+
+
+def folds_of(table: RewardTable, seed: int, folds: int = FOLDS) -> NDArray[np.intp]:
+    """[n], each row's fold: groups stay together, and every task is spread over all folds."""
+    rng = np.random.default_rng(seed)
+    task_of: dict[str, str] = {}
+    for group, task in zip(table.groups, table.tasks, strict=True):
+        task_of.setdefault(group, task)
+    fold_of: dict[str, int] = {}
+    for task in sorted(set(task_of.values())):
+        members = [group for group, t in task_of.items() if t == task]
+        for i in rng.permutation(len(members)):
+            fold_of[members[i]] = len(fold_of) % folds  # goes on where the last task ended
+    return np.array([fold_of[group] for group in table.groups], dtype=np.intp)
+
+
+def cross_fit(table: RewardTable, fold_of: NDArray[np.intp], chooser: Chooser) -> Float64:
+    """[n, A], each row's distribution over arms, chosen from the other folds alone; as wide as what
+    the chooser gives."""
+    probs = np.empty((len(table), 0))
+    for fold in np.unique(fold_of):
+        held = np.flatnonzero(fold_of == fold)
+        train = np.flatnonzero(fold_of != fold)
+        chosen = chooser(table.rows(train), table.rows(held))
+        if not probs.size:
+            probs = np.empty((len(table), chosen.shape[1]))
+        probs[held] = chosen
+    return probs
+
+
+def earned(table: RewardTable, probs: Float64) -> Float64:
+    """[n], what the most likely arms earn; of a table without gaps, as `usable` gives it."""
+    return np.asarray(table.rewards[np.arange(len(table)), probs.argmax(axis=1)])
+
+
+def best_fixed(train: RewardTable, held: RewardTable) -> Float64:
+    """A Chooser: the best fixed arm."""
+    return np.tile(one_hot(len(train.arms), best_fixed_index(train)), (len(held), 1))
+
+
+def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+    """A Chooser: a policy trained by `fit`."""
+
+    def chooser(train: RewardTable, held: RewardTable) -> Float64:
+        return aligned(fit(policy, train, None, seed, **options).policy, held)
+
+    return chooser
+
+
+def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+    """As `learned`, but [m, 2 A]: the distribution, and beside it the policy's scores."""
+
+    def chooser(train: RewardTable, held: RewardTable) -> Float64:
+        made = fit(policy, train, None, seed, **options).policy
+        return np.concatenate([aligned(made, held), scores_of(made, held)], axis=1)
+
+    return chooser
+
+
+def by_group(values: Float64, table: RewardTable) -> Float64:
+    """[n] -> [G], the mean of each group's rows; in the order in which groups first come."""
+    place = {group: i for i, group in enumerate(dict.fromkeys(table.groups))}
+    of = np.array([place[group] for group in table.groups])
+    return np.asarray(np.bincount(of, weights=values) / np.bincount(of), dtype=np.float64)

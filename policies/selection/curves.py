@@ -1,0 +1,106 @@
+"""How a policy's gain grows with the queries that it learns from, and what it is worth on a task
+that it has never seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import PolicyError
+from ..evaluation.bounds import Gain, gain_of, resampled
+from ..fixed import best_fixed_index
+from ..records import Float64, RewardTable
+from .crossfit import (
+    LEAST,
+    Chooser,
+    best_fixed,
+    by_group,
+    cross_fit,
+    earned,
+    folds_of,
+    learned,
+    usable,
+)
+
+SHARES = (0.125, 0.25, 0.5, 1.0)
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """A policy learnt from so many queries.
+
+    queries: trained on in each fold, on average.
+    policy: mean reward on the other folds.
+    gain: over the best fixed arm of the whole table, paired.
+    """
+
+    queries: int
+    policy: float
+    gain: Gain
+
+
+def learning_curve(
+    table: RewardTable, policy: str, options: Mapping[str, Any] | None = None, seed: int = 0
+) -> list[CurvePoint]:
+    """The policy's cross-fitted gain when it learns from an eighth, a quarter, a half and all of
+    the other folds' queries. Raises PolicyError where there are too few queries."""
+    rows = require_enough(table)
+    folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
+    fixed = by_group(rows.rewards[:, best_fixed_index(rows)], rows)
+    points = []
+    for share in SHARES:
+        sizes: list[int] = []
+        chooser = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
+        values = by_group(earned(rows, cross_fit(rows, folds, chooser)), rows)
+        size = round(float(np.mean(sizes)))
+        points.append(CurvePoint(size, float(values.mean()), gain_of(values - fixed, counts)))
+    return points
+
+
+def leave_one_task_out(
+    table: RewardTable, policy: str, options: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, Gain]:
+    """Task -> what a policy trained on all the other tasks gains there over the best fixed arm of
+    those. Empty where there is a single task. Raises PolicyError where there are too few queries.
+    """
+    rows = require_enough(table)
+    first: dict[str, str] = {}
+    for group, task in zip(rows.groups, rows.tasks, strict=True):
+        first.setdefault(group, task)
+    task_of = np.array([first[group] for group in rows.groups])
+    names, fold_of = np.unique(task_of, return_inverse=True)
+    if len(names) < 2:
+        return {}
+    ours = earned(rows, cross_fit(rows, fold_of, learned(policy, seed, dict(options or {}))))
+    gains = ours - earned(rows, cross_fit(rows, fold_of, best_fixed))
+    found = {}
+    for name in names:
+        members = np.flatnonzero(task_of == name)
+        each = by_group(gains[members], rows.rows(members))
+        found[str(name)] = gain_of(each, resampled(len(each), seed))
+    return found
+
+
+def require_enough(table: RewardTable) -> RewardTable:
+    """The table without gaps; raises PolicyError where it has too few queries for an estimate."""
+    rows = usable(table).table
+    queries = len(set(rows.groups))
+    if queries < LEAST:
+        raise PolicyError(
+            f"{queries} queries are too few for an estimate; collect at least {LEAST}"
+        )
+    return rows
+
+
+def _thinned(chooser: Chooser, share: float, seed: int, sizes: list[int]) -> Chooser:
+    """The chooser on a share of every task's training queries; `sizes` is told how many."""
+
+    def chosen(train: RewardTable, held: RewardTable) -> Float64:
+        part = train.split(1 - share, seed)[0] if share < 1 else train
+        sizes.append(len(set(part.groups)))
+        return chooser(part, held)
+
+    return chosen

@@ -1,0 +1,238 @@
+"""The guard: a learned policy is kept only where it is surely better than the best fixed arm.
+
+Candidates are judged by cross-fitting: each is trained on four fifths of the queries, and what it
+earns is measured on the rest. The best fixed arm beside it is the one that would be saved instead,
+chosen on all of them, which flatters it a little. Chosen on four fifths as well it would be too
+easy to beat: of nearly tied arms, the one ahead on four folds is behind on the fifth, and so on
+every fold alike. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
+A query counts once, however many rows it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ..errors import PolicyError, unknown
+from ..evaluation.bounds import Gain, gain_of, resampled
+from ..fitting import POLICIES, check_options, fit, options_of
+from ..fixed import fit_best_fixed
+from ..learners.bands import parting_features, parting_together
+from ..records import Fitted, Float64, RewardTable
+from .crossfit import (
+    LEAST,
+    best_fixed,
+    by_group,
+    cross_fit,
+    earned,
+    folds_of,
+    learned_and_scored,
+    usable,
+)
+from .verdict import verdict
+
+AUTO = "auto"
+FIXED = "best-fixed"
+CONSTANT = (FIXED, "fixed", "uniform")  # nothing in them is learnt from a query
+LEARNERS: dict[str, dict[str, Any]] = {  # what `auto` tries beside the bands, simplest first
+    "regression": {},
+    "knn": {},
+    "logistic": {"weighted": True},
+    "reinforce": {},
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A policy to try: its name in `POLICIES`, its options, and how it is called in reports."""
+
+    policy: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        features = [self.options[key] for key in ("feature", "beside") if self.options.get(key)]
+        return f"{self.policy} of {' and '.join(features)}" if features else self.policy
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A candidate, and what it gains over the best fixed arm.
+
+    percent: the mean gain in percent of the best fixed arm's mean reward; None where that is 0.
+    """
+
+    name: str
+    policy: str
+    options: dict[str, Any]
+    gain: Gain
+    percent: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class Guarded:
+    """What the guard saves, and why.
+
+    fitted: the policy to save, trained on all rows.
+    saved: its name: a candidate's, or "best-fixed".
+    best_fixed: the arm that is best on average.
+    best_fixed_mean: what that arm earns; nan where nothing was estimated.
+    tried: every candidate, simplest first; empty where there were too few queries.
+    skipped: candidates of `auto` that could not be trained, and why.
+    queries: so many count.
+    left_out: words about rows and answers that failed; empty where none did.
+    verdict: all of it in a sentence or two.
+    probs: [n, A], what is saved as it would have chosen on every row of the table, from other
+        folds; the best fixed arm as it is; 0 on rows that are left out.
+    scores: [n, A], the scores behind them; None for the best fixed arm.
+    """
+
+    fitted: Fitted
+    saved: str
+    best_fixed: str
+    best_fixed_mean: float
+    tried: list[Tried]
+    skipped: dict[str, str]
+    queries: int
+    left_out: str
+    verdict: str
+    probs: Float64
+    scores: Float64 | None = None
+
+
+def check_policy(policy: str, options: Mapping[str, Any] | None = None) -> None:
+    """Raise PolicyError for an unknown policy, or an option that it does not take; "auto" takes
+    none."""
+    if policy == AUTO and options:
+        raise PolicyError(
+            f"the policy 'auto' takes no options ({', '.join(options)}); name the policy that they "
+            "are for"
+        )
+    if policy != AUTO:
+        if policy not in POLICIES:
+            raise unknown("policy", policy, [AUTO, *POLICIES])
+        check_options(policy, options or {})
+
+
+def candidates(
+    policy: str, table: RewardTable, options: Mapping[str, Any] | None = None
+) -> list[Candidate]:
+    """What the guard compares, simplest first: the best arm by bands of each feature that parts
+    the table, and of temperature and load together; then the policy asked for, or with "auto" every
+    learner worth trying.
+
+    Raises PolicyError as `check_policy`.
+    """
+    check_policy(policy, options)
+    found = [Candidate("bands", {"feature": name}) for name in parting_features(table)]
+    for feature, beside in parting_together(table):
+        found.append(Candidate("bands", {"feature": feature, "beside": beside}))
+    if policy == AUTO:
+        return found + [Candidate(name, dict(given)) for name, given in LEARNERS.items()]
+    asked = Candidate(policy, dict(options or {}))
+    if policy == "bands":
+        asked = Candidate(policy, {"feature": options_of("bands")["feature"]} | asked.options)
+        found = [other for other in found if other.name != asked.name]
+    return [*found, asked]
+
+
+def guarded(
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    seed: int = 0,
+    *,
+    policy: str = AUTO,
+    options: Mapping[str, Any] | None = None,
+) -> Guarded:
+    """Train the candidates, and save the simplest that surely beats the best fixed arm.
+
+    A candidate counts where the lower bound of its gain is above 0 (one-sided 95 %, Bonferroni over
+    candidates; see `gain_of`), and replaces a simpler one that counts only where it is itself
+    surely better than that one. Where none counts, the best fixed arm is saved, as where there are
+    fewer than 20 queries. The same seed gives the same numbers.
+
+    validation: measured, and never chosen by.
+
+    Raises PolicyError for an unknown policy or option, and for a table that `usable` refuses.
+    """
+    asked = candidates(policy, table, options)
+    rows = usable(table)
+    judged, queries = rows.table, len(set(rows.table.groups))
+    best = fit_best_fixed(table, validation, seed)
+    arm = str(best.policy.origin.options["arm"])
+    probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
+    scores = dict[str, Float64]()
+    tried, saved, base_mean = list[Tried](), FIXED, float("nan")
+    if queries >= LEAST and len(judged.arms) > 1:
+        crossed, scores, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
+        probs |= crossed
+        values = {name: by_group(earned(judged, each), judged) for name, each in probs.items()}
+        base_mean = float(values[FIXED].mean())
+        tried, saved = _selected([one for one in asked if one.name in crossed], values, seed)
+    for one in tried:
+        if one.name == saved:
+            best = fit(one.policy, table, validation, seed, **one.options)
+    every_row = np.zeros(table.rewards.shape)
+    every_row[rows.kept] = probs[saved]
+    every_score = None
+    if saved in scores:
+        every_score = np.full(table.rewards.shape, np.nan)
+        every_score[rows.kept] = scores[saved]
+    gains = {one.name: (one.gain, one.percent) for one in tried}
+    return Guarded(
+        fitted=best,
+        saved=saved,
+        best_fixed=arm,
+        best_fixed_mean=base_mean,
+        tried=tried,
+        skipped=skipped,
+        queries=queries,
+        left_out=rows.words(),
+        verdict=verdict(saved, arm, gains, queries, len(judged.arms)),
+        probs=every_row,
+        scores=every_score,
+    )
+
+
+def _cross_fitted(
+    asked: Sequence[Candidate], judged: RewardTable, seed: int, strict: bool
+) -> tuple[dict[str, Float64], dict[str, Float64], dict[str, str]]:
+    """Each candidate's cross-fitted distribution [m, A], the scores [m, A] behind it; and which
+    could not be trained, and why.
+
+    strict: raise what training raises.
+    """
+    folds = folds_of(judged, seed)
+    probs, scores, skipped = dict[str, Float64](), dict[str, Float64](), dict[str, str]()
+    for one in asked:
+        try:
+            both = cross_fit(judged, folds, learned_and_scored(one.policy, seed, one.options))
+            probs[one.name], scores[one.name] = np.split(both, 2, axis=1)
+        except PolicyError as error:
+            if strict:
+                raise
+            skipped[one.name] = str(error)
+    return probs, scores, skipped
+
+
+def _selected(
+    asked: Sequence[Candidate], values: Mapping[str, Float64], seed: int
+) -> tuple[list[Tried], str]:
+    """Every candidate with its gain, and the name of the one to save.
+
+    asked: simplest first.
+    values: [G], what each, and the best fixed arm, earns on every query.
+    """
+    counts = resampled(len(values[FIXED]), seed)
+    base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
+    for one in asked:
+        gain = gain_of(values[one.name] - values[FIXED], counts, len(asked))
+        percent = 100 * gain.mean / abs(base) if base else None
+        tried.append(Tried(one.name, one.policy, one.options, gain, percent))
+        lead = gain_of(values[one.name] - values[saved], counts, len(asked))
+        if gain.sure and lead.sure:
+            saved = one.name
+    return tried, saved

@@ -1,0 +1,284 @@
+"""What a policy could gain over the best fixed arm, before any is trained.
+
+Every choice is made on other queries than those that it is judged on (five folds), but for the
+oracle and the best fixed arm, which is chosen on all of them, as the guard does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import PolicyError, unknown
+from ..evaluation.bounds import gain_of, resampled
+from ..evaluation.evaluate import references
+from ..evaluation.oracle import oracle_of
+from ..fixed import best_fixed_index
+from ..learners.bands import MOST, bands_of, parting_features, parting_together
+from ..records import Float64, RewardTable
+from .advice import Choice, Facts, advice
+from .crossfit import (
+    LEAST,
+    Chooser,
+    best_fixed,
+    by_group,
+    cross_fit,
+    earned,
+    folds_of,
+    learned,
+    usable,
+)
+
+LEARNERS = {"ridge": "regression", "kNN": "knn"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some of the rows: a task, or a band of a feature.
+
+    by: "task", or the feature.
+    arm: the best one here, seen with hindsight, and what it earns.
+    fixed, oracle: what the best fixed arm of the whole table and the oracle earn here.
+    gap_share: of the whole gap between those two, what lies here; None where there is none.
+    """
+
+    by: str
+    name: str
+    rows: int
+    arm: str
+    arm_mean: float
+    fixed: float
+    oracle: float
+    gap_share: float | None
+
+
+@dataclass(frozen=True)
+class ArmWins:
+    """An arm, its mean reward, and the rows on which it is the best.
+
+    wins: their share, ties shared.
+    lead: by how much it leads the next best arm there, on average; None where it never wins.
+    """
+
+    arm: str
+    mean: float
+    wins: float
+    lead: float | None
+
+
+@dataclass(frozen=True)
+class Headroom:
+    """What there is to gain, where it lies, and what to do about it.
+
+    queries: so many count; one asked in several ways counts once.
+    choices: the best fixed arm first, the oracle last.
+    repeated, single: as in `Oracle`.
+    optimistic: whether the oracle holds noise that could not be taken off.
+    left_out: words about what failed; empty where nothing did.
+    advice: sentences.
+    """
+
+    reward: str
+    queries: int
+    best_fixed: str
+    choices: list[Choice]
+    parts: list[Part]
+    arms: list[ArmWins]
+    repeated: int
+    single: int
+    optimistic: bool
+    left_out: str
+    advice: list[str]
+
+
+def headroom(
+    table: RewardTable, by: Sequence[str] = (), noisy: bool = False, seed: int = 0
+) -> Headroom:
+    """The headroom of a table.
+
+    by: features to look at; without any, all that part the table (`parting_features`).
+    noisy: whether the reward is measured, so that the oracle of a query that was measured once is
+        optimistic.
+
+    Raises PolicyError for a feature that the table lacks, for a single arm, for fewer than 20
+    queries, and for a table that `usable` refuses.
+    """
+    for name in by:
+        if name not in table.feature_names:
+            raise unknown("feature", name, table.feature_names)
+    found = usable(table)
+    rows = found.table
+    queries = len(set(rows.groups))
+    if len(rows.arms) < 2:
+        raise PolicyError(
+            f"the table has one arm, {rows.arms[0]}, so that there is nothing to choose; collect "
+            "with more arms"
+        )
+    if queries < LEAST:
+        raise PolicyError(
+            f"{queries} queries are too few to estimate the headroom; collect at least {LEAST}"
+        )
+    oracle = oracle_of(rows, seed)
+    folds, counts = folds_of(rows, seed), resampled(queries, seed)
+    features = list(by) or parting_features(rows)
+    together = [pair for pair in parting_together(rows) if set(pair) <= set(features)]
+    choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)
+    best = best_fixed_index(rows)
+    probs = {"best fixed": best_fixed(rows, rows)}
+    probs |= {name: cross_fit(rows, folds, one) for name, (_, one) in choosers.items()}
+    values = {name: earned(rows, chosen) for name, chosen in probs.items()}
+    arms = {name: chosen.argmax(axis=1) for name, chosen in probs.items()}
+    arms["oracle"], values["oracle"] = rows.best_arms(), oracle.values
+    kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
+    kinds["oracle"] = "oracle"
+    choices = _judged(values, arms, kinds, rows, counts)
+    fixed = values["best fixed"]
+    parts = _parts(rows, fixed, oracle.values, features)
+    arm = rows.arms[best]
+    wins = _wins(rows)
+    optimistic = noisy and oracle.single > 0
+    facts = Facts(
+        best_fixed=arm,
+        best_mean=choices[0].mean,
+        choices=choices[1:],
+        wins={one.arm: one.wins for one in wins},
+        lead=_lead(rows, arm),
+        weakest=_weakest(parts),
+        queries=queries,
+        optimistic=optimistic,
+    )
+    return Headroom(
+        reward=rows.reward_name,
+        queries=queries,
+        best_fixed=arm,
+        choices=choices,
+        parts=parts,
+        arms=wins,
+        repeated=oracle.repeated,
+        single=oracle.single,
+        optimistic=optimistic,
+        left_out=found.words(),
+        advice=advice(facts),
+    )
+
+
+def _choosers(
+    features: Sequence[str], together: Sequence[tuple[str, str]], tasks: bool, seed: int
+) -> dict[str, tuple[str, Chooser]]:
+    """Name -> (kind, chooser), simplest first."""
+    found: dict[str, tuple[str, Chooser]] = {}
+    for name in features:
+        found[f"best by {name}"] = ("feature", learned("bands", seed, {"feature": name}))
+    for feature, beside in together:
+        options = {"feature": feature, "beside": beside}
+        found[f"best by {feature} and {beside}"] = ("feature", learned("bands", seed, options))
+    if tasks:
+        found["best by task"] = ("task", _best_by_task)
+    for name, policy in LEARNERS.items():
+        found[name] = ("learner", learned(policy, seed, {}))
+    return found
+
+
+def _best_by_task(train: RewardTable, held: RewardTable) -> Float64:
+    return references(held, train)["per-task-best"]
+
+
+def _judged(
+    values: dict[str, Float64],
+    arms: dict[str, NDArray[np.intp]],
+    kinds: dict[str, str],
+    rows: RewardTable,
+    counts: Float64,
+) -> list[Choice]:
+    each = {name: by_group(found, rows) for name, found in values.items()}  # [G]
+    fixed, queries = each["best fixed"], len(each["best fixed"])
+    base = float(fixed.mean())
+    gap = float(each["oracle"].mean()) - base
+    tests = len(each) - 2  # the best fixed arm and the oracle are not chosen from
+    choices = []
+    for name, mine in each.items():
+        low, high = np.quantile(counts @ mine / queries, [0.025, 0.975])
+        gain = gain_of(mine - fixed, counts, tests)
+        choices.append(
+            Choice(
+                name=name,
+                kind=kinds[name],
+                mean=float(mine.mean()),
+                low=float(low),
+                high=float(high),
+                gain=gain,
+                percent=100 * gain.mean / abs(base) if base else None,
+                gap_share=gain.mean / gap if gap > 0 else None,
+                arms=_shares(arms[name], rows.arms),
+            )
+        )
+    return choices
+
+
+def _shares(chosen: NDArray[np.intp], arms: Sequence[str]) -> dict[str, float]:
+    counts = np.bincount(chosen, minlength=len(arms)) / len(chosen)
+    return {arms[i]: float(counts[i]) for i in np.argsort(-counts, kind="stable") if counts[i]}
+
+
+def _parts(
+    rows: RewardTable, fixed: Float64, oracle: Float64, features: Sequence[str]
+) -> list[Part]:
+    tasks = sorted(set(rows.tasks))
+    members = [("task", task, np.array([t == task for t in rows.tasks])) for task in tasks]
+    for name in features:
+        bands = bands_of(_column(rows, name), MOST)
+        band = bands.of(_column(rows, name))
+        members += [(name, words, band == i) for i, words in enumerate(bands.names())]
+    gap = float((oracle - fixed).sum())
+    found = []
+    for by, name, mask in members:
+        if not mask.any():
+            continue
+        means = rows.rewards[mask].mean(axis=0)
+        arm = int(means.argmax())
+        share = float((oracle - fixed)[mask].sum()) / gap if gap > 0 else None
+        at_fixed, at_oracle = float(fixed[mask].mean()), float(oracle[mask].mean())
+        found.append(
+            Part(by, name, int(mask.sum()), rows.arms[arm], float(means[arm]),
+                 at_fixed, at_oracle, share)
+        )  # fmt: skip
+    return found
+
+
+def _wins(rows: RewardTable) -> list[ArmWins]:
+    ordered = np.sort(rows.rewards, axis=1)
+    top, lead = ordered[:, -1], ordered[:, -1] - ordered[:, -2]
+    winners = rows.rewards == top[:, None]
+    shares = winners / winners.sum(axis=1, keepdims=True)
+    return [
+        ArmWins(
+            arm=arm,
+            mean=float(rows.rewards[:, i].mean()),
+            wins=float(shares[:, i].mean()),
+            lead=float(lead[winners[:, i]].mean()) if winners[:, i].any() else None,
+        )
+        for i, arm in enumerate(rows.arms)
+    ]
+
+
+def _lead(rows: RewardTable, arm: str) -> float:
+    """By how much the best arm leads this one, mean over the rows on which it is another."""
+    behind = rows.rewards.max(axis=1) - rows.rewards[:, rows.arms.index(arm)]
+    return float(behind[behind > 0].mean()) if (behind > 0).any() else 0.0
+
+
+def _weakest(parts: Sequence[Part]) -> tuple[str, float] | None:
+    """(where, reward): the task on which even the oracle earns least; None with a single task."""
+    tasks = [part for part in parts if part.by == "task"]
+    if len(tasks) < 2:
+        return None
+    least = min(tasks, key=lambda part: part.oracle)
+    return least.name, least.oracle
+
+
+def _column(rows: RewardTable, name: str) -> NDArray[Any]:
+    return rows.features[:, rows.feature_names.index(name)]

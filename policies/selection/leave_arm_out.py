@@ -1,0 +1,69 @@
+"""What a policy is worth when one of its arms is gone: taken from it, or left out of training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..evaluation.bounds import Gain, gain_of, resampled
+from ..fitting import fit
+from ..fixed import best_fixed_index
+from ..records import Float64, RewardTable
+from .crossfit import Chooser, by_group, cross_fit, earned, folds_of, learned
+from .curves import require_enough
+
+
+@dataclass(frozen=True)
+class ArmOut:
+    """Without one arm, each over the best fixed arm of the others, on queries not trained on.
+
+    taken: the policy trained with all arms, which takes the best of the others by its scores.
+    retrained: the policy trained without the arm.
+    """
+
+    taken: Gain
+    retrained: Gain
+
+
+def leave_one_arm_out(
+    table: RewardTable, policy: str, options: Mapping[str, Any] | None = None, seed: int = 0
+) -> dict[str, ArmOut]:
+    """Arm -> what remains of the policy's gain without it; empty where fewer than three arms leave
+    nothing to choose. Raises PolicyError where there are too few queries."""
+    rows, given = require_enough(table), dict(options or {})
+    if len(rows.arms) < 3:
+        return {}
+    folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
+    scores = cross_fit(rows, folds, _scores(policy, seed, given))
+    found = {}
+    for out, arm in enumerate(rows.arms):
+        kept = [i for i in range(len(rows.arms)) if i != out]
+        fewer = _columns(rows, kept)
+        fixed = by_group(fewer.rewards[:, best_fixed_index(fewer)], fewer)
+        anew = cross_fit(fewer, folds, learned(policy, seed, given))
+        found[arm] = ArmOut(
+            *(
+                gain_of(by_group(earned(fewer, chosen), fewer) - fixed, counts)
+                for chosen in (scores[:, kept], anew)
+            )
+        )
+    return found
+
+
+def _columns(table: RewardTable, kept: list[int]) -> RewardTable:
+    losses = None if table.losses is None else table.losses[:, kept]
+    arms = [table.arms[i] for i in kept]
+    return replace(table, arms=arms, rewards=table.rewards[:, kept], losses=losses)
+
+
+def _scores(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
+    """In place of probabilities, which may all lie on the arm that is taken away."""
+
+    def chooser(train: RewardTable, held: RewardTable) -> Float64:
+        made = fit(policy, train, None, seed, **options).policy
+        return np.asarray(made.scores(held.read_by(made.origin)))
+
+    return chooser

@@ -1,0 +1,116 @@
+"""Whether a policy may take another one's place: by what both earn on queries new to both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ..errors import PolicyError
+from ..evaluation.bounds import Gain, gain_of, resampled
+from ..evaluation.evaluate import aligned
+from ..fixed import best_fixed_index
+from ..records import Float64, Policy, RewardTable
+from .crossfit import LEAST, by_group, earned, usable
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A candidate beside the one whose place it wants.
+
+    other: who that is, in words.
+    gain: the candidate's reward less the other's, paired by query, with one-sided 95 % bounds.
+    other_mean: what the other one earns.
+    margin: how much worse the candidate may be, in units of the reward.
+    alike: the share of rows on which both take the same arm.
+    left_out: words about rows that did not count or failed; empty where there were none.
+    """
+
+    other: str
+    gain: Gain
+    other_mean: float
+    margin: float
+    alike: float
+    left_out: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether the candidate is surely not worse by more than the margin."""
+        return self.gain.low >= -self.margin - 1e-12  # rounding is no loss
+
+    def verdict(self, candidate: str) -> str:
+        """The comparison in a sentence."""
+        gain, on = self.gain, f"on {self.gain.queries} queries"
+        if self.alike == 1:
+            return f"{candidate} takes the same arms as {self.other} {on}"
+        percent = f" ({100 * abs(gain.mean / self.other_mean):.1f}%)" if self.other_mean else ""
+        which = "more" if gain.mean >= 0 else "less"
+        said = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
+        if gain.low >= 0:
+            return f"{said}, surely at least {gain.low:.4g} more"
+        if self.passed:
+            return f"{said}, surely at most {-gain.low:.4g} less (margin {self.margin:g})"
+        if gain.high < 0:
+            return f"{said}, surely at least {-gain.high:.4g} less"
+        more = "" if gain.needed is None else f"; about {gain.needed:,} queries would settle it"
+        return f"{said}, but perhaps up to {-gain.low:.4g} less{more}"
+
+
+def compare_on(
+    candidate: Policy,
+    table: RewardTable,
+    other: Policy | None = None,
+    other_table: RewardTable | None = None,
+    *,
+    named: str = "the champion",
+    margin: float = 0.0,
+    seed: int = 0,
+) -> Comparison:
+    """Compare two policies on the rows that their tables share, each taking its likeliest arm; a
+    query counts once, and a failed answer as the worst of its query.
+
+    other: None for the arm that is best on these very rows, which flatters it a little.
+    other_table: of the same collection and reward, with what the other policy reads; None where
+        that is the same.
+    named: the other one, in words.
+
+    Raises PolicyError for another reward, for an arm that has none, for fewer than 20 queries in
+    common, and for a margin below 0.
+    """
+    if not margin >= 0:
+        raise PolicyError(f"the margin must be 0 or more, not {margin:g}")
+    theirs = table if other_table is None else other_table
+    if (theirs.reward_name, theirs.arms) != (table.reward_name, table.arms):
+        raise PolicyError(
+            f"the tables differ in reward or arms ({table.reward_name}, {theirs.reward_name}); "
+            "derive both from one collection"
+        )
+    places = {query: i for i, query in enumerate(theirs.query_ids)}
+    shared = [i for i, query in enumerate(table.query_ids) if query in places]
+    found = usable(table.rows(shared)) if shared else None
+    queries = 0 if found is None else len(set(found.table.groups))
+    if found is None or queries < LEAST:
+        raise PolicyError(
+            f"{queries} queries are too few to compare policies on; collect at least {LEAST}"
+        )
+    rows = found.table
+    ours = aligned(candidate, rows)
+    if other is None:
+        best = best_fixed_index(rows)
+        named = f"the best fixed arm ({rows.arms[best]})"
+        chosen = np.zeros(rows.rewards.shape)
+        chosen[:, best] = 1.0
+    else:
+        chosen = aligned(other, theirs.rows([places[query] for query in rows.query_ids]))
+    mine = by_group(earned(rows, ours), rows)
+    base: Float64 = by_group(earned(rows, chosen), rows)
+    gone = len(table) + len(theirs) - 2 * len(shared)
+    words = [f"{gone} rows that only one policy can read are left out"] if gone else []
+    return Comparison(
+        other=named,
+        gain=gain_of(mine - base, resampled(queries, seed)),
+        other_mean=float(base.mean()),
+        margin=margin,
+        alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),
+        left_out="; ".join([*words, *([found.words()] if found.words() else [])]),
+    )

@@ -1,0 +1,32 @@
+"""A smaller table: what a policy learns from when it is to learn from so many queries."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..errors import PolicyError
+from ..records import RewardTable
+
+
+def at_most(table: RewardTable, queries: int, seed: int) -> RewardTable:
+    """`queries` of the table's, every task in its proportion, with all of their rows.
+
+    For one seed a smaller choice is part of every larger one. Raises PolicyError for fewer than 1
+    and for more than there are.
+    """
+    task_of: dict[str, str] = {}
+    for group, task in zip(table.groups, table.tasks, strict=True):
+        task_of.setdefault(group, task)
+    if not 1 <= queries <= len(task_of):
+        raise PolicyError(
+            f"cannot learn from {queries} queries: the table has {len(task_of)}; take 1 to "
+            f"{len(task_of)}, or collect more"
+        )
+    rng = np.random.default_rng(seed)
+    place: dict[str, float] = {}  # where in its task's random order, from 0 to 1
+    for task in sorted(set(task_of.values())):
+        members = [group for group, t in task_of.items() if t == task]
+        for rank, i in enumerate(rng.permutation(len(members))):
+            place[members[i]] = (rank + rng.random()) / len(members)
+    kept = set(sorted(place, key=lambda group: place[group])[:queries])
+    return table.rows([i for i, group in enumerate(table.groups) if group in kept])

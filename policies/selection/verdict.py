@@ -1,0 +1,57 @@
+"""The guard's verdict in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ..evaluation.bounds import Gain
+from .crossfit import LEAST
+
+
+def verdict(
+    saved: str,
+    best_fixed: str,
+    gains: Mapping[str, tuple[Gain, float | None]],
+    queries: int,
+    arms: int,
+) -> str:
+    """What was saved and why, and where the best fixed arm was, how many queries would settle it.
+
+    gains: each candidate's gain over the best fixed arm, in units and in percent.
+    """
+    if saved in gains:
+        gain, percent = gains[saved]
+        return (
+            f"Saved: {saved}. It gains {_amount(gain.mean, percent)} over the best fixed arm "
+            f"({best_fixed}), and at least {gain.low:.3g} ({_tests(len(gains))})."
+        )
+    kept = f"Saved: the best fixed arm ({best_fixed})."
+    if arms < 2:
+        return f"{kept} The table has no other arm to choose."
+    if queries < LEAST:
+        return (
+            f"{kept} {queries} queries are too few to estimate what a policy gains; collect at "
+            f"least {LEAST}."
+        )
+    if not gains:
+        return f"{kept} No policy could be trained."
+    name, (gain, percent) = max(gains.items(), key=lambda item: item[1][0].mean)
+    if gain.needed is None:
+        return (
+            f"{kept} No policy gained anything over it on queries that it was not trained on (the "
+            f"best, {name}: {_amount(gain.mean, percent)}); one arm is enough here."
+        )
+    return (
+        f"{kept} No policy is surely better: the best, {name}, gains "
+        f"{_amount(gain.mean, percent)}, but its lower bound is {gain.low:.3g} "
+        f"({_tests(len(gains))}). About {gain.needed:,} queries would settle it; there are "
+        f"{queries:,}."
+    )
+
+
+def _amount(mean: float, percent: float | None) -> str:
+    return f"{mean:.3g}" if percent is None else f"{mean:.3g} ({percent:.2g}%)"
+
+
+def _tests(tests: int) -> str:
+    return "95% sure" if tests == 1 else f"95% sure for all {tests} candidates together"

@@ -1,0 +1,183 @@
+"""The pictures of a training run, drawn without touching matplotlib's global state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..evaluation.calibration import Calibration
+from ..evaluation.decisions import Closed
+from ..evaluation.evaluate import Evaluation
+from ..records import EpochStats
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+POLICY, REFERENCE = "#1f77b4", "#b0b0b0"
+
+
+def all_figures(
+    history: list[EpochStats],
+    evaluation: Evaluation,
+    arms: list[str],
+    reward_name: str,
+    closed: Sequence[Closed] = (),
+    calibrated: Calibration | None = None,
+) -> dict[str, Figure]:
+    """File name -> figure; the two curves only where there is a history, the gap only where there
+    is one, and the calibration only where there is something to compare."""
+    figures = {
+        "values.png": value_bars(evaluation, reward_name),
+        "arm_choices.png": arm_choices(evaluation, arms),
+    }
+    if any(one.share is not None for one in closed):
+        figures["gap_closed.png"] = gap_bars(closed)
+    if calibrated is not None:
+        figures["calibration.png"] = calibration_curve(calibrated, reward_name)
+    if history:
+        figures["reward_curve.png"] = reward_curve(history, evaluation, reward_name)
+        figures["arm_shares.png"] = arm_shares(history, arms)
+    return figures
+
+
+def reward_curve(history: list[EpochStats], evaluation: Evaluation, reward_name: str) -> Figure:
+    """Mean reward per epoch on training and validation queries, beside two reference lines."""
+    figure, axes = _axes(7.6, 4.0)
+    epochs = [row.epoch for row in history]
+    axes.plot(epochs, [row.train_reward for row in history], marker="o", label="train, sampled")
+    axes.plot(epochs, [row.train_greedy for row in history], marker="o", label="train, greedy")
+    sampled = [(r.epoch, r.validation_reward) for r in history if r.validation_reward is not None]
+    greedy = [(r.epoch, r.validation_greedy) for r in history if r.validation_greedy is not None]
+    for points, label in ((sampled, "validation, sampled"), (greedy, "validation, greedy")):
+        if points:
+            axes.plot(*zip(*points, strict=True), marker="s", linestyle="--", label=label)
+    for name, label, style in (("best-fixed", "best fixed arm", ":"), ("oracle", "oracle", "-.")):
+        label = f"{label}, queries that judge"
+        axes.axhline(evaluation[name].mean, color=REFERENCE, linestyle=style, label=label)
+    axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel="epoch", ylabel=f"mean reward ({reward_name})", title="Reward while training")
+    figure.legend(fontsize=8, loc="outside right center")
+    return figure
+
+
+def arm_shares(history: list[EpochStats], arms: list[str]) -> Figure:
+    """The probability that the policy gives each arm, mean over training queries, per epoch."""
+    figure, axes = _axes(7.6, 4.0)
+    for arm in arms:
+        shares = [row.arm_shares[arm] for row in history]
+        axes.plot([row.epoch for row in history], shares, marker="o", label=arm)
+    axes.locator_params(axis="x", integer=True)
+    axes.set(xlabel="epoch", ylabel="mean probability", ylim=(0, 1), title="Arm shares in training")
+    figure.legend(fontsize=8, loc="outside right center")
+    return figure
+
+
+def value_bars(evaluation: Evaluation, reward_name: str) -> Figure:
+    """The policy's value and every reference row's, with bootstrap intervals."""
+    rows = [row for row in evaluation.rows if row.queries][::-1]
+    figure, axes = _axes(7.2, 1.2 + 0.32 * len(rows))
+    places = range(len(rows))
+    means = [row.mean for row in rows]
+    # A percentile interval may lie wholly to one side of the mean of a very skewed row.
+    errors = [
+        [max(row.mean - row.low, 0.0) for row in rows],
+        [max(row.high - row.mean, 0.0) for row in rows],
+    ]
+    colors = [POLICY if row.name in ("greedy", "dynamic") else REFERENCE for row in rows]
+    axes.barh(places, means, xerr=errors, color=colors, capsize=3)
+    labels = [f"policy, {r.name}" if r.name in ("greedy", "dynamic") else r.name for r in rows]
+    axes.set_yticks(places, labels=labels)
+    axes.set(xlabel=f"mean reward ({reward_name})", title="Exact value, 95% interval over queries")
+    return figure
+
+
+def arm_choices(evaluation: Evaluation, arms: list[str]) -> Figure:
+    """Which arm the greedy policy takes for which task, as a heat map of shares."""
+    tasks = evaluation.tasks
+    figure, axes = _axes(2.5 + 0.9 * len(arms), 1.8 + 0.45 * len(tasks))
+    axes.imshow(evaluation.choices, vmin=0, vmax=1, cmap="Blues", aspect="auto")
+    axes.set_xticks(range(len(arms)), labels=arms, rotation=30, ha="right")
+    axes.set_yticks(range(len(tasks)), labels=tasks)
+    for i in range(len(tasks)):
+        for j in range(len(arms)):
+            share = float(evaluation.choices[i, j])
+            ink = "white" if share > 0.6 else "black"
+            axes.text(j, i, f"{share:.0%}", ha="center", va="center", color=ink, fontsize=8)
+    axes.set(xlabel="arm", ylabel="task", title="Share of a task's queries that each arm gets")
+    return figure
+
+
+def gap_bars(closed: Sequence[Closed]) -> Figure:
+    """The share of the gap between best fixed arm and oracle that the policy closes, by task."""
+    rows = [(one, one.share) for one in closed if one.share is not None][::-1]
+    figure, axes = _axes(7.2, 1.4 + 0.36 * len(rows))
+    shares = [100 * share for _, share in rows]
+    errors = [
+        [max(100 * (share - one.low), 0.0) for one, share in rows],
+        [max(100 * (one.high - share), 0.0) for one, share in rows],
+    ]
+    colors = [POLICY if one.low > 0 else REFERENCE for one, _ in rows]
+    axes.barh(range(len(rows)), shares, xerr=errors, color=colors, capsize=3)
+    axes.axvline(0, color="black", linewidth=0.8)
+    axes.set_yticks(range(len(rows)), labels=[f"{one.task} ({one.queries})" for one, _ in rows])
+    axes.set(
+        xlabel="closed, % of the gap (0: best fixed arm, 100: oracle)",
+        ylabel="task (queries)",
+        title="How much of the gap the policy closes\n95% intervals; blue: surely above 0",
+    )
+    return figure
+
+
+def calibration_curve(found: Calibration, reward_name: str) -> Figure:
+    """What the policy said of the arm that it took, against what was seen, in bins."""
+    figure, axes = _axes(5.2, 4.6)
+    said, seen = [one.said for one in found.bins], [one.seen for one in found.bins]
+    lows = [max(one.seen - one.low, 0.0) for one in found.bins]
+    highs = [max(one.high - one.seen, 0.0) for one in found.bins]
+    ends = [min(*said, *seen), max(*said, *seen)]
+    axes.plot(ends, ends, color=REFERENCE, linestyle=":", label="if it were always right")
+    axes.errorbar(
+        said, seen, yerr=[lows, highs], marker="o", color=POLICY, capsize=3,
+        label="seen, 95% intervals",
+    )  # fmt: skip
+    if found.of == "reward":
+        axes.set(xlabel=f"predicted reward ({reward_name})", ylabel=f"earned ({reward_name})")
+    else:
+        axes.set(xlabel="probability of the arm taken", ylabel="share of rows it is the best on")
+    rows = round(float(np.mean([one.rows for one in found.bins])))
+    axes.set_title(f"Calibration of the arm taken, about {rows} rows a point")
+    axes.legend(fontsize=8)
+    return figure
+
+
+def sweep_dots(percents: Mapping[str, Sequence[float]]) -> Figure:
+    """Each run's gain over the best fixed arm, by group, beside the group's mean and deviation.
+
+    percents: group -> a number a run, in percent of what the best fixed arm earns.
+    """
+    figure, axes = _axes(max(4.8, 2.4 + 1.1 * len(percents)), 4.0)
+    for at, values in enumerate(percents.values()):
+        known = np.array([one for one in values if np.isfinite(one)])
+        if not len(known):
+            continue
+        axes.plot([at - 0.12] * len(known), known, "o", color=REFERENCE, alpha=0.7)
+        deviation = float(known.std(ddof=1)) if len(known) > 1 else 0.0
+        axes.errorbar(at + 0.12, known.mean(), yerr=deviation, fmt="s", color=POLICY, capsize=4)
+    axes.axhline(0, color="black", linewidth=0.8)
+    axes.set_xlim(-0.6, len(percents) - 0.4)
+    axes.set_xticks(range(len(percents)), labels=list(percents))
+    axes.set(
+        ylabel="gain over best fixed arm, %",
+        title="Each run (grey), and their mean with one deviation (blue)",
+    )
+    return figure
+
+
+def _axes(width: float, height: float) -> tuple[Figure, Axes]:
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.add_subplot()

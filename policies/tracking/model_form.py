@@ -1,0 +1,97 @@
+"""How a policy is logged as an MLflow model: the file that makes it, its code and its signature."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from ..records import Policy, RewardTable
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.types import Schema
+
+HERE = Path(__file__).parent
+BASE = ("mlflow", "numpy", "pandas", "safetensors")
+CODE = ("*.py", "*.yaml")  # weights and queries stay where they are
+
+
+@dataclass(frozen=True)
+class LoggedModel:
+    """What `mlflow.pyfunc.log_model` is given.
+
+    entry: the file that MLflow runs to make the model ("models from code"; nothing is pickled).
+    packages: folders of the code that it needs.
+    requirements: distributions beside, in the versions that are installed here.
+    example: an input.
+    config: what the model reads as `context.model_config`.
+    """
+
+    entry: Path
+    packages: Sequence[Path]
+    requirements: Sequence[str]
+    example: Any
+    signature: ModelSignature
+    config: dict[str, Any] = field(default_factory=dict)
+
+
+class ModelForm(Protocol):
+    """A kind of input that logged policies answer."""
+
+    def inputs(self) -> Schema | None:
+        """The input's schema, None where it depends on the policy."""
+        ...
+
+    def logged(self, policy: Policy, table: RewardTable) -> LoggedModel:
+        """The model of a policy that was trained on this table."""
+        ...
+
+
+class EmbeddingForm:
+    """Embeddings in, [n, d + f], as `policies.tracking.pyfunc` answers them."""
+
+    def inputs(self) -> Schema | None:
+        return None
+
+    def logged(self, policy: Policy, table: RewardTable) -> LoggedModel:
+        from mlflow.models import infer_signature
+
+        from .pyfunc import predictions
+
+        example = table.read_by(policy.origin)[:2].copy()
+        return LoggedModel(
+            entry=HERE / "pyfunc_entry.py",
+            packages=[HERE.parent, HERE.parents[1] / "decoders"],
+            requirements=BASE,
+            example=example,
+            signature=infer_signature(example, predictions(policy, example)),
+        )
+
+
+def copy_code(packages: Sequence[Path], folder: Path) -> list[str]:
+    """Copies of the packages with their code alone, for MLflow to log; their paths."""
+    copies = []
+    for package in packages:
+        for pattern in CODE:
+            for path in package.rglob(pattern):
+                copy = folder / package.name / path.relative_to(package)
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(path, copy)
+        copies.append(str(folder / package.name))
+    return copies
+
+
+def pinned(requirements: Sequence[str]) -> list[str]:
+    """`NAME==VERSION` of what is installed, else the name; a build's own mark (`+cpu`) is no part
+    of it."""
+    found = []
+    for name in requirements:
+        try:
+            found.append(f"{name}=={metadata.version(name).partition('+')[0]}")
+        except metadata.PackageNotFoundError:
+            found.append(name)
+    return found

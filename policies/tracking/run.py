@@ -1,0 +1,303 @@
+"""Training as an MLflow run: everything needed to compare, reproduce and serve a policy."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decoders.common.provenance import tags
+
+from ..errors import PolicyError
+from ..evaluation.calibration import calibration, scores_of
+from ..evaluation.decisions import decisions, gap_closed
+from ..evaluation.evaluate import Evaluation, aligned, report
+from ..evaluation.regret import Regret, regret
+from ..fitting import fit
+from ..mlflow_store import one_line, shown, sqlite_path, using
+from ..records import Fitted, RewardTable
+from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
+from .card import FILE as CARD
+from .card import card, write_card
+from .model_form import EmbeddingForm, ModelForm
+from .registry import CHAMPION, check_inputs, check_name, holder
+from .run_log import Judged, final_metrics, log_policy, log_run
+from .trained_on import FILE as TRAINED_ON
+from .trained_on import write_trained_on
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+HELD_OUT = 0.2  # of every task's queries, where nothing else is asked for
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """What train_run leaves behind.
+
+    folder: the policy on this disk.
+    policy_uri: ``runs:/<id>/policy``.
+    registered: ``models:/NAME/VERSION`` or None.
+    champion: whether that version has the alias ``champion``.
+    regret: on the same queries.
+    evaluated_on: "validation"; without any, "folds" where the guard judged, all queries by policies
+        that were trained without them; else "train".
+    guarded: what the guard compared; None where it was off, or where nothing is learnt.
+    metrics: those at the end of the run, as logged.
+    """
+
+    run_id: str
+    experiment: str
+    tracking_uri: str
+    folder: Path
+    policy_uri: str
+    registered: str | None
+    champion: bool
+    fitted: Fitted
+    evaluation: Evaluation
+    regret: Regret
+    evaluated_on: str
+    guarded: Guarded | None
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Store:
+    """An MLflow store that answers, and the experiment to log into."""
+
+    client: MlflowClient
+    uri: str
+    experiment: str
+    experiment_id: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to train: the arguments of `train_run` that are not about the store."""
+
+    table: RewardTable
+    validation: RewardTable | None = None
+    policy: str = AUTO
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    guard: bool = True
+    plain: str | None = None
+    seed: int = 0
+    held_out: float | None = None
+    out: str | Path | None = None
+    run_name: str | None = None
+    register: str | None = None
+    params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    form: ModelForm = dataclasses.field(default_factory=EmbeddingForm)
+
+    def __post_init__(self) -> None:
+        check_policy(self.policy, self.options)
+        if self.policy == AUTO and not self.guard:
+            raise PolicyError(
+                "the policy 'auto' needs the guard; name a policy to train it unguarded"
+            )
+        if self.register is not None:
+            check_name(self.register)
+
+    @property
+    def guards(self) -> bool:
+        return self.guard and self.policy not in CONSTANT
+
+    def split(self) -> tuple[RewardTable, RewardTable | None]:
+        """What is trained on, and what is held out."""
+        if self.validation is not None:
+            return self.table, self.validation
+        share = HELD_OUT if self.held_out is None and not self.guards else self.held_out or 0.0
+        return self.table.split(share, self.seed)
+
+
+def train_run(
+    table: RewardTable,
+    validation: RewardTable | None = None,
+    *,
+    policy: str = AUTO,
+    options: Mapping[str, Any] | None = None,
+    guard: bool = True,
+    plain: str | None = None,
+    seed: int = 0,
+    held_out: float | None = None,
+    out: str | Path | None = None,
+    tracking_uri: str | None = None,
+    experiment: str = "draftpick",
+    run_name: str | None = None,
+    register: str | None = None,
+    params: Mapping[str, Any] | None = None,
+    form: ModelForm | None = None,
+) -> TrainedRun:
+    """Train, evaluate and log one policy.
+
+    The store is reached before any training time is spent.
+
+    policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
+    guard: save the policy only where it surely beats the best fixed arm, and that arm otherwise
+        (see `guarded`). Policies that learn nothing are saved as they are.
+    plain: the arm that does not draft, to count the queries that the policy makes slower.
+    validation: None holds out that share of every task. Where held_out is None as well, a guarded
+        run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
+        evaluates on the training table.
+    out: folder for the policy; None makes mlruns/policies/<run id>.
+    register: model name in the registry; its new version becomes the challenger, and the champion
+        where there is none.
+    params: more to record, such as the reward's alpha.
+    form: what the logged model answers; None for embeddings.
+
+    Raises PolicyError for the user's mistakes, an unreachable store and a registered model with
+    other inputs among them; a run that fails is marked FAILED, and a policy that was trained before
+    the store broke is still in ``out``.
+    """
+    task = Task(
+        table, validation, policy, dict(options or {}), guard, plain, seed, held_out, out,
+        run_name, register, dict(params or {}), form or EmbeddingForm(),
+    )  # fmt: skip
+    return train_task(task, tracking_uri=tracking_uri, experiment=experiment)
+
+
+def train_task(
+    task: Task, *, tracking_uri: str | None = None, experiment: str = "draftpick"
+) -> TrainedRun:
+    """As `train_run`, for a task that is made already."""
+    with opened(tracking_uri, experiment) as store:
+        check_registered(store, task)
+        return run_task(store, task)
+
+
+@contextmanager
+def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
+    """The store, with what MLflow raises as PolicyError."""
+    with using(tracking_uri) as uri:
+        import mlflow
+        from mlflow.exceptions import MlflowException
+
+        client = mlflow.MlflowClient()
+        try:
+            yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
+        except MlflowException as error:
+            raise PolicyError(
+                f"the tracking store {shown(uri)} refused the run: {one_line(error)}; mend the "
+                "store or give another one with --tracking-uri"
+            ) from error
+        except OSError as error:
+            raise PolicyError(
+                f"cannot write the run to {shown(uri)} or its policy beside it: "
+                f"{error.strerror or error}; free the disk or choose other folders"
+            ) from error
+
+
+def check_registered(store: Store, task: Task) -> None:
+    """Raise PolicyError where the task's policy could not be registered; before it is trained."""
+    inputs = task.form.inputs()
+    if task.register is not None and inputs is not None:
+        check_inputs(store.client, task.register, inputs)
+
+
+def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
+    """Train, evaluate and log in a run of its own; nested: below the run that is active."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    table, validation = task.split()
+    with mlflow.start_run(
+        experiment_id=store.experiment_id, run_name=task.run_name or task.policy, nested=nested
+    ) as run:
+        run_id = str(run.info.run_id)
+        mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
+        judged = None
+        if task.guards:
+            judged = guarded(table, validation, task.seed, policy=task.policy, options=task.options)
+            fitted = judged.fitted
+        else:
+            fitted = fit(task.policy, table, validation, task.seed, **dict(task.options))
+        folder = Path(task.out) if task.out else Path("mlruns") / "policies" / run_id
+        for old in (CARD, TRAINED_ON):  # of another policy
+            (folder / old).unlink(missing_ok=True)
+        fitted.policy.save(folder)
+        found = _judged(fitted, table, validation, judged, task)
+        write_trained_on(folder, table)
+        origin = fitted.policy.origin
+        write_card(
+            folder,
+            card(origin, table, found.evaluation, found.regret, found.closed, judged, found.on),
+        )
+        metrics = final_metrics(found, judged)
+        try:
+            about = {"asked": task.policy, **task.params}
+            log_run(store.client, run_id, fitted, found, table, validation, about, metrics)
+            if judged is not None:
+                mlflow.set_tag("draftpick.verdict", judged.verdict)
+            registered = log_policy(
+                store.client, fitted, folder, table, found, task.form, task.register
+            )
+        except MlflowException as error:
+            raise PolicyError(
+                f"the tracking store {shown(store.uri)} stopped working while the run was "
+                f"logged: {one_line(error)}; the trained policy is in {folder}"
+            ) from error
+    champion = False
+    if registered is not None and task.register is not None:
+        champion = registered.endswith(f"/{holder(store.client, task.register, CHAMPION)}")
+    return TrainedRun(
+        run_id=run_id,
+        experiment=store.experiment,
+        tracking_uri=store.uri,
+        folder=folder,
+        policy_uri=f"runs:/{run_id}/policy",
+        registered=registered,
+        champion=champion,
+        fitted=fitted,
+        evaluation=found.evaluation,
+        regret=found.regret,
+        guarded=judged,
+        evaluated_on=found.on,
+        metrics=metrics,
+    )
+
+
+def _judged(
+    fitted: Fitted,
+    table: RewardTable,
+    validation: RewardTable | None,
+    judged: Guarded | None,
+    task: Task,
+) -> Judged:
+    policy, on = fitted.policy, validation or table
+    by_folds = judged is not None and validation is None
+    if judged is not None and by_folds:
+        probs, scores = judged.probs, judged.scores
+    else:
+        probs = aligned(policy, on)
+        scores = None if policy.name in CONSTANT else scores_of(policy, on)
+    made = decisions(policy, on, table, probs)
+    return Judged(
+        on="validation" if validation else "folds" if by_folds else "train",
+        evaluation=report(policy, on, table, probs=probs, seed=task.seed),
+        regret=regret(policy, on, table, task.plain, probs),
+        decisions=made,
+        closed=gap_closed(made, task.seed),
+        calibration=None if scores is None else calibration(on, probs, scores),
+    )
+
+
+def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
+    """Its id, made where it does not exist; its artifacts go beside an SQLite store."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        path = sqlite_path(uri)
+        place = None
+        if path is not None:
+            safe = re.sub(r"[^\w.-]+", "-", name)
+            place = (path.resolve().parent / "artifacts" / safe).as_uri()
+        return str(client.create_experiment(name, artifact_location=place))
+    if found.lifecycle_stage != "active":
+        raise PolicyError(
+            f"the experiment {name!r} was deleted in {shown(uri)}; restore it or choose another "
+            "name with --experiment"
+        )
+    return str(found.experiment_id)

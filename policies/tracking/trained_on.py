@@ -1,0 +1,30 @@
+"""Which queries a policy was trained on, kept beside it, so that none of them judges it later."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from decoders.common.files import write_atomically
+
+from ..records import Policy, RewardTable
+
+FILE = "trained_on.json"
+
+
+def write_trained_on(folder: Path, table: RewardTable) -> None:
+    """The ids of the table's queries, not their texts, with the table's digest."""
+    queries = sorted(set(table.groups))
+    body = {"table_digest": table.digest, "queries": queries}
+    write_atomically(folder / FILE, json.dumps(body, indent=1) + "\n")
+
+
+def trained_on(folder: Path, policy: Policy) -> set[str] | None:
+    """The ids of the queries that the folder's policy was trained on; None where nothing tells, or
+    what tells is of another policy."""
+    try:
+        body = json.loads((folder / FILE).read_bytes())
+        same = body["table_digest"] == policy.origin.table_digest
+        return {str(one) for one in body["queries"]} if same else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

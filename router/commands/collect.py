@@ -1,0 +1,334 @@
+"""`draftpick collect`; heavy imports wait until the command runs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.options import EngineOptions
+
+from .align import align
+from .listing import Listing
+from .options import AsJson, at_once_in, engine_options, names_in, takes, temperatures_in
+
+if TYPE_CHECKING:
+    from collect.sweep.executor import Executor
+    from collect.sweep.protocols import BatchDecoder, SweepEngine
+    from collect.sweep.run import SweepReport
+
+ENGINES = ("local", "ray")
+INTERRUPTED = 130  # what shells expect after Ctrl-C
+
+COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
+
+For each query the target model writes its greedy answer, every drafter writes its own, and the
+drafter's loop is replayed along the target's answer. Tokens, likeness (ROUGE-L), accepted tokens,
+rounds and times go into DIR as raw outcomes; rewards are computed from them later, so another
+reward needs no new collection. Nor does another embedder: --embedder on a finished folder embeds
+its queries and decodes nothing (`draftpick train --embedder` does the same).
+
+Which arm is fast depends on the temperature: copies are accepted less often when the target draws.
+With --temperatures 0,1 the target also draws an answer to each query, and every arm's rounds along
+it are computed from the chance that each token has of being accepted. A policy trained on these
+rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
+
+It also depends on how many answers share the target's passes, as behind `draftpick serve`. With
+--at-once 1,8,32 the arms' loops are replayed as they would run beside 7 and 31 other answers, by
+the costs of such passes on this machine; `modelled` is then the machine's tokens a second over
+plain decoding's, and a policy reads how many requests are running.
+
+With --engine ray every GPU of a Ray cluster collects (every machine, where there are none). The
+rows are the same, and so is the folder: one may go on with what the other began.
+
+It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
+files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
+turn of a chat is collected.
+
+\b
+  draftpick collect --out rewards                      the queries that ship
+  draftpick collect --queries my/*.jsonl --out rewards --limit 50
+  draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
+  draftpick collect --temperatures 0,0.7,1 --out rewards-t
+  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards-l
+  draftpick collect --engine ray --ray-address auto --out rewards
+  draftpick collect --summary rewards --reward modelled
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the commands to an application. What they raise (DraftpickError, PolicyError) is the
+    application's to print."""
+    app.command("collect", help=COLLECT_HELP, cls=Listing)(collect)
+    app.command("align")(align)
+
+
+@takes(options=engine_options)
+def collect(
+    *,
+    more: Annotated[
+        list[Path] | None, typer.Argument(metavar="FILE", help="More query files.")
+    ] = None,
+    queries: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE...",
+            help="Query files, or folders of them. Without any: the train queries that ship.",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder to store into; re-run the same command to resume."
+        ),
+    ] = None,
+    arms: Annotated[
+        str | None,
+        typer.Option(metavar="A,B", help="Arms to collect (see `draftpick arms`); default: all."),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many queries of each task.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=1, help="Longest answer, in tokens. 64 or 128 tell arms apart well.")
+    ] = 64,
+    temperatures: Annotated[
+        str,
+        typer.Option(
+            metavar="T,T",
+            help="Collect at these, 0 among them. Each one more takes about as long again as the "
+            "first; 0 alone is enough where all answers are to be greedy, as they are by default.",
+        ),
+    ] = "0",
+    at_once: Annotated[
+        str,
+        typer.Option(
+            metavar="N,N",
+            help="Collect for so many answers that share the target's passes, 1 among them. "
+            "Needs a native backend.",
+        ),
+    ] = "1",
+    batch_size: Annotated[
+        int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
+    ] = 64,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Also decode each query through each arm alone and keep the times, for the "
+            "`measured` rewards. Much slower; leave the machine idle meanwhile.",
+        ),
+    ] = False,
+    likeness: Annotated[
+        bool,
+        typer.Option(
+            "--likeness/--no-likeness",
+            help="Whether drafters also write answers by themselves, for the rewards that compare "
+            "them with the target's (paper). Without, collecting takes about half as long.",
+        ),
+    ] = True,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What policies will read of a query: {collect.EMBEDDERS}, or a sentence-"
+            "transformers folder or hub id. target (default): its own state, which costs nothing; "
+            "sentence: all-minilm-l6-v2.",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
+    engine: Annotated[
+        str,
+        typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),
+    ] = "local",
+    ray_address: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
+            "Default: one on this machine, for as long as the command takes.",
+        ),
+    ] = None,
+    options: EngineOptions,
+    summary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Collect nothing; print a collection's mean rewards instead."
+        ),
+    ] = None,
+    reward: Annotated[
+        str, typer.Option(help="With --summary: which reward: {collect.REWARDS}.")
+    ] = "paper",
+    alpha: Annotated[
+        float,
+        typer.Option(help="With --summary: weight of likeness against cost, 1 = likeness alone."),
+    ] = 0.5,
+    as_json: AsJson = False,
+) -> None:
+    from decoders.common.errors import DraftpickError, NoSuchName
+
+    files = [*(queries or []), *(more or [])]
+    if engine not in ENGINES:
+        raise NoSuchName("engine", engine, ENGINES)
+    if ray_address is not None and engine != "ray":
+        raise DraftpickError("--ray-address is of a Ray cluster; add --engine ray")
+    if summary is not None:
+        if files or out is not None:
+            raise DraftpickError(
+                "--summary only reads a collection; leave out --out and the query files"
+            )
+        _print_summary(summary, reward, alpha, as_json)
+        return
+    if out is None:
+        raise DraftpickError("say where to store the outcomes, for instance --out rewards")
+    from collect.embedders import OWN, load_embedder
+    from collect.queries import first_per_task, read_queries, shipped
+    from collect.sweep.batch import SweepOptions
+    from collect.sweep.endpoints import Endpoints, for_endpoints
+
+    how = SweepOptions(
+        arms=tuple(names_in(arms)),
+        max_new_tokens=max_new_tokens,
+        batch_size=batch_size,
+        measure=measure,
+        likeness=likeness,
+        seed=seed,
+        temperatures=temperatures_in(temperatures),
+        at_once=at_once_in(at_once),
+    )
+    # Before the models are loaded: a mistake should show at once.
+    asked = first_per_task(read_queries(files) if files else shipped("train"), limit)
+    if options.arms is not None:  # the file may name plugins
+        options = replace(options, arms=options.recipes())
+    reader = embedder and (load_embedder(embedder, options.device) or OWN)
+    load = partial(_load_engine, options, how.arms, how.at_once)
+    loaded, batch = load()
+    remote = isinstance(batch, Endpoints)
+    if remote:
+        how = for_endpoints(how)
+        if engine != "local":
+            raise DraftpickError(
+                "endpoints are timed one after the other from this process; leave --engine out"
+            )
+    if engine == "local":
+        report = _sweep(loaded, batch, asked, out, how, reader)
+    else:
+        from collect.sweep.on_ray import OnRay
+
+        with OnRay(load, ray_address) as cluster:
+            report = _sweep(loaded, cluster, asked, out, how, reader)
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps({"out": str(out), **asdict(report)}))
+        return
+    # The default reward is of likeness and sizes.
+    spoken = "" if likeness else " --reward modelled"
+    if remote:
+        spoken = " --reward measured"
+    typer.echo(
+        f"{report.collected} queries collected in {report.seconds:.0f} s"
+        + (f", {report.already} were there before" if report.already else "")
+        + f"; {report.errors} of {report.rows} new rows are errors.\n"
+        + _embedded(report)
+        + _costs_of(report)
+        + f"Look:  draftpick collect --summary {out}{spoken}\n"
+        + f"Train: draftpick train --rewards {out}{spoken}"
+    )
+    if report.rows and report.errors == report.rows:
+        raise DraftpickError(
+            f"every row collected in this run is an error; see what they say in the `error` column "
+            f"of {out}/outcomes, mend it, and collect into another --out"
+        )
+
+
+def _sweep(
+    engine: SweepEngine,
+    batch: BatchDecoder | Executor,
+    queries: list[Any],
+    out: Path,
+    options: Any,
+    embedder: Any,
+) -> SweepReport:
+    from rich.console import Console
+
+    from collect.sweep.run import sweep
+
+    from .progress import progress_bar
+
+    try:
+        with progress_bar(Console(stderr=True)) as show:
+            return sweep(engine, batch, queries, out, options, show, embedder)
+    except KeyboardInterrupt:
+        typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _embedded(report: SweepReport) -> str:
+    if not report.embedded:
+        return ""
+    each_ms = 1000 * report.embed_s / report.embedded
+    return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
+
+
+def _costs_of(report: SweepReport) -> str:
+    if report.costs_of is None:
+        return ""
+    return (
+        f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect into "
+        "another --out.\n"
+    )
+
+
+def _load_engine(
+    options: EngineOptions, only: tuple[str, ...], at_once: tuple[int, ...]
+) -> tuple[SweepEngine, BatchDecoder | Executor]:
+    """An engine, and what decodes many prompts at once through it.
+
+    only: arms; the target itself, whose answers all are compared with, is always there.
+    """
+    from decoders.arms import AUTOREGRESSIVE
+    from decoders.endpoints.engine import EndpointEngine, remote
+
+    if remote(options.recipes()):
+        from collect.sweep.endpoints import Endpoints
+
+        endpoints = EndpointEngine.from_options(options, only)
+        return endpoints, Endpoints(endpoints)
+    from decoders import Engine
+    from decoders.offline.batch import Batch
+    from decoders.zoo.catalogue import cache_dir
+
+    arms = [AUTOREGRESSIVE, *only] if only else None
+    engine = Engine.from_options(options, only=arms)
+    return engine, Batch(engine, at_once=at_once, folder=cache_dir() / "costs")
+
+
+def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:
+    from collect.summary import render, summarise_all
+
+    first, *others = summarise_all(folder, reward, alpha)
+    if as_json:
+        record = first.as_json()
+        for found in others:
+            if found.at_once == 1:
+                record.setdefault("at_temperature", {})[f"{found.temperature:g}"] = found.as_json()
+            else:
+                load = record.setdefault("at_once", {}).setdefault(str(found.at_once), {})
+                load[f"{found.temperature:g}"] = found.as_json()
+        typer.echo(json.dumps(record))
+        return
+    from rich.console import Console
+
+    console = Console()
+    for found in (first, *others):
+        for table in render(found, console.width):
+            console.print(table)
+        if found.looping:
+            typer.echo(f"{found.looping:.0%} of the target's answers repeat themselves to the end.")
+        for line in found.error_examples:
+            typer.echo(f"error: {line}")

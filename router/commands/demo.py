@@ -1,0 +1,129 @@
+"""`draftpick demo`: the whole job on the queries that ship, one command after another."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from collect.queries import shipped_folder
+
+Command = Callable[[list[str]], int]
+
+PROMPT = "Explain in two sentences why leaves turn red in autumn."
+REWARD = "modelled"  # the speed-up that each arm would give: what the benchmark then measures
+
+
+class StageFailed(Exception):
+    """A command returned another exit code than 0; it has said why."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = code
+
+
+def run_demo(
+    command: Command,
+    out: Path,
+    collect_limit: int,
+    limit: int,
+    max_new_tokens: int,
+) -> int:
+    """Run every stage; stop at the first that fails and return its exit code.
+
+    command: runs a command line in this process.
+    collect_limit, limit: queries of each task, for training and for testing.
+    """
+    rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
+    tokens = ["--max-new-tokens", str(max_new_tokens)]
+    summary = ["collect", "--summary", rewards, "--reward", REWARD]
+    train = ["train", "--rewards", rewards, "--reward", REWARD]
+    from policies.selection.crossfit import LEAST  # queries; of fewer nothing is estimated
+
+    try:
+        _banner("1/5  collect: every arm answers the training queries")
+        queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
+        _run(command, ["collect", *queries, *tokens, "--no-likeness", "--out", rewards])
+        _run(command, summary)
+        summed = _capture(command, [*summary, "--json"])
+        collected = _save(out / "collected.json", summed)
+
+        _banner("2/5  headroom and train: a policy is kept only where it surely pays")
+        if summed["queries"]["overall"] >= LEAST:
+            _run(command, ["headroom", rewards, "--reward", REWARD])
+        trained = _capture(command, [*train, "--out", policy, "--json"])
+        _print_values(trained)
+        history = _save(out / "history.json", _history(trained))
+
+        _banner("3/5  generate: what was saved picks an arm for one prompt")
+        _run(command, ["generate", PROMPT, "--policy", policy, *tokens])
+
+        _banner("4/5  specbench: every arm and the routed choice on the test questions")
+        questions = ["--questions", str(shipped_folder("test")), "--limit", str(limit)]
+        _run(command, ["specbench", *questions, *tokens, "--policy", policy, "--out", bench])
+
+        _banner("5/5  report: one page with all of it")
+        _run(command, ["report", bench, "--collected", collected, "--history", history])
+    except StageFailed as failed:
+        return failed.code
+    print(f"\nReport: {bench}/report.html\nTables: {bench}/summary.md")
+    print(f"MLflow: mlflow ui --backend-store-uri {trained['tracking_uri']}")
+    return 0
+
+
+def _run(command: Command, arguments: list[str]) -> None:
+    print("$ draftpick " + " ".join(arguments), file=sys.stderr, flush=True)
+    code = command(arguments)
+    if code:
+        raise StageFailed(code)
+
+
+def _capture(command: Command, arguments: list[str]) -> dict[str, Any]:
+    """The JSON object that a command prints."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        _run(command, arguments)
+    found: dict[str, Any] = json.loads(printed.getvalue())
+    return found
+
+
+def _save(path: Path, value: Any) -> str:
+    from decoders.common.files import write_atomically
+
+    write_atomically(path, json.dumps(value, indent=2) + "\n")
+    return str(path)
+
+
+def _history(trained: dict[str, Any]) -> list[dict[str, Any]]:
+    from .history import epochs_of
+
+    return epochs_of(trained["run_id"], trained["tracking_uri"])
+
+
+def _print_values(trained: dict[str, Any]) -> None:
+    """The policy's value beside what it has to beat, each with its interval."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .train_tables import JUDGED
+
+    table = Table(title=f"Mean reward ({REWARD}) on {JUDGED[trained['evaluated_on']]} queries")
+    for heading in ("choice", "reward", "95% interval"):
+        table.add_column(heading, justify="left" if heading == "choice" else "right")
+    for name, found in trained["values"].items():
+        low, high = found["ci95"]
+        table.add_row(name, f"{found['mean']:.4f}", f"{low:.4f} to {high:.4f}")
+    Console().print(table)
+    if trained["guard"] is not None:
+        print(trained["guard"]["verdict"])
+
+
+def _banner(title: str) -> None:
+    from rich.console import Console
+
+    sys.stdout.flush()
+    Console(stderr=True).rule(f"[bold]{title}[/bold]", align="left")

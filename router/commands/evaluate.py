@@ -1,0 +1,192 @@
+"""`draftpick evaluate`: what a policy is worth, exactly on a full table or estimated from logs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.common.errors import DraftpickError
+from decoders.common.terminal import show
+from router.commands.listing import Listing
+from router.commands.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies import Evaluation, Policy, RewardTable
+
+EVALUATE_HELP = """Say what a policy is worth.
+
+On a collection (--rewards) every arm's reward is known, and the value is exact. In a log (--logs)
+only the reward of the arm that was taken is; what another policy would have earned is estimated
+from the chance that this arm had:
+
+\b
+  ips        each reward weighs as many times as the policy is likelier to take the arm
+  snips      the same, divided by the sum of the weights: steadier, slightly biased
+  dm         rewards predicted from the request; as good as the prediction
+  dr         dm, corrected by ips where the prediction erred: right if either is
+  switch-dr  dr, but dm alone where a weight is above --tau
+
+Without --policy, a log tells what the policies that wrote it earned. Logs need draws (--explore or
+--dynamic): what could not have been drawn cannot be known.
+
+\b
+  draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
+  draftpick evaluate --logs log
+  draftpick evaluate --logs log --policy other --reward log_tokens_per_s
+  draftpick evaluate --rewards rewards --policy policy --reward modelled
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command("evaluate", help=EVALUATE_HELP, cls=Listing)(evaluate)
+
+
+def evaluate(
+    logs: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="What `draftpick generate --log FOLDER` wrote."),
+    ] = None,
+    rewards: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Whom to judge: a folder, runs:/ID/policy or models:/NAME@alias."),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="Of a log: {router.logs.rewards.LOG_REWARDS}; default: tokens_per_s. Of a "
+            "collection: {collect.REWARDS}; default: the one that the policy was trained on."
+        ),
+    ] = None,
+    alpha: Annotated[
+        float, typer.Option(help="Of a collection's reward, as in `draftpick train`.")
+    ] = 0.5,
+    tau: Annotated[float, typer.Option(help="The largest weight that switch-dr takes.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Of resampling and of the parts of a log.")] = 0,
+    as_json: AsJson = False,
+) -> None:
+    if (logs is None) == (rewards is None):
+        raise DraftpickError("give either --logs FOLDER or --rewards DIR")
+    if rewards is not None and policy is None:
+        raise DraftpickError("--rewards needs --policy: the policy to evaluate on it")
+    if seed < 0:
+        raise DraftpickError(f"--seed must be 0 or more, not {seed}")
+    from policies import load
+
+    judged = None if policy is None else load(policy)
+    if logs is not None:
+        _from_logs(logs, judged, reward or "tokens_per_s", tau, seed, as_json)
+    elif rewards is not None and judged is not None:
+        _from_table(rewards, judged, reward, alpha, seed, as_json)
+
+
+def _from_logs(
+    logs: Path, policy: Policy | None, reward: str, tau: float, seed: int, as_json: bool
+) -> None:
+    from ..logs import view
+    from ..logs.judge import judge
+    from ..logs.reader import read_log
+
+    found = judge(read_log(logs), policy, reward, tau=tau, seed=seed)
+    if as_json:
+        typer.echo(json.dumps(view.plain(found)))
+        return
+    show(lambda width: view.judgement_tables(found, width))
+    for line in view.judgement_lines(found):
+        print(line, file=sys.stderr)
+
+
+def _from_table(
+    rewards: Path, policy: Policy, reward: str | None, alpha: float, seed: int, as_json: bool
+) -> None:
+    from policies import report
+
+    from ..logs.view import plain
+
+    table = table_for(rewards, policy, reward or _trained_on(policy), alpha)
+    found = report(policy, table, seed=seed)
+    warnings = []
+    if policy.origin.table_digest == table.digest:
+        warnings.append(
+            "the policy was trained on these very queries, which flatters it; collect others to "
+            "judge it"
+        )
+    if as_json:
+        told = _told(found, policy, table.reward_name) | {"warnings": warnings}
+        typer.echo(json.dumps(plain(told)))
+        return
+    show(lambda width: _value_tables(found, policy, table.reward_name, width))
+    for words in warnings:
+        print(f"warning: {words}", file=sys.stderr)
+
+
+def table_for(rewards: Path, policy: Policy, reward: str, alpha: float) -> RewardTable:
+    """A collection's rewards, with what the policy reads. Raises PolicyError where it does not fit
+    the collection."""
+    from collect.embedders import is_own, same_space
+    from collect.table import reward_table
+    from policies import check_compatible
+    from policies.records import ANY
+
+    reads = policy.embedder
+    read = list(policy.origin.features)  # also those that are the same in every row here
+    table = reward_table(rewards, reward, alpha, features=read)
+    if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
+        table = reward_table(rewards, reward, alpha, embedder=reads, features=read)
+    same = set(policy.arms) == set(table.arms)
+    space = reads if same_space(reads, table.embedder) else table.embedder
+    check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)
+    return table
+
+
+def _trained_on(policy: Policy) -> str:
+    from collect.rewards import REWARDS
+
+    name = policy.origin.reward_name.partition("@")[0]
+    if name not in REWARDS:
+        raise DraftpickError(
+            f"the policy {policy.name!r} was trained on {name or 'no reward'!r}, which collections "
+            f"do not have; name one with --reward: {', '.join(REWARDS)}"
+        )
+    return name
+
+
+def _told(found: Evaluation, policy: Policy, reward: str) -> dict[str, Any]:
+    rows = [*found.rows, found.gain]
+    return {
+        "policy": policy.name,
+        "reward": reward,
+        "best_fixed": found.best_fixed,
+        "values": {
+            row.name: {"mean": row.mean, "ci95": [row.low, row.high], "queries": row.queries}
+            for row in rows
+        },
+        "by_task": found.by_task,
+    }
+
+
+def _value_tables(found: Evaluation, policy: Policy, reward: str, width: int) -> list[Table]:
+    from decoders.common.terminal import tables
+
+    named = {"best-fixed": f"best fixed ({found.best_fixed})", found.gain.name: "gain"}
+    rows = [
+        [
+            named.get(row.name, row.name),
+            f"{row.mean:.4f}",
+            f"{row.low:.4f} to {row.high:.4f}",
+            str(row.queries),
+        ]
+        for row in [*found.rows, found.gain]
+    ]
+    title = f"Policy {policy.name}: mean {reward}"
+    heads = ["choice", "mean", "95% interval", "queries"]
+    return tables(title, heads, rows, width, last_apart=True)

@@ -1,0 +1,133 @@
+"""`draftpick generate`: answers on standard output, one status line each on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from decoders.common.errors import DraftpickError
+from decoders.common.seeds import derived_seed
+from decoders.records import Request
+
+from ..routing.messages import Message
+from ..routing.results import RoutedResult
+from ..routing.router import Router
+from .prompts import Prompt
+
+
+def generate_all(
+    router: Router,
+    prompts: Sequence[Prompt],
+    request: Request,
+    *,
+    arm: str | None = None,
+    dynamic: bool = False,
+    as_json: bool = False,
+) -> int:
+    """Answer every prompt; return how many failed.
+
+    A single prompt's failure is raised. Among several it becomes an object with `error` (or a line
+    on standard error), and the others go on.
+
+    arm, dynamic: as in `Router.generate`.
+
+    The request's seed is the whole run's. The first turn of a single prompt takes it as it is, as
+    `Router.generate` does. Every later turn has one of its own, and of several prompts every turn:
+    derived from the run's seed, the prompt's id (without one, its place among those without) and
+    the turn. So two prompts' arms and tokens are drawn independently, and the same command draws
+    the same again.
+    """
+    failures, alone, nth = 0, len(prompts) == 1, Counter[str]()
+    for number, prompt in enumerate(prompts):
+        if number and not as_json:
+            print(flush=True)
+        name = json.dumps(prompt.id)  # 7 and "7" are two
+        seeds = partial(_seed, request.seed, alone, name, nth[name])
+        nth[name] += 1
+        try:
+            _generate(router, prompt, request, seeds, arm, dynamic, as_json)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            if len(prompts) == 1:
+                raise
+            failures += 1
+            _report_failure(error, prompt, number, as_json)
+    return failures
+
+
+def status_line(routed: RoutedResult) -> str:
+    """What the answer cost, in one line."""
+    return (
+        f"[arm {routed.arm} · propensity {routed.propensity:.2f} · "
+        f"{routed.tokens_per_s:.1f} tok/s · {routed.result.mean_accepted:.2f} tokens a round · "
+        f"{len(routed.result.ids)} tokens, {routed.result.finish_reason}"
+        f"{''.join(f' · {arm} skipped: {why}' for arm, why in (routed.skipped or {}).items())}]"
+    )
+
+
+def _seed(seed: int | None, alone: bool, name: str, nth: int, turn: int) -> int | None:
+    """nth: how many prompts of that name came before."""
+    if seed is None or (alone and turn == 0):
+        return seed
+    return derived_seed(seed, name, nth, turn)
+
+
+def _generate(
+    router: Router,
+    prompt: Prompt,
+    request: Request,
+    seed: Callable[[int], int | None],
+    arm: str | None,
+    dynamic: bool,
+    as_json: bool,
+) -> None:
+    """All turns of a prompt; each sees the answers before it. seed: of each turn."""
+    messages: list[Message] = [dict(message) for message in prompt.history]
+    group = uuid.uuid4().hex if prompt.id is None else str(prompt.id)
+    for turn, words in enumerate(prompt.turns):
+        messages.append({"role": "user", "content": words})
+        streamer = None if as_json else _streamer(router)
+        own = replace(request, seed=seed(turn))
+        routed = router.respond(
+            messages,
+            own,
+            arm=arm,
+            streamer=streamer,
+            dynamic=dynamic,
+            reuse=turn > 0,
+            request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
+            group=group,
+        )
+        if as_json:
+            named = {} if prompt.id is None else {"id": prompt.id}
+            if len(prompt.turns) > 1:
+                named["turn"] = turn
+            print(json.dumps(named | routed.to_json(), ensure_ascii=False), flush=True)
+        else:
+            sys.stdout.flush()
+            print(status_line(routed), file=sys.stderr, flush=True)
+        messages.append({"role": "assistant", "content": routed.result.text.strip()})
+
+
+def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool) -> None:
+    words = str(error) if isinstance(error, DraftpickError) else f"{type(error).__name__}: {error}"
+    if as_json:
+        named = {} if prompt.id is None else {"id": prompt.id}
+        print(json.dumps(named | {"error": words}, ensure_ascii=False), flush=True)
+    else:
+        which = number + 1 if prompt.id is None else prompt.id
+        print(f"error: prompt {which}: {words}", file=sys.stderr, flush=True)
+
+
+def _streamer(router: Router) -> Any:
+    """transformers' own streamer; like its `generate`, ours hands it the prompt first."""
+    from transformers import TextStreamer
+
+    return TextStreamer(router.engine.tokenizer, skip_prompt=True, skip_special_tokens=True)

@@ -1,0 +1,177 @@
+"""`draftpick headroom`: what there is to gain, before any training."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from router.commands.listing import Listing
+from router.commands.options import AsJson, names_in
+
+from .router_options import ChosenArms, ChosenLoads, ChosenTemperatures, Loops
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies.selection.headroom import Headroom
+
+HEADROOM_HELP = """Say what a policy could gain over always taking the best arm, and what to do.
+
+From collected rewards, in seconds, and before any training: what the best fixed arm earns, the best
+arm by each feature of the request (its temperature, for instance), by task, what ridge regression
+and nearest neighbours make of the query's embedding, and the best arm of every query, which nobody
+can know (oracle). All but the oracle are judged on queries that they were not chosen on. Then where
+the gap lies, which arms ever win, and a recommendation: one arm is enough, or what to route by, or
+which kind of drafter is missing.
+
+\b
+  draftpick headroom rewards
+  draftpick headroom rewards --reward measured --out headroom.png
+  draftpick headroom rewards --by temperature --json
+  draftpick headroom rewards --arms autoregressive,max-gram,recurrent --loops without
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command("headroom", help=HEADROOM_HELP, cls=Listing)(headroom)
+
+
+def headroom(
+    rewards: Annotated[
+        Path, typer.Argument(metavar="REWARDS", help="What `draftpick collect --out` wrote.")
+    ],
+    reward: Annotated[str, typer.Option(help="What to maximise: {collect.REWARDS}.")] = "modelled",
+    alpha: Annotated[
+        float,
+        typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
+    ] = 0.5,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="What is read of a query, as in `draftpick train --embedder`."
+        ),
+    ] = None,
+    arms: ChosenArms = None,
+    temperatures: ChosenTemperatures = None,
+    at_once: ChosenLoads = None,
+    loops: Loops = "all",
+    by: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FEATURE", help="Only these features: a,b or repeated. Default: all there are."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the folds and the resamples.")] = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FIGURE", help="Also draw it: a .png, .svg or .pdf file."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    from collect import rewards as known
+    from collect.table import read_rewards
+    from decoders.common.terminal import PIPE
+    from policies.selection.headroom import headroom as found_in
+    from router.commands.options import at_once_in, temperatures_in
+
+    if out is not None:
+        check_figure(out)
+    noisy = known.get(reward).needs_measured
+    table, left_out = read_rewards(
+        rewards,
+        reward,
+        alpha,
+        names_in(arms) or None,
+        embedder=embedder,
+        temperatures=None if temperatures is None else temperatures_in(temperatures),
+        at_once=None if at_once is None else at_once_in(at_once),
+        loops=loops,
+    )
+    found = found_in(table, names_in(by), noisy, seed)
+    if out is not None:
+        from policies.headroom_figure import draw
+
+        draw(found, out)
+    if as_json:
+        typer.echo(json.dumps(as_dict(found)))
+        return
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    for made in headroom_tables(found, console.width):
+        console.print(made)
+    for sentence in found.advice:
+        typer.echo(sentence)
+    if str(left_out):
+        typer.echo(f"Left out: {left_out}.")
+    if found.left_out:
+        typer.echo(f"Note: {found.left_out}.")
+    if out is not None:
+        typer.echo(f"Figure: {out}")
+
+
+def check_figure(path: Path) -> None:
+    """Raise DraftpickError for a kind of picture that is not drawn."""
+    from decoders.common.errors import DraftpickError
+
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise DraftpickError(f"--out takes a .png, .svg or .pdf file, not {path.name}")
+
+
+def as_dict(found: Headroom) -> dict[str, Any]:
+    """JSON-ready."""
+    made = asdict(found)
+    for choice, one in zip(made["choices"], found.choices, strict=True):
+        choice["gain"] = one.gain.as_json()
+    return made
+
+
+def headroom_tables(found: Headroom, width: int) -> list[Table]:
+    """For a terminal of `width` columns: what each choice earns, where the gap lies, the arms."""
+    from decoders.common.terminal import tables
+
+    choices = []
+    for one in found.choices:
+        name = f"best fixed ({found.best_fixed})" if one.kind == "fixed" else one.name
+        name += " (optimistic)" if one.kind == "oracle" and found.optimistic else ""
+        cells = [f"{one.mean:.4f}", f"{one.low:.4f} .. {one.high:.4f}"]
+        gain = "" if one.percent is None else f"{one.percent:.1f}%"
+        sure = "yes" if one.gain.sure else "no"
+        chosen = [gain, "" if one.kind == "oracle" else sure, _share(one.gap_share)]
+        choices.append([name, *cells, *([""] * 3 if one.kind == "fixed" else chosen)])
+    title = f"Mean reward ({found.reward}) of {found.queries} queries, by how the arm is chosen"
+    heads = ["choice", "reward", "95% interval", "gain", "surely", "of the gap"]
+    made = tables(title, heads, choices, width, last_apart=True)
+    parts = [
+        [
+            part.name if part.by == "task" else f"{part.by} {part.name}",
+            str(part.rows),
+            part.arm,
+            *(f"{mean:.4f}" for mean in (part.arm_mean, part.fixed, part.oracle)),
+            _share(part.gap_share),
+        ]
+        for part in found.parts
+    ]
+    heads = ["where", "rows", "best arm", "its mean", "best fixed", "oracle", "of the gap"]
+    made += tables("Where the gap lies", heads, parts, width)
+    arms = [
+        [
+            one.arm,
+            f"{one.mean:.4f}",
+            f"{one.wins:.1%}",
+            "" if one.lead is None else f"{one.lead:.4f}",
+        ]
+        for one in found.arms
+    ]
+    heads = ["arm", "reward", "best on", "its lead there"]
+    return made + tables("Which arms win", heads, arms, width)
+
+
+def _share(share: float | None) -> str:
+    return "" if share is None else f"{share:.0%}"

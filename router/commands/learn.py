@@ -1,0 +1,187 @@
+"""`draftpick learn`: what a log of decisions teaches a policy that learns."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.common.terminal import show
+from router.commands.listing import Listing
+from router.commands.options import AsJson
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies.online import OnlinePolicy, Status
+
+    from ..logs.reader import DecisionRows
+
+LEARN_HELP = """Let a policy learn from a log, as if it had served those requests.
+
+The policy is one that learns (`draftpick train --policy thompson` or linucb), and the log keeps
+what it reads (--log-embeddings). Lines are taken in their order; those that this very policy drew
+also say what it gains over the best fixed arm. --out may be the policy's own folder.
+
+\b
+  draftpick train --rewards rewards --reward modelled --policy thompson --out policy
+  draftpick generate --prompts prompts.jsonl --policy policy --dynamic --log log --log-embeddings
+  draftpick learn --logs log --policy policy --out policy-2
+"""
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What came of a log.
+
+    reward: what was learned from.
+    rows: decisions in the log. used: those learned from. own: those that the policy drew.
+    excluded: why -> how many do not count.
+    taken: arm -> rows. drift: arm -> the evidence for a change, 1 where it is called one; None
+        where there are too few rows.
+    remarks: sentences.
+    """
+
+    reward: str
+    rows: int
+    used: int
+    own: int
+    excluded: dict[str, int]
+    taken: dict[str, int]
+    drift: dict[str, float | None]
+    status: Status
+    remarks: list[str]
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command("learn", help=LEARN_HELP, cls=Listing)(learn)
+
+
+def learn(
+    logs: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="What `draftpick generate --log FOLDER` wrote.")
+    ],
+    policy: Annotated[
+        str, typer.Option(help="Who learns: a folder, runs:/ID/policy or models:/NAME@alias.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the policy is saved.")],
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="{router.logs.rewards.LOG_REWARDS}. Default: the one that the policy was trained "
+            "on; for a speed-up, decode_tokens_per_s."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    from policies import load
+
+    from ..logs.reader import read_log
+    from ..routing.learning import online
+
+    learner = online(load(policy))
+    found = replay(read_log(logs), learner, reward)
+    learner.save(out)
+    if as_json:
+        from ..logs.view import plain
+
+        typer.echo(json.dumps(plain(found)))
+        return
+    show(lambda width: _tables(found, width))
+    for line in _lines(found):
+        print(line, file=sys.stderr)
+    print(f"saved to {out}", file=sys.stderr)
+
+
+def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) -> Lesson:
+    """Teach the policy every line of a log that can be used, in order.
+
+    reward: a name in LOG_REWARDS; None as in `Learning`. Raises PolicyError where the log is of
+    other arms or another embedder or holds no line that can be used, DraftpickError for a reward
+    that says something else than what the policy was trained on.
+    """
+    from policies import PolicyError
+    from policies.online.drift import LEAST
+
+    from ..logs.rewards import LOG_REWARDS
+    from ..logs.rows import usable
+    from ..routing.learning import Learning
+
+    learning = Learning(policy, reward)
+    held = usable(rows, policy, learning.reward, LOG_REWARDS[learning.reward])
+    before, known = policy.fingerprint, set(policy.arms)
+    inputs = held.table.read_by(policy.origin)
+    taken, excluded, own = Counter[str](), Counter(held.excluded), 0
+    for x, each in zip(inputs, held.decisions, strict=True):
+        if each.arm not in known:
+            excluded["of an arm that the policy does not have"] += 1
+            continue
+        mine = each.policy == before and each.choice == "drawn"
+        learning.take(x, each.arm, each.outcome, each.propensity, own=mine)
+        taken[each.arm] += 1
+        own += mine
+    learning.settle()
+    drift, remarks = dict[str, float | None](), list[str]()
+    for arm in policy.arms:
+        try:
+            drift[arm] = policy.drift_evidence(arm)
+        except PolicyError:
+            drift[arm] = None
+    few = [arm for arm in policy.arms if drift[arm] is None]
+    if few:
+        remarks.append(
+            f"a drift detector needs {LEAST} rewards of an arm to say anything; too few of "
+            f"{', '.join(few)}"
+        )
+    if rows.broken:
+        remarks.append(f"{rows.broken} lines cut short, by a kill or a full disk, left out")
+    return Lesson(
+        reward=learning.reward,
+        rows=len(rows.decisions),
+        used=taken.total(),
+        own=own,
+        excluded={why: many for why, many in excluded.items() if many},
+        taken={arm: taken[arm] for arm in policy.arms},
+        drift=drift,
+        status=policy.status,
+        remarks=remarks,
+    )
+
+
+def _tables(found: Lesson, width: int) -> list[Table]:
+    from decoders.common.terminal import tables
+
+    rows = [
+        [
+            arm,
+            str(found.taken[arm]),
+            str(found.status.drifts[arm]),
+            "-" if found.drift[arm] is None else f"{found.drift[arm]:.2f}",
+        ]
+        for arm in found.taken
+    ]
+    heads = ["arm", "rows", "changes found", "evidence of another"]
+    return tables(f"Learned from {found.reward}", heads, rows, width)
+
+
+def _lines(found: Lesson) -> list[str]:
+    status: Any = found.status
+    told = [
+        f"{found.used} of {found.rows} decisions taught the policy, {found.own} of them its own"
+    ]
+    told += [f"  {many} left out: {why}" for why, many in found.excluded.items()]
+    told.append(f"best fixed arm: {status.best_fixed}")
+    if found.own:
+        told.append(
+            f"gain over it since the last change: {status.gain:.4g} a request, surely between "
+            f"{status.gain_low:.4g} and {status.gain_high:.4g}"
+        )
+    if status.switched_back:
+        told.append("the policy is surely worse than that arm, which now answers every request")
+    return told + [f"note: {words}" for words in found.remarks]

@@ -1,0 +1,113 @@
+"""`draftpick train --max-loss`: what is asked for, the table that it needs, and what is printed."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.common.errors import DraftpickError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies import PromisedPolicy, RewardTable
+    from policies.risk_control.check import Kept
+
+PROMISED = "promised"  # the policy's name
+SPEED = "modelled"  # the reward unless another is named: what is bought with quality is speed
+
+MaxLoss = Annotated[
+    float | None,
+    typer.Option(
+        metavar="LOSS",
+        help="Also allow arms that change the answer, as long as greedy answers lose at most this "
+        "on average: 1 - ROUGE-L to the target's own, so 0.05 keeps 95 % of it. The reward is then "
+        "modelled unless you name another.",
+    ),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option(help="With --max-loss: how surely, over the queries drawn. Default: 0.95."),
+]
+InExpectation = Annotated[
+    bool,
+    typer.Option(
+        "--in-expectation",
+        help="With --max-loss: promise it on average over calibrations instead, which takes fewer "
+        "queries and gives more speed.",
+    ),
+]
+
+
+def asked_for(
+    max_loss: float | None, confidence: float | None, in_expectation: bool, policy: str | None
+) -> dict[str, Any] | None:
+    """The options of the promised policy, or None where nothing is promised.
+
+    policy: as named by the user, None where it was not. Raises DraftpickError for options that do
+    not go together, PolicyError for a number out of range.
+    """
+    from policies.risk_control.bounds import Risk
+
+    if max_loss is None:
+        if policy == PROMISED or confidence is not None or in_expectation:
+            raise DraftpickError("say what may be lost at most, for instance --max-loss 0.05")
+        return None
+    if policy not in (None, PROMISED):
+        raise DraftpickError(
+            f"--max-loss trains a policy of its own kind; leave --policy {policy} out, and choose "
+            "how it predicts by --set model=ridge or model=knn"
+        )
+    if in_expectation and confidence is not None:
+        raise DraftpickError("a promise holds in expectation or with a confidence; leave one out")
+    surely = 0.95 if confidence is None else confidence
+    Risk(max_loss, surely)
+    return {"max_loss": max_loss, "confidence": surely, "in_expectation": in_expectation}
+
+
+def promised_table(table: RewardTable, folder: Path) -> tuple[RewardTable, list[str]]:
+    """The table with what a promise is calibrated by, and the lossless ones of its arms."""
+    from collect.store.dataset import read_manifest
+    from policies import with_temperature
+
+    arms = read_manifest(folder).arms
+    lossless = [arm.name for arm in arms if arm.lossless and arm.name in table.arms]
+    return with_temperature(table), lossless
+
+
+def promise_tables(rows: list[Kept], judged: str, width: int) -> list[Table]:
+    """What the policy and every fixed arm lose and earn; judged: on which queries."""
+    from decoders.common.terminal import tables
+
+    names = {
+        "policy": "[bold green]policy[/]",
+        "lossless": "best lossless ({})",
+        "keeps": "best kept ({})",
+    }
+    cells = [
+        [
+            names.get(row.name, row.name).format(row.arm),
+            f"{row.loss.mean:.3f}",
+            f"{row.loss.low:.3f} .. {row.loss.high:.3f}",
+            f"{row.reward.mean:.3f}",
+            f"{row.reward.low:.3f} .. {row.reward.high:.3f}",
+            f"{row.lossy:.0%}",
+        ]
+        for row in rows
+    ]
+    headings = ["choice", "loss", "95 %", "reward", "95 %", "lossy"]
+    queries = max(row.reward.queries for row in rows)
+    title = f"Loss and reward on the {queries} {judged} queries at temperature 0"
+    return tables(title, headings, cells, width)
+
+
+def promise_json(policy: PromisedPolicy, rows: list[Kept]) -> dict[str, Any]:
+    """The promise, its sentence, and the rows of the table."""
+    return {
+        **asdict(policy.promise),
+        "sentence": str(policy.promise),
+        "kept": [asdict(row) for row in rows],
+    }

@@ -1,0 +1,142 @@
+"""Options that several commands share, each declared once, and the records that they make."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from decoders.common.errors import DraftpickError
+from decoders.options import EngineOptions
+
+T = TypeVar("T")
+
+Target = Annotated[
+    str,
+    typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
+]
+Config = Annotated[
+    Path | None,
+    typer.Option(metavar="YAML", help="File that declares the arms. Default: those that ship."),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        help="auto (int4 on a CPU where the model's own weights have 4 bits, else bfloat16), "
+        "bfloat16, float32 (exact), int8 or int4 (weights)."
+    ),
+]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Backend = Annotated[
+    str,
+    typer.Option(
+        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, as is fastest "
+        "on the device; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
+        "compiled: native, by kernels in C++, on a CPU; compiled once, in 20 s."
+    ),
+]
+Context = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Most tokens of a prompt with its answer; fewer than the model's own save memory. A "
+        "T5's: 1024.",
+    ),
+]
+ChatTemplate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FILE|TEXT", help="Jinja chat template, or its file; default: the tokenizer's own."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def takes(**makers: Callable[..., Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Let a function take records that are made of options.
+
+    A parameter named here is given what its maker returns, and the maker's own parameters stand in
+    its place: on the command line they are options like any others.
+    """
+
+    def decorate(function: Callable[..., T]) -> Callable[..., T]:
+        own = inspect.signature(function, eval_str=True)
+        parts = {
+            name: inspect.signature(maker, eval_str=True).parameters
+            for name, maker in makers.items()
+        }
+        parameters = [
+            part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in own.parameters.items()
+            for part in (parts[name].values() if name in parts else [parameter])
+        ]
+
+        @wraps(function)
+        def taking(**given: Any) -> T:
+            records = {
+                name: maker(**{part: given.pop(part) for part in parts[name] if part in given})
+                for name, maker in makers.items()
+            }
+            return function(**given, **records)
+
+        taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        taking.__annotations__ = {each.name: each.annotation for each in parameters}
+        return taking
+
+    return decorate
+
+
+def model_options(
+    target: Target = EngineOptions.target,
+    dtype: Dtype = EngineOptions.dtype,
+    device: Device = EngineOptions.device,
+    backend: Backend = EngineOptions.backend,
+    context: Context = EngineOptions.context,
+    chat_template: ChatTemplate = EngineOptions.chat_template,
+) -> EngineOptions:
+    """Which model answers, and how it runs; the arms that ship."""
+    return EngineOptions(
+        target=target,
+        dtype=dtype,
+        device=device,
+        backend=backend,
+        context=context,
+        chat_template=chat_template,
+    )
+
+
+@takes(options=model_options)
+def engine_options(options: EngineOptions, config: Config = None) -> EngineOptions:
+    """As `model_options`, with the arms of a file."""
+    return replace(options, arms=config)
+
+
+def temperatures_in(listed: str) -> tuple[float, ...]:
+    """Temperatures given as `0,0.7`; raises DraftpickError for what is no number."""
+    try:
+        return tuple(float(each) for each in names_in(listed))
+    except ValueError:
+        raise DraftpickError(
+            f"temperatures are numbers with commas between, for instance 0,0.7,1, not {listed!r}"
+        ) from None
+
+
+def at_once_in(listed: str) -> tuple[int, ...]:
+    """Numbers of answers given as `1,8`; raises DraftpickError for what is none."""
+    if not all(each.isdecimal() and int(each) for each in names_in(listed)):
+        raise DraftpickError(
+            "answers at once are whole numbers from 1 on with commas between, for instance 1,8,32, "
+            f"not {listed!r}"
+        )
+    return tuple(map(int, names_in(listed)))
+
+
+def names_in(listed: str | Iterable[str] | None) -> list[str]:
+    """Names given as `a,b` and by repeating the option, alike."""
+    parts = [listed] if isinstance(listed, str) else listed or ()
+    return [name.strip() for part in parts for name in part.split(",") if name.strip()]

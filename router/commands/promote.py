@@ -1,0 +1,223 @@
+"""`draftpick promote`: a registered policy takes an alias where it surely is not worse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from router.commands.options import AsJson
+
+from .router_options import TrackingUri
+
+if TYPE_CHECKING:
+    from policies import RewardTable
+    from policies.selection.promotion import Comparison
+    from policies.tracking.registry import Registered
+
+PROMOTE_HELP = """Let a registered policy serve where it is surely not worse than the one that does.
+
+The newest version of MODEL (or --version) is compared with the one that has the alias, on a
+collection that neither was trained on. Both take their likeliest arm on every query; the mean of
+the differences gets a lower bound (one-sided, 95% sure). The alias moves where that is not below
+0, or not below -MARGIN; else the command says by how much the policy is worse, and exits with 1.
+Where nobody has the alias, the arm that is best on the collection stands in.
+
+\b
+  draftpick train --rewards rewards --register drafter     version 1, @champion
+  draftpick train --rewards rewards --policy knn --register drafter     version 2, @challenger
+  draftpick collect --queries held-out.jsonl --out held
+  draftpick promote drafter --rewards held
+  draftpick promote drafter --rewards held --version 1     back again, by the same test
+  draftpick generate "Hello" --policy models:/drafter@champion
+"""
+
+
+@dataclass(frozen=True)
+class Promotion:
+    """moved: whether the alias is now the candidate's."""
+
+    model: str
+    alias: str
+    candidate: Registered
+    holder: Registered | None
+    compared: Comparison | None
+    moved: bool
+    words: str
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command("promote", help=PROMOTE_HELP)(promote)
+
+
+def promote(
+    model: Annotated[str, typer.Argument(help="The registered name.")],
+    rewards: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="A collection of queries that neither was trained on."),
+    ],
+    version: Annotated[
+        int | None, typer.Option(help="The candidate. Default: the newest version.")
+    ] = None,
+    alias: Annotated[str, typer.Option(help="What to move.")] = "champion",
+    margin: Annotated[
+        float, typer.Option(help="How much worse it may be, in units of the reward.")
+    ] = 0.0,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="What to compare by. Default: what both were trained on."),
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option(help="Of that reward. Default: as both were trained with.")
+    ] = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Compare also on queries that one was trained on."),
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what would happen; move nothing.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    tracking_uri: TrackingUri = None,
+    as_json: AsJson = False,
+) -> None:
+    from policies import PolicyError
+    from policies.mlflow_store import one_line, shown, using
+    from policies.selection.promotion import compare_on
+    from policies.tracking.registry import check_alias, fetched, holder, version_of
+
+    check_alias(alias)
+    with using(tracking_uri, create=False) as uri:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+
+        client = MlflowClient()
+        wanted = version_of(client, model, version)
+        held = holder(client, model, alias)
+        candidate = fetched(model, wanted, uri)
+        incumbent = None if held is None else fetched(model, held, uri)
+        compared, passed = None, True
+        if incumbent is not None and incumbent.version == candidate.version:
+            words = f"{candidate.words} of {model} is @{alias} already"
+        else:
+            both = [one for one in (candidate, incumbent) if one is not None]
+            named, weight = _reward(both, reward, alpha)
+            tables = [_table(rewards, one, named, weight) for one in both]
+            _require_new(rewards, both, tables, force)
+            compared = compare_on(
+                candidate.policy,
+                tables[0],
+                None if incumbent is None else incumbent.policy,
+                tables[-1],
+                named=f"@{alias} ({incumbent.words})" if incumbent is not None else "",
+                margin=margin,
+                seed=seed,
+            )
+            passed = compared.passed
+            words = compared.verdict(f"{candidate.words} of {model}")
+            if passed and not dry_run:
+                try:
+                    note = f"{words} ({rewards}, {tables[0].reward_name}, {tables[0].digest[:16]})"
+                    client.set_registered_model_alias(model, alias, wanted)
+                    client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
+                except MlflowException as error:
+                    raise PolicyError(
+                        f"the tracking store {shown(uri)} did not move @{alias}: {one_line(error)}"
+                    ) from error
+    moved = compared is not None and passed and not dry_run
+    told = Promotion(model, alias, candidate, incumbent, compared, moved, words)
+    _tell(told, passed, dry_run, as_json)
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _reward(both: list[Registered], reward: str | None, alpha: float | None) -> tuple[str, float]:
+    """The reward that both were trained on, unless another is asked for."""
+    from collect.rewards import REWARDS
+    from policies import PolicyError
+
+    labels = list(dict.fromkeys(one.policy.origin.reward_name for one in both))
+    if reward is not None:
+        return reward, 0.5 if alpha is None else alpha
+    if len(labels) > 1:
+        raise PolicyError(
+            f"the two versions were trained on different rewards ({' and '.join(labels)}); name "
+            "the one to compare by with --reward"
+        )
+    label, _, weight = labels[0].partition(" alpha=")
+    name = label.partition("@")[0]
+    if name not in REWARDS:
+        raise PolicyError(
+            f"the versions were trained on {labels[0] or 'no reward'!r}, which collections do not "
+            f"have; name one with --reward: {', '.join(REWARDS)}"
+        )
+    return name, alpha if alpha is not None else float(weight or 0.5)
+
+
+def _table(rewards: Path, one: Registered, reward: str, alpha: float) -> RewardTable:
+    """The collection as this policy reads it."""
+    from .evaluate import table_for
+
+    return table_for(rewards, one.policy, reward, alpha)
+
+
+def _require_new(
+    rewards: Path, both: list[Registered], tables: list[RewardTable], force: bool
+) -> None:
+    """Raise PolicyError where a policy was trained on queries of the collection; with --force, say
+    so instead."""
+    from policies import PolicyError
+
+    for one, table in zip(both, tables, strict=True):
+        if one.queries is None and one.policy.origin.table_digest != table.digest:
+            if one.policy.origin.table_digest:
+                _warn(f"nothing tells which queries {one.words} was trained on")
+            continue
+        here = set(table.groups)
+        seen = len(here) if one.queries is None else len(here & one.queries)
+        if not seen:
+            continue
+        words = f"{one.words} was trained on {seen} of the {len(here)} queries in {rewards}"
+        if not force:
+            raise PolicyError(
+                f"{words}, which flatters it; collect others, or compare nevertheless with --force"
+            )
+        _warn(f"{words}, which flatters it")
+
+
+def _warn(words: str) -> None:
+    typer.echo(f"warning: {words}", err=True)
+
+
+def _tell(told: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
+    compared = told.compared
+    if as_json:
+        found: dict[str, Any] = {
+            "model": told.model,
+            "alias": told.alias,
+            "candidate": told.candidate.version,
+            "holder": None if told.holder is None else told.holder.version,
+            "moved": told.moved,
+            "passed": passed,
+            "words": told.words,
+            "gain": None if compared is None else compared.gain.as_json(),
+            "margin": None if compared is None else compared.margin,
+            "left_out": "" if compared is None else compared.left_out,
+        }
+        typer.echo(json.dumps(found))
+        return
+    after = ""
+    if compared is not None:
+        if passed:
+            after = f"; it {'would be' if dry_run else 'is now'} @{told.alias}"
+        else:
+            after = f"; nobody is @{told.alias}"
+            if told.holder is not None:
+                after = f"; @{told.alias} stays {told.holder.words}"
+        if compared.left_out:
+            typer.echo(f"Note: {compared.left_out}.", err=True)
+    typer.echo(f"{told.words}{after}.", err=not passed)

@@ -1,0 +1,77 @@
+"""A file of prompts: JSON lines with a prompt, messages, or a query's turns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from decoders.common.errors import DraftpickError
+
+from ..routing.messages import Message
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One line.
+
+    history: messages that come first.
+    turns: what the user says, one after another.
+    """
+
+    id: str | int | None
+    history: tuple[Message, ...]
+    turns: tuple[str, ...]
+
+
+def read_prompts(path: Path) -> list[Prompt]:
+    """Read a file; each line is a string, or an object with `prompt`, `messages` or `turns`.
+
+    Raises DraftpickError naming file and line for anything else. A blank prompt is let through:
+    it fails when its turn comes, and the others still run.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except FileNotFoundError:
+        raise DraftpickError(f"{path}: no such file; check --prompts") from None
+    except UnicodeDecodeError:
+        raise DraftpickError(f"{path}: not UTF-8 text; save the file as UTF-8") from None
+    except OSError as error:
+        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None
+    prompts = [_prompt(line, f"{path}:{n}") for n, line in enumerate(lines, 1) if line.strip()]
+    if not prompts:
+        raise DraftpickError(f"{path}: the file is empty; it needs one JSON object a line")
+    return prompts
+
+
+def _prompt(line: str, where: str) -> Prompt:
+    try:
+        data = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        reason = getattr(error, "msg", "nested too deeply")
+        raise DraftpickError(f"{where}: not JSON ({reason})") from None
+    if isinstance(data, str):
+        return Prompt(None, (), (data,))
+    if not isinstance(data, dict):
+        raise DraftpickError(f"{where}: must be an object or a string")
+    identity = data.get("id", data.get("question_id"))
+    prompt, turns, messages = data.get("prompt"), data.get("turns"), data.get("messages")
+    if isinstance(prompt, str):
+        return Prompt(identity, (), (prompt,))
+    if isinstance(turns, list) and turns and all(isinstance(turn, str) for turn in turns):
+        return Prompt(identity, (), tuple(turns))
+    if isinstance(messages, list) and messages and all(map(_is_message, messages)):
+        return Prompt(identity, tuple(messages[:-1]), (messages[-1]["content"],))
+    raise DraftpickError(
+        f'{where}: needs "prompt" (a string), "turns" (strings) or "messages" '
+        "(objects with role and content)"
+    )
+
+
+def _is_message(value: Any) -> bool:
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("role"), str)
+        and isinstance(value.get("content"), str)
+    )

@@ -1,0 +1,238 @@
+"""One HTML file with everything a run showed: no scripts, no links, pictures inside."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from decoders.common.errors import DraftpickError
+from decoders.common.files import write_atomically
+
+from ..specbench import markdown, plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+STYLE = """
+:root { color-scheme: light; --ink: #1d2733; --soft: #5c6b7a; --line: #dfe5ec; --blue: #2f6db5 }
+* { box-sizing: border-box }
+body { margin: 0 auto; max-width: 62rem; padding: 1.2rem; color: var(--ink); background: #fff;
+       font: 16px/1.5 system-ui, -apple-system, "Segoe UI", sans-serif }
+h1 { font-size: 1.7rem; margin: .2rem 0 } h2 { font-size: 1.2rem; margin: 2rem 0 .6rem }
+p, li { max-width: 46rem } .soft { color: var(--soft); font-size: .92rem }
+.cards { display: grid; gap: .8rem; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)) }
+.card { border: 1px solid var(--line); border-radius: .5rem; padding: .7rem .9rem }
+.card b { display: block; font-size: 1.5rem; color: var(--blue) }
+.scroll { overflow-x: auto } img { max-width: 100%; height: auto }
+table { border-collapse: collapse; font-size: .9rem; white-space: nowrap }
+th, td { padding: .3rem .7rem; border-bottom: 1px solid var(--line); text-align: right }
+th:first-child, td:first-child { text-align: left } th { color: var(--soft); font-weight: 600 }
+td.best { font-weight: 700; color: var(--blue) }
+"""
+
+
+def write_report(
+    specbench: Path,
+    out: Path | None = None,
+    collected: Path | None = None,
+    history: Path | None = None,
+) -> Path:
+    """Write the report of a specbench folder, by default as report.html inside it.
+
+    collected: JSON of `draftpick collect --summary`.
+    history: JSON of a training run's epochs, a list of objects or one under `history`.
+
+    Raises DraftpickError for a file that is missing or holds something else.
+    """
+    summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
+    if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:
+        raise DraftpickError(f"{specbench / 'summary.json'} is not a specbench summary")
+    collection = None if collected is None else _collection(collected)
+    epochs = None if history is None else _epochs(history)
+    page = render(summary, collection, epochs)
+    target = out or specbench / "report.html"
+    write_atomically(target, page)
+    return target
+
+
+def render(
+    summary: dict[str, Any],
+    collection: dict[str, Any] | None = None,
+    epochs: list[dict[str, Any]] | None = None,
+) -> str:
+    """The whole page as a string."""
+    body = "\n".join(_body(summary, collection, epochs))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>draftpick report</title><style>{STYLE}</style></head>\n<body>\n{body}\n"
+        "</body></html>\n"
+    )
+
+
+def _body(
+    summary: dict[str, Any],
+    collection: dict[str, Any] | None,
+    epochs: list[dict[str, Any]] | None,
+) -> Iterator[str]:
+    counts = ", ".join(f"{task} {count}" for task, count in summary["tasks"].items())
+    yield "<h1>draftpick</h1>"
+    yield f'<p class="soft">{escape(str(summary.get("target", "")))} on {summary["questions"]} '
+    yield f"questions ({escape(counts)}); {escape(str(summary.get('written', '')))}</p>"
+    yield _cards(summary)
+    yield "<ul>" + "".join(f"<li>{escape(s)}</li>" for s in markdown.headline(summary)) + "</ul>"
+    titles = {
+        "speedup": "Speed-up by task and arm",
+        "routed": "Routed, best fixed arm and oracle",
+        "choices": "What the policy chose",
+    }
+    for name, draw in plots.all_of(summary).items():
+        yield f"<h2>{titles[name]}</h2>"
+        yield _picture(draw(summary), titles[name])
+    for title, table in (
+        ("Overall", markdown.overall_table(summary)),
+        ("Drafts and answers", markdown.answers_table(summary)),
+        ("Speed-up by task", markdown.task_table(summary)),
+        ("Without the prefill", markdown.task_table(summary, "decode_speedup_vs_ar")),
+        ("Quality by task", markdown.quality_table(summary)),
+    ):
+        if len(table[0]) > 1 and table[1]:
+            yield f"<h2>{title}</h2>{_table(*table)}"
+    yield "<h2>Where the time goes</h2>" + _table(*_share_table(summary))
+    if epochs:
+        yield from _training(epochs)
+    if collection is not None:
+        yield from _collected(collection)
+    yield from _how(summary)
+
+
+def _cards(summary: dict[str, Any]) -> str:
+    best, routed = summary["best_fixed"], summary["routed"]
+    overall = None if routed is None else routed["overall"]
+    oracle = summary["oracle"]["overall"]
+    cards = []
+    if overall is not None:
+        cards.append((markdown.times(overall["speedup_vs_ar"]), "routed, over autoregressive"))
+        cards.append((f"{overall['tokens_per_s']:.1f}", "tokens a second, routed"))
+    if best is not None:
+        speed = markdown.times(best["overall"]["speedup_vs_ar"])
+        cards.append((speed, f"best fixed arm: {best['arm']}"))
+    if oracle is not None:
+        cards.append((markdown.times(oracle["speedup_vs_ar"]), "oracle (optimistic)"))
+    inside = "".join(
+        f'<div class="card"><b>{escape(value)}</b>{escape(label)}</div>' for value, label in cards
+    )
+    return f'<div class="cards">{inside}</div>'
+
+
+def _share_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    parts = ("prefill", "draft", "verify", "other", "policy")
+    rows = []
+    for name, cells in markdown.methods_of(summary).items():
+        figures = cells["overall"]
+        if figures is not None:
+            shares = [markdown.percent(figures[f"{part}_share"]) for part in parts]
+            rows.append([name, *shares, f"{figures['target_calls_per_token']:.2f}"])
+    return ["method", *parts, "target calls a token"], rows
+
+
+def _training(epochs: list[dict[str, Any]]) -> Iterator[str]:
+    series: dict[str, list[float]] = {}
+    for name in sorted(epochs[0]):
+        values = [epoch.get(name) for epoch in epochs]
+        numbers = [float(v) for v in values if isinstance(v, int | float)]
+        if name not in ("epoch", "seconds", "train/seconds") and len(numbers) == len(epochs):
+            series[name.replace("_", " ")] = numbers
+    if series:
+        yield "<h2>Training the policy</h2>"
+        yield _picture(plots.curves(series, "Epoch by epoch", "epoch"), "reward curves")
+    shares = epochs[-1].get("arm_shares")
+    if isinstance(shares, dict) and shares:
+        yield '<p class="soft">Mean probability of each arm after the last epoch:</p>'
+        yield _table(list(shares), [[markdown.percent(float(v)) for v in shares.values()]])
+
+
+def _collected(collection: dict[str, Any]) -> Iterator[str]:
+    tasks = list(collection["queries"])
+    rows = [
+        [arm, *[_number(found["mean"].get(task)) for task in tasks], str(found.get("errors", 0))]
+        for arm, found in collection["arms"].items()
+    ]
+    if isinstance(collection.get("oracle"), dict):
+        rows.append(["oracle", *[_number(collection["oracle"].get(task)) for task in tasks], ""])
+    headings = [f"{task} ({count})" for task, count in collection["queries"].items()]
+    yield f"<h2>Collected rewards: {escape(str(collection.get('reward', '')))}</h2>"
+    yield _table(["arm", *headings, "errors"], rows)
+
+
+def _how(summary: dict[str, Any]) -> Iterator[str]:
+    yield "<h2>How it was measured</h2>"
+    yield (
+        '<p class="soft">Every question went through every method, in random order, one at a time, '
+        "after a warm-up. Speed-up is tokens a second over the autoregressive arm's on the same "
+        "questions; tokens are ids, the end-of-sequence token included; seconds include the "
+        "prefill and, for the routed row, embedding and policy. Intervals are 95% bootstrap "
+        "intervals over questions. An answer loops when it ends in an n-gram repeated three "
+        "times or more. Quality is ROUGE-L (summaries, questions, retrieval), BLEU (translation) "
+        "or the final number (mathematics), from 0 to 100%.</p>"
+    )
+    facts = {
+        **(summary.get("hardware") or {}),
+        **(summary.get("versions") or {}),
+        "arms": summary.get("arms_fingerprint"),
+        **(summary.get("settings") or {}),
+    }
+    rows = [[name, str(value)] for name, value in facts.items() if value is not None]
+    yield _table(["", ""], rows)
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
+    lines = "".join(f"<tr>{''.join(map(_td, row))}</tr>" for row in rows)
+    return f'<div class="scroll"><table><tr>{head}</tr>{lines}</table></div>'
+
+
+def _td(text: str) -> str:
+    if text.startswith("**"):
+        return f'<td class="best">{escape(text.strip("*"))}</td>'
+    return f"<td>{escape(text)}</td>"
+
+
+def _picture(figure: Figure, words: str) -> str:
+    data = base64.b64encode(plots.png(figure)).decode()
+    return f'<img alt="{escape(words)}" src="data:image/png;base64,{data}">'
+
+
+def _number(value: Any) -> str:
+    return f"{value:.3f}" if isinstance(value, int | float) else "-"
+
+
+def _collection(path: Path) -> dict[str, Any]:
+    found = _read(path, "make it with `draftpick collect --summary`")
+    if not isinstance(found, dict) or not {"queries", "arms"} <= found.keys():
+        raise DraftpickError(f"{path} is not a collection summary; it needs queries and arms")
+    return found
+
+
+def _epochs(path: Path) -> list[dict[str, Any]]:
+    found = _read(path, "give the history that `draftpick train` wrote")
+    if isinstance(found, dict):
+        found = found.get("history")
+    if not isinstance(found, list) or not all(isinstance(epoch, dict) for epoch in found):
+        raise DraftpickError(f"{path} is not a training history; it needs a list of epochs")
+    return found
+
+
+def _read(path: Path, hint: str) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DraftpickError(f"{path}: no such file; {hint}") from None
+    except ValueError:
+        raise DraftpickError(f"{path} is not JSON; {hint}") from None
+    except OSError as error:
+        raise DraftpickError(f"{path}: cannot be read ({error.strerror})") from None

@@ -1,0 +1,134 @@
+"""Options that only the router's commands share; the others are in `router/commands/options.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from decoders.common.errors import DraftpickError
+from decoders.records import Request, Sampling
+
+if TYPE_CHECKING:
+    from ..logs.writer import DecisionLog
+
+Policy = Annotated[
+    str | None,
+    typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
+]
+Embedder = Annotated[
+    str | None,
+    typer.Option(
+        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
+        "when the policy was trained."
+    ),
+]
+MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
+Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
+TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")]
+TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
+Questions = Annotated[
+    list[Path] | None,
+    typer.Option(help="Spec-Bench's question.jsonl or query files. Default: the shipped test."),
+]
+Limit = Annotated[int | None, typer.Option(help="Questions a task, evenly chosen.")]
+Tasks = Annotated[list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")]
+Seed = Annotated[int, typer.Option(help="For the choice and order of questions and arms.")]
+TrackingUri = Annotated[
+    str | None,
+    typer.Option(help="MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."),
+]
+Experiment = Annotated[str, typer.Option(help="MLflow experiment to log into.")]
+
+LogFolder = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER", help="Log every decision here, a line each, for `draftpick evaluate`."
+    ),
+]
+LogEmbeddings = Annotated[
+    bool,
+    typer.Option(
+        "--log-embeddings",
+        help="Also what the policy reads: needed to judge other policies that read it. A prompt "
+        "can be guessed from it.",
+    ),
+]
+LogText = Annotated[
+    bool, typer.Option("--log-text", help="Also the last user message and the answer.")
+]
+
+
+@dataclass(frozen=True)
+class LogOptions:
+    """Where decisions are logged, and what is kept beside the numbers.
+
+    folder: None logs nothing.
+    """
+
+    folder: Path | None = None
+    embeddings: bool = False
+    text: bool = False
+
+    def __post_init__(self) -> None:
+        if self.folder is None and (self.embeddings or self.text):
+            raise DraftpickError("--log-embeddings and --log-text need --log FOLDER")
+
+    def open(self) -> DecisionLog | None:
+        """Raises DraftpickError where the folder cannot be one."""
+        from ..logs.writer import DecisionLog
+
+        if self.folder is None:
+            return None
+        return DecisionLog(self.folder, embeddings=self.embeddings, text=self.text)
+
+
+def log_options(
+    log: LogFolder = None, log_embeddings: LogEmbeddings = False, log_text: LogText = False
+) -> LogOptions:
+    """The log of decisions, checked before a model is loaded."""
+    return LogOptions(log, log_embeddings, log_text)
+
+
+def answer_request(
+    max_new_tokens: MaxNewTokens = Request.max_new_tokens,
+    temperature: Temperature = Sampling.temperature,
+    top_p: TopP = Sampling.top_p,
+    top_k: TopK = Sampling.top_k,
+) -> Request:
+    """How long an answer may be and how its tokens are chosen, checked before a model is loaded."""
+    sampling = Sampling(temperature=temperature, top_p=top_p, top_k=top_k)
+    return Request(max_new_tokens, sampling)
+
+
+ChosenArms = Annotated[
+    list[str] | None,
+    typer.Option("--arms", metavar="A,B", help="Choose among these alone. Default: all collected."),
+]
+ChosenTemperatures = Annotated[
+    str | None,
+    typer.Option(
+        "--temperatures",
+        metavar="T,T",
+        help="Read these alone. Default: all collected, for a reward of likeness or measured time "
+        "0 alone, as it is of greedy answers.",
+    ),
+]
+ChosenLoads = Annotated[
+    str | None,
+    typer.Option(
+        "--at-once",
+        metavar="N,N",
+        help="Read the rows of so many answers at once alone. Default: all collected, for a reward "
+        "of likeness or measured time 1 alone.",
+    ),
+]
+Loops = Annotated[
+    str,
+    typer.Option(
+        help="all, or without: leave out answers of the target that repeat themselves to the end, "
+        "which flatter arms that copy."
+    ),
+]

@@ -1,0 +1,80 @@
+"""What a policy earns of another reward than the one that it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies import Evaluation, RewardTable
+
+
+def judged_rows(
+    rewards: Path,
+    reward: str,
+    alpha: float,
+    table: RewardTable,
+    held: RewardTable | None,
+    loops: str = "all",
+    temperatures: Sequence[float] | None = None,
+    at_once: Sequence[int] | None = None,
+) -> RewardTable:
+    """The held-out queries' rows, with what the policy reads; all the queries where none are held
+    out.
+
+    table: what is trained on.
+    temperatures, at_once: as of `reward_table`; of a reward of greedy answers by themselves, those.
+
+    Raises DraftpickError for an unknown reward, and one that was not collected; PolicyError where
+    no row of these queries is left.
+    """
+    from collect import rewards as known
+    from collect.table import reward_table
+    from policies import PolicyError
+
+    if known.get(reward).greedy_only:
+        temperatures = at_once = None
+
+    found = reward_table(
+        rewards,
+        reward,
+        alpha,
+        table.arms,
+        embedder=table.embedder,
+        features=list(table.feature_names),
+        loops=loops,
+        temperatures=temperatures,
+        at_once=at_once,
+    )
+    asked = set((table if held is None else held).groups)
+    rows = [i for i, group in enumerate(found.groups) if group in asked]
+    if not rows:
+        raise PolicyError(f"no held-out query has the reward {reward!r}; collect more")
+    return found.rows(rows)
+
+
+def judged_json(found: Evaluation, reward: str) -> dict[str, Any]:
+    """JSON-ready."""
+    rows = [*found.rows, found.gain]
+    return {
+        "reward": reward,
+        "best_fixed": found.best_fixed,
+        "values": {row.name: {"mean": row.mean, "ci95": [row.low, row.high]} for row in rows},
+        "by_task": found.by_task,
+    }
+
+
+def judged_tables(found: Evaluation, reward: str, width: int) -> list[Table]:
+    """For a terminal of `width` columns."""
+    from decoders.common.terminal import tables
+
+    named = {"greedy": "policy (greedy)", "dynamic": "policy (sampled)"}
+    rows = [
+        [named.get(row.name, row.name), f"{row.mean:.4f}", f"{row.low:.4f} .. {row.high:.4f}"]
+        for row in [*found.rows, found.gain]
+    ]
+    title = f"The same policy judged by {reward}"
+    return tables(title, ["choice", "reward", "interval"], rows, width, last_apart=True)

@@ -1,0 +1,158 @@
+"""`draftpick theory`: how far to draft, and what it should gain, from acceptance and costs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from decoders.options import EngineOptions
+from router.commands.listing import Listing
+from router.commands.options import AsJson, engine_options, takes
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+HELP = """How far should a drafter draft, and what will it gain? Computed, not measured.
+
+Two numbers decide: the acceptance rate (the share of drafted tokens that the target accepts) and
+the cost of a drafted token, in passes of the target. The table shows for every draft length k the
+tokens a round gives, what the round costs, and the expected speed-up over plain decoding; the best
+k is marked. With two or more drafters, the better first, cascades of them are worked out too
+(Chen et al., Cascade Speculative Drafting).
+
+Costs may be given (--cost), be ratios of parameters (--parameters), be read from what
+`draftpick collect` measured (--costs), or be measured here and now (--measure, which loads the
+model that --target and the options after it describe).
+
+\b
+  draftpick theory --acceptance 0.7 --cost 0.1
+  draftpick theory --acceptance 0.8,0.65 --cost 0.05,0.01 --inner-acceptance 0.7
+  draftpick theory --acceptance 0.7 --parameters 135e6,10e6 --out theory.png
+  draftpick theory --acceptance 0.6 --costs rewards/manifest.json --arm draft-general
+  draftpick theory --measure draft-general --queries questions.jsonl
+  draftpick theory --table1
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application; it raises DraftpickError for the user's mistakes."""
+    app.command("theory", help=HELP, cls=Listing)(theory)
+
+
+@takes(options=engine_options)
+def theory(
+    *,
+    acceptance: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Acceptance rate of each drafter, 0 to 1.")
+    ] = None,
+    cost: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Cost of each drafter's token, target = 1.")
+    ] = None,
+    parameters: Annotated[
+        str | None,
+        typer.Option(metavar="T,A,B", help="Costs by size: parameters of the target, then each."),
+    ] = None,
+    inner_acceptance: Annotated[
+        float | None,
+        typer.Option(min=0, max=1, help="Share of the second drafter's tokens the first accepts."),
+    ] = None,
+    costs: Annotated[
+        Path | None,
+        typer.Option(metavar="JSON", help="Measured costs: manifest.json of a collection."),
+    ] = None,
+    arm: Annotated[str | None, typer.Option(help="With --costs: whose.")] = None,
+    measure: Annotated[
+        str | None, typer.Option(metavar="ARM", help="Measure this arm's costs on this machine.")
+    ] = None,
+    queries: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="With --measure: measure the acceptance too, on these queries."
+        ),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, help="With --queries: so many a task.")] = 2,
+    max_new_tokens: Annotated[
+        int, typer.Option(min=2, help="With --queries: tokens of an answer.")
+    ] = 64,
+    longest: Annotated[int, typer.Option(min=1, max=64, help="Longest draft looked at.")] = 16,
+    out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the curves.")] = None,
+    table1: Annotated[
+        bool,
+        typer.Option("--table1", help="Compute table 1 of Cascade Speculative Drafting instead."),
+    ] = False,
+    as_json: AsJson = False,
+    options: EngineOptions,
+) -> None:
+    from collect.queries import first_per_task, read_queries
+    from decoders.common.errors import DraftpickError
+
+    from ..theory import inputs
+    from ..theory.report import report, table_1, table_1_json, tables_of
+
+    if table1:
+        if any(given is not None for given in (acceptance, cost, parameters, costs, measure)):
+            raise DraftpickError("--table1 takes no figures of yours; leave the others out")
+        _show([table_1()], table_1_json(), as_json)
+        return
+    if sum(given is not None for given in (cost, parameters, costs, measure)) != 1:
+        raise DraftpickError(
+            "give the costs in one way: --cost, --parameters, --costs or --measure "
+            "(for instance: draftpick theory --acceptance 0.7 --cost 0.1)"
+        )
+    if (arm is None) != (costs is None):
+        raise DraftpickError("--costs FILE and --arm NAME go together")
+    if queries is not None and (measure is None or acceptance is not None):
+        raise DraftpickError("--queries measures the acceptance of --measure ARM; give no other")
+    if acceptance is None and queries is None:
+        raise DraftpickError(
+            "give the acceptance rate, --acceptance 0.7, or measure it with --measure ARM "
+            "--queries FILE"
+        )
+    if out is not None and out.suffix.lower() != ".png":
+        raise DraftpickError(f"--out draws a PNG; give a name that ends in .png, not {out}")
+    rates = inputs.parse_numbers("--acceptance", acceptance, 0, 1) if acceptance is not None else []
+    if inner_acceptance is not None and len(rates) != 2:
+        raise DraftpickError("--inner-acceptance is for two drafters, the better one first")
+    if cost is not None:
+        drafters = inputs.from_numbers(rates, inputs.parse_numbers("--cost", cost, 0))
+    elif parameters is not None:
+        counts = inputs.parse_numbers("--parameters", parameters, 0)
+        drafters = inputs.from_numbers(rates, inputs.parameter_costs(counts))
+    else:
+        if len(rates) > 1:
+            raise DraftpickError("one arm has one acceptance rate; give --acceptance one number")
+        if measure is not None:
+            asked = [] if queries is None else first_per_task(read_queries(queries), limit)
+            from decoders.offline.costs import costs_of
+
+            engine = inputs.load_single(options, measure)
+            if asked:
+                rates = [inputs.measured_acceptance(engine, measure, asked, max_new_tokens)]
+            measured = costs_of(engine)
+        else:
+            assert costs is not None
+            measured = inputs.read_costs(costs)
+        drafters = [inputs.from_costs(str(measure or arm), rates[0], measured, longest)]
+    found = report(drafters, inner_acceptance, longest)
+    _show(tables_of(found), found, as_json)
+    if out is not None:
+        from ..theory.plot import draw
+
+        draw(found, out)
+        print(f"drawn: {out}", file=sys.stderr)
+
+
+def _show(tables: list[Table], found: Any, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found, indent=2))
+        return
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 100)
+    for table in tables:
+        console.print(table)

@@ -1,0 +1,398 @@
+"""`draftpick train`; heavy imports wait until the command runs."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from router.commands.listing import Listing
+from router.commands.options import AsJson
+
+from .max_loss import (
+    PROMISED,
+    SPEED,
+    Confidence,
+    InExpectation,
+    MaxLoss,
+    asked_for,
+    promise_json,
+    promise_tables,
+    promised_table,
+)
+from .router_options import (
+    ChosenArms,
+    ChosenLoads,
+    ChosenTemperatures,
+    Experiment,
+    Loops,
+    TrackingUri,
+)
+
+if TYPE_CHECKING:
+    from policies.tracking.run import Task, TrainedRun
+
+TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
+
+A policy reads each query's embedding and features of the request: its temperature, where the
+rewards were collected at several (`draftpick collect --temperatures 0,1`), the length of the
+prompt, how much the prompt repeats itself.
+
+A policy is saved only where it is surely better than always taking the best arm: its gain is
+measured on queries that it was not trained on (five folds), and unless the lower bound of the mean
+is above zero, the best fixed arm is saved instead, with a sentence that says so and how many
+queries would settle it. --policy auto, the default, compares several ways to learn.
+
+--paper trains as the paper does, and saves the result whatever it is worth: REINFORCE on the reward
+of the sampled arm alone, without a baseline, three epochs from a random start, the embedding its
+only input.
+
+The table at the end gives the mean reward of the policy, on queries that it was not trained on,
+and of what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such
+arm, the best arm for each task, and, out of reach, the best arm for every query (oracle).
+Everything about the run is kept in MLflow.
+
+--seeds trains several times and --alphas for several weights of the reward, each in a run of its
+own below a parent run with means and deviations. What is saved is always the first seed's policy.
+
+\b
+  draftpick headroom rewards                       what there is to gain, before any training
+  draftpick train --rewards rewards --out policy
+  draftpick train --rewards rewards --policy knn --reward modelled --register drafter
+  draftpick train --rewards rewards --seeds 5 --alphas 0,0.5,1
+  draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
+  draftpick train --rewards rewards --reward modelled --features temperature,greedy
+  draftpick train --rewards rewards --paper --judge-by modelled --train-size 100
+  draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
+  draftpick generate "Why is the sky blue?" --policy policy
+"""
+
+
+def mount(app: typer.Typer) -> None:
+    """Add the command to an application. What it raises (DraftpickError, PolicyError) is the
+    application's to print."""
+    app.command("train", help=TRAIN_HELP, cls=Listing)(train)
+
+
+def train(
+    context: typer.Context,
+    rewards: Annotated[
+        Path, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
+    ],
+    policy: Annotated[
+        str,
+        typer.Option(help="How to learn: auto (several, guarded), {policies.POLICIES}."),
+    ] = "auto",
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's REINFORCE as it stands, unguarded.")
+    ] = False,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Save the best fixed arm unless the policy is surely better; --no-guard saves the "
+            "policy that you name in any case.",
+        ),
+    ] = True,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="Also learn from an eighth, a quarter, a half of the queries."
+        ),
+    ] = False,
+    leave_task_out: Annotated[
+        bool,
+        typer.Option("--leave-task-out", help="Also judge on each task after training without it."),
+    ] = False,
+    leave_arm_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-arm-out",
+            help="Also judge without each arm: taken from the policy, and trained without it.",
+        ),
+    ] = False,
+    reward: Annotated[
+        str,
+        typer.Option(help="What to maximise: {collect.REWARDS}."),
+    ] = "paper",
+    alpha: Annotated[
+        float,
+        typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
+    ] = 0.5,
+    alphas: Annotated[
+        str | None,
+        typer.Option(metavar="A,A", help="Train for each of these; a policy a weight: 0,0.5,1."),
+    ] = None,
+    max_loss: MaxLoss = None,
+    confidence: Confidence = None,
+    in_expectation: InExpectation = False,
+    embedder: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What the policy reads of a query, as in `draftpick collect`; default: what the "
+            "rewards were collected with. Missing embeddings are computed once, and kept there.",
+        ),
+    ] = None,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|none",
+            help="What it reads beside: {collect.FEATURES}, or none. Default: all that are not the "
+            "same in every row.",
+        ),
+    ] = None,
+    arms: ChosenArms = None,
+    temperatures: ChosenTemperatures = None,
+    at_once: ChosenLoads = None,
+    loops: Loops = "all",
+    train_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Learn from so many queries, drawn by --seed."),
+    ] = None,
+    judge_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REWARD",
+            help="Also tell what the policy earns of another reward of the same collection, on the "
+            "held-out queries: train on paper, judge by modelled.",
+        ),
+    ] = None,
+    validation_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of every task's queries held out to judge the policy. Default: 0 with the "
+            "guard, which judges by folds, else 0.2; with --judge-by 0.2."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(min=1, metavar="N", help="Train N times: --seed, and those after it.")
+    ] = 1,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    options: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Another option of the policy, e.g. --set k=5."
+        ),
+    ] = None,
+    experiment: Experiment = "draftpick",
+    tracking_uri: TrackingUri = None,
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Also register the model as models:/NAME@challenger, and as @champion where there "
+            "is none (see `draftpick promote`).",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Policy folder; default: mlruns/policies/<run id>."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    from collect.store.dataset import read_manifest
+    from collect.table import read_rewards
+    from policies import PolicyError, report
+    from policies.learners.reinforce import PAPER
+    from policies.mlflow_store import shown
+    from policies.online.policy import ALGORITHMS
+    from policies.risk_control.check import kept
+    from policies.risk_control.policy import PromisedPolicy
+    from policies.selection.curves import require_enough
+    from policies.selection.guard import check_policy
+    from policies.selection.subsample import at_most
+    from policies.tracking.run import HELD_OUT, Task, train_task
+    from policies.tracking.seeds import sweep_run
+    from router.commands.options import at_once_in, names_in, temperatures_in
+
+    from ..mlflow_model.form import TextForm
+    from .second_reward import judged_json, judged_rows, judged_tables
+    from .train_sweep import groups_of, progress, tell, weights_in
+    from .train_tables import further, remarks, run_json, run_tables
+
+    chosen = _policy_options(options or [])
+    named = policy if _given(context, "policy") else None
+    promised = asked_for(max_loss, confidence, in_expectation, named)
+    if promised is not None:
+        policy, reward = PROMISED, reward if _given(context, "reward") else SPEED
+    chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
+    if paper:
+        if promised is not None:
+            raise PolicyError("--paper promises nothing; leave --max-loss out")
+        if policy not in ("auto", "reinforce"):
+            raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
+        policy, guard, chosen = "reinforce", False, PAPER | chosen
+        features = features or "none"
+    if alphas is not None and _given(context, "alpha"):
+        raise PolicyError("give either --alpha or --alphas")
+    weights = [alpha] if alphas is None else weights_in(alphas, reward)
+    several = seeds > 1 or alphas is not None
+    if several and (curve or leave_task_out or leave_arm_out):
+        raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
+    if promised is not None and (judge_by is not None or train_size is not None):
+        raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
+    if several and judge_by is not None:
+        raise PolicyError("--judge-by is of one run; leave --seeds and --alphas out")
+    check_policy(policy, chosen)  # a wrong name should show before the rewards are read
+    if policy in ALGORITHMS:  # these watch themselves while they serve
+        guard = False
+
+    read_at = None if temperatures is None else temperatures_in(temperatures)
+    loads = None if at_once is None else at_once_in(at_once)
+    if promised is not None:
+        if loads not in (None, (1,)):
+            raise PolicyError("a promise is of answers, not of load; leave --at-once out")
+        loads = (1,)
+    manifest = read_manifest(rewards)
+    plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
+    tables = {
+        weight: read_rewards(
+            rewards,
+            reward,
+            weight,
+            names_in(arms) or None,
+            embedder=embedder,
+            temperatures=read_at,
+            at_once=loads,
+            features=[] if features == "none" else features and names_in(features),
+            loops=loops,
+        )
+        for weight in weights
+    }
+
+    def make(
+        weight: float, seed: int, out: Path | None, register: str | None, run_name: str
+    ) -> Task:
+        table, held = tables[weight][0], None
+        settings, share, guards = dict(chosen), validation_share, guard
+        if promised is not None:
+            table, lossless = promised_table(table, rewards)
+            settings |= promised | {"lossless": lossless}
+            table, held = table.split(HELD_OUT if share is None else share, seed)
+            share, guards = 0.0, False  # what is promised needs no other guard
+        elif judge_by is not None or train_size is not None:
+            if share is None:
+                share = HELD_OUT if judge_by is not None or not guard else 0.0
+            table, held = table.split(share, seed)
+            if train_size is not None:
+                table = at_most(table, train_size, seed)
+        return Task(
+            table,
+            held,
+            policy=policy,
+            options=settings,
+            guard=guards,
+            plain=plain if plain in table.arms else None,
+            seed=seed,
+            held_out=share,
+            out=out,
+            run_name=run_name,
+            register=register,
+            params={
+                "alpha": weight,
+                "rewards": str(rewards),
+                "validation_share": share,
+                "arms": ",".join(table.arms),
+                "features": ",".join(table.feature_names) or "none",
+                "loops": loops,
+                "train_size": train_size,
+                "judge_by": judge_by,
+            },
+            form=TextForm.of(manifest),
+        )
+
+    left_out = tables[weights[0]][1]
+    if several:
+        groups = groups_of(make, weights, range(seed, seed + seeds), out, register)
+        with progress() as show:
+            done = sweep_run(
+                groups,
+                tracking_uri=tracking_uri,
+                experiment=experiment,
+                run_name=f"{policy}, {len(weights) * seeds} runs",
+                params={"seeds": seeds, "alphas": ",".join(f"{one:g}" for one in weights)},
+                on_progress=show,
+            )
+        tell(done, str(left_out), as_json)
+        return
+    asked = make(weights[0], seed, out, register, policy)
+    table, held = asked.table, asked.validation
+    judge = None
+    if judge_by is not None:
+        judge = judged_rows(rewards, judge_by, alpha, table, held, loops, read_at, loads)
+    if curve or leave_task_out or leave_arm_out:
+        require_enough(table)
+    run = train_task(asked, tracking_uri=tracking_uri, experiment=experiment)
+    more = further(table, run, policy, asked.options, seed, curve, leave_task_out, leave_arm_out)
+    made = run.fitted.policy
+    judged = None if judge is None else report(made, judge, seed=seed)
+    rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
+    if as_json:
+        found = run_json(run, more) | {"features": list(table.feature_names)}
+        if isinstance(made, PromisedPolicy):
+            found["promise"] = promise_json(made, rows)
+        if judged is not None and judge is not None:
+            found["judged_by"] = judged_json(judged, judge.reward_name)
+        typer.echo(json.dumps(found))
+        return
+    from rich.console import Console
+
+    from decoders.common.terminal import PIPE
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    if isinstance(made, PromisedPolicy):
+        for part in promise_tables(rows, "held-out" if held else "training", console.width):
+            console.print(part)
+        typer.echo(str(made.promise))
+    else:
+        for part in run_tables(run, more, console.width):
+            console.print(part)
+        if judged is not None and judge is not None:
+            for part in judged_tables(judged, judge.reward_name, console.width):
+                console.print(part)
+        for sentence in remarks(run):
+            typer.echo(sentence)
+    typer.echo(
+        f"Reads:      {', '.join(['the query', *table.feature_names])}\n"
+        + (f"Left out:   {left_out}\n" if str(left_out) else "")
+        + f"Policy:     {run.folder}\n"
+        f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
+        + (f"Registered: {run.registered}{_role(run, register)}\n" if run.registered else "")
+        + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
+        f'Use:        draftpick generate "..." --policy {run.folder}'
+    )
+
+
+def _role(run: TrainedRun, name: str | None) -> str:
+    """What the new version is, and how it comes to serve."""
+    if run.champion:
+        return ", the champion, as there was none"
+    return f", the challenger; draftpick promote {name} --rewards HELD_OUT compares it"
+
+
+def _given(context: typer.Context, option: str) -> bool:
+    """Whether the user named it, rather than leave it at its default."""
+    source = context.get_parameter_source(option)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _policy_options(pairs: list[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; values are JSON (5, 0.1, true) and otherwise text."""
+    from decoders.common.errors import DraftpickError
+
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise DraftpickError(f"--set takes NAME=VALUE, for instance --set k=5, not {pair!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

@@ -1,0 +1,107 @@
+"""The engine, policy and embedder of a router, from options and names."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from collect.embedders import EMBEDDERS, is_own, kind_of, load_embedder
+from collect.features import FEATURES
+from decoders.options import EngineOptions
+
+from ..protocols import RoutingEngine
+
+if TYPE_CHECKING:
+    from collect.embedders import Embedder
+    from decoders.records import Request
+    from policies import Policy
+
+DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+BEST_FIXED = "hybrid"  # the arm that ships and is best on average
+UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
+OWN_POLICY = (
+    "make a policy for it with `draftpick collect --target TARGET --config ARMS --out rewards` and "
+    "`draftpick train --rewards rewards --out policy`, and add --policy policy; or name an arm, "
+    "for instance --arm autoregressive"
+)
+
+
+def for_any_target(options: EngineOptions, shipped: Policy) -> tuple[EngineOptions, Policy]:
+    """Options and policy for a target that nothing was trained for: prompt lookup, and one line on
+    standard error. As they are where the drafters that ship fit the target."""
+    import policies
+    from decoders import Engine
+    from decoders.arms import UNTRAINED_ARMS
+
+    if all(Engine.misfit(options, arm) is None for arm in shipped.arms):
+        return options, shipped
+    untrained = replace(options, arms=UNTRAINED_ARMS)
+    print(
+        f"no drafter or policy for {options.target} ships: answering by prompt lookup (arm "
+        f"{UNTRAINED}), which needs no training. To do better: train a drafter with `draftpick "
+        f"align --target {options.target}` and declare it in an arms file, then {OWN_POLICY}",
+        file=sys.stderr,
+    )
+    return untrained, policies.fixed_policy(list(untrained.recipes()), UNTRAINED)
+
+
+def require_features(policy: Policy) -> None:
+    """Raise PolicyError where the policy reads a feature that is not known here."""
+    from policies import PolicyError
+
+    unknown = [name for name in policy.origin.features if name not in FEATURES]
+    if unknown:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads the feature {', '.join(unknown)}, not known here "
+            f"(known: {', '.join(FEATURES)}); import the package that adds it, or train a policy "
+            "with other --features"
+        )
+
+
+def embedder_of(
+    policy: Policy, given: str | Embedder | None = None, device: str = "auto"
+) -> Embedder | None:
+    """The embedder that a policy reads, loaded; None for the target's own and for a policy that
+    does not look at the query.
+
+    given: one to take in its stead, as in `load_embedder`. Raises PolicyError where its kind is
+    not known here, DraftpickError where it cannot be loaded.
+    """
+    from policies import PolicyError
+    from policies.records import ANY
+
+    if policy.embedder == ANY:
+        return None
+    if given is not None:
+        return load_embedder(given, device) if isinstance(given, str) else given
+    if is_own(policy.embedder):
+        return None
+    if kind_of(policy.embedder) not in EMBEDDERS:
+        raise PolicyError(
+            f"the policy {policy.name!r} reads embeddings of {policy.embedder}, a kind that is not "
+            f"known here (known: {', '.join(EMBEDDERS)}); import the package that adds it, or "
+            "train a policy with another embedder"
+        )
+    return load_embedder(policy.embedder, device)
+
+
+def load_engine(
+    options: EngineOptions, only: Sequence[str] = (), request: Request | None = None
+) -> RoutingEngine:
+    """`decoders.Engine.from_options`, or an engine of endpoints where all arms are such.
+
+    only: these arms, and of a target autoregressive too; without any, all.
+    """
+    from decoders.arms import AUTOREGRESSIVE
+    from decoders.endpoints.engine import EndpointEngine, remote
+
+    if remote(options.recipes()):
+        return EndpointEngine.from_options(options, only)
+    from decoders import Engine
+
+    named = [AUTOREGRESSIVE, *only] if only else None
+    engine: RoutingEngine = Engine.from_options(options, only=named, request=request)
+    return engine

@@ -1,0 +1,217 @@
+"""What the server counts: for Prometheus under vLLM's names where it has one, and for /stats."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from itertools import zip_longest
+from typing import Any
+
+from ..routing.results import RoutedResult
+
+RECENT_S = 10.0  # what the current speed is taken over
+SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
+
+
+@dataclass
+class ArmCounts:
+    """What one arm did since the start.
+
+    drafts: rounds that drafted; drafted: tokens, along a tree's longest branch.
+    accepted: at i, how often the (i + 1)-th drafted token was.
+    seconds: of its whole answers, in which they have `tokens`.
+    """
+
+    requests: int = 0
+    drafts: int = 0
+    drafted: int = 0
+    accepted: list[int] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+
+    def round(self, accepted: int, drafted: int) -> None:
+        if drafted:
+            self.drafts += 1
+            self.drafted += drafted
+            self.accepted += [0] * (drafted - len(self.accepted))
+            for position in range(accepted):
+                self.accepted[position] += 1
+
+    def add(self, other: ArmCounts) -> None:
+        """What the arm did on another server."""
+        self.requests += other.requests
+        self.drafts += other.drafts
+        self.drafted += other.drafted
+        self.accepted = [
+            mine + its for mine, its in zip_longest(self.accepted, other.accepted, fillvalue=0)
+        ]
+        self.tokens += other.tokens
+        self.seconds += other.seconds
+
+    def to_json(self, requests: int) -> dict[str, Any]:
+        """The counts, and rates from them. requests: of all arms. accepted_per_position: shares of
+        the drafts."""
+        accepted = sum(self.accepted)
+        return asdict(self) | {
+            "share": self.requests / requests if requests else 0.0,
+            "acceptance_rate": accepted / self.drafted if self.drafted else 0.0,
+            "mean_acceptance_length": 1 + accepted / self.drafts if self.drafts else 1.0,
+            "accepted_per_position": [count / self.drafts for count in self.accepted],
+            "tokens_per_s": self.tokens / self.seconds if self.seconds else 0.0,
+        }
+
+    @classmethod
+    def from_json(cls, told: Mapping[str, Any]) -> ArmCounts:
+        """The counts that `to_json` told."""
+        return cls(**{each.name: told[each.name] for each in fields(cls)})
+
+
+def by_arm(arms: Mapping[str, ArmCounts]) -> dict[str, dict[str, Any]]:
+    """What /stats tells of arms."""
+    requests = sum(counts.requests for counts in arms.values())
+    return {name: counts.to_json(requests) for name, counts in arms.items()}
+
+
+class Ledger:
+    """Counts of one application, used from its event loop alone.
+
+    running, waiting: requests now.
+    plain: the arm that drafts nothing.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        policy: str | None,
+        arms: list[str],
+        running: Callable[[], int],
+        waiting: Callable[[], int],
+        plain: str = "autoregressive",
+    ) -> None:
+        from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+        self._target, self._policy, self._plain = target, policy, plain
+        self._running, self._waiting = running, waiting
+        self._started = time.monotonic()
+        self._recent: deque[tuple[float, int]] = deque()  # when, how many tokens
+        self.arms = {name: ArmCounts() for name in arms}
+        self.registry = registry = CollectorRegistry()
+
+        def counter(name: str, words: str, *labels: str) -> Counter:
+            return Counter(name, words, labels, registry=registry)
+
+        self._requests = counter(
+            "draftpick_requests", "Answers asked for, by arm and outcome.", "arm", "outcome"
+        )
+        self._undrafted = counter(
+            "draftpick_requests_undrafted", "Answers for which a policy chose not to draft."
+        )
+        self._drafts = counter("vllm:spec_decode_num_drafts", "Drafts verified.", "arm")
+        self._drafted = counter("vllm:spec_decode_num_draft_tokens", "Drafted tokens.", "arm")
+        self._accepted = counter(
+            "vllm:spec_decode_num_accepted_tokens", "Drafted tokens accepted.", "arm"
+        )
+        self._at = counter(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Drafted tokens accepted, by their position in the draft from 0.",
+            "arm",
+            "position",
+        )
+        self._prompt = counter("vllm:prompt_tokens", "Tokens of prompts read.")
+        self._written = counter("vllm:generation_tokens", "Tokens written.")
+        self._first_s = Histogram(
+            "vllm:time_to_first_token_seconds",
+            "From the request to its first token.",
+            registry=registry,
+            buckets=SECONDS,
+        )
+        self._token_s = Histogram(
+            "vllm:request_time_per_output_token_seconds",
+            "Of an answer's tokens after the first, on average.",
+            registry=registry,
+            buckets=TOKEN_SECONDS,
+        )
+        self._load_s = Histogram(
+            "draftpick_drafter_load_seconds",
+            "That answers waited while drafters were loaded; those that did not are left out.",
+            registry=registry,
+            buckets=SECONDS,
+        )
+        for name, words, now in (
+            ("vllm:num_requests_running", "Requests being answered.", running),
+            ("vllm:num_requests_waiting", "Requests in the queue.", waiting),
+        ):
+            Gauge(name, words, registry=registry).set_function(now)
+
+    # -- what happens
+
+    def first_token(self, seconds: float) -> None:
+        self._first_s.observe(seconds)
+
+    def round(self, arm: str, tokens: int, accepted: int, drafted: int) -> None:
+        self._written.inc(tokens)
+        self._recent.append((time.monotonic(), tokens))
+        self._forget()
+        self._of(arm).round(accepted, drafted)
+        if drafted:
+            self._drafts.labels(arm).inc()
+            self._drafted.labels(arm).inc(drafted)
+            self._accepted.labels(arm).inc(accepted)
+            for position in range(accepted):
+                self._at.labels(arm, str(position)).inc()
+
+    def answered(self, arm: str, routed: RoutedResult, first_s: float | None, end_s: float) -> None:
+        """first_s, end_s: when the first and the last tokens came, since the request."""
+        tokens = len(routed.result.ids)
+        self._count(arm, routed.result.finish_reason)
+        counts = self._of(arm)
+        counts.tokens += tokens
+        counts.seconds += routed.wall_s
+        self._prompt.inc(routed.result.tokens_read)
+        if routed.result.load_s is not None:
+            self._load_s.observe(routed.result.load_s)
+        if first_s is not None and tokens > 1:
+            self._token_s.observe((end_s - first_s) / (tokens - 1))
+        if routed.scores and arm == self._plain:
+            self._undrafted.inc()
+
+    def unanswered(self, arm: str, outcome: str) -> None:
+        """outcome: cancelled, timeout, error or refused. arm: "" where none was chosen yet."""
+        self._count(arm, outcome)
+
+    def _count(self, arm: str, outcome: str) -> None:
+        self._requests.labels(arm, outcome).inc()
+        if arm:
+            self._of(arm).requests += 1
+
+    def _of(self, arm: str) -> ArmCounts:
+        return self.arms.setdefault(arm, ArmCounts())
+
+    def _forget(self) -> None:
+        while self._recent and self._recent[0][0] < time.monotonic() - RECENT_S:
+            self._recent.popleft()
+
+    # -- what is told
+
+    def stats(self) -> dict[str, Any]:
+        """What `GET /stats` gives, but for the limits."""
+        self._forget()
+        up_s = time.monotonic() - self._started
+        return {
+            "target": self._target,
+            "policy": self._policy,
+            "uptime_s": up_s,
+            "requests_running": self._running(),
+            "requests_waiting": self._waiting(),
+            "tokens_per_s": sum(count for _, count in self._recent) / min(up_s, RECENT_S),
+            "arms": by_arm(self.arms),
+        }
+
+    def exposition(self) -> tuple[bytes, str]:
+        """What `GET /metrics` gives, and its content type."""
+        from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+        return generate_latest(self.registry), CONTENT_TYPE_LATEST

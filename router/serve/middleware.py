@@ -1,0 +1,78 @@
+"""What is asked of a request before it is read: a key, no more bytes than allowed, and in time."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+from typing import TYPE_CHECKING
+
+from .errors import ApiError
+from .timeouts import BODY_S
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+GUARDED = ("/v1/", "/stats", "/metrics")  # paths that need the key
+
+
+class Guards:
+    """ASGI middleware. key: None asks for none. most_bytes, body_s: of a body, and seconds until it
+    is there."""
+
+    def __init__(
+        self, app: ASGIApp, key: str | None, most_bytes: int, body_s: float = BODY_S
+    ) -> None:
+        self._app, self._key, self._most, self._body_s = app, key, most_bytes, body_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            self._check_key(scope)
+            async with asyncio.timeout(self._body_s):
+                body = await self._body(scope, receive)
+        except TimeoutError:
+            words = f"the body did not come within {self._body_s:g} s"
+            return await ApiError(408, words, code="timeout").response()(scope, receive, send)
+        except ApiError as error:
+            return await error.response()(scope, receive, send)
+        held: list[Message] = [body]
+
+        async def again() -> Message:
+            return held.pop() if held else await receive()
+
+        await self._app(scope, again, send)
+
+    def _check_key(self, scope: Scope) -> None:
+        if self._key is None or not scope["path"].startswith(GUARDED):
+            return
+        given = bearer(scope)
+        if given is None or not hmac.compare_digest(given, self._key.encode()):
+            words = "a valid key is needed: send it as `Authorization: Bearer KEY`"
+            raise ApiError(401, words, code="invalid_api_key")
+
+    async def _body(self, scope: Scope, receive: Receive) -> Message:
+        """The whole body as one message, or that the client has gone."""
+        told = dict(scope["headers"]).get(b"content-length", b"")
+        if told.isdigit() and int(told) > self._most:
+            raise self._too_long()
+        body = b""
+        while True:
+            message = await receive()
+            if message["type"] != "http.request":
+                return message
+            body += message.get("body", b"")
+            if len(body) > self._most:
+                raise self._too_long()
+            if not message.get("more_body", False):
+                return {"type": "http.request", "body": body, "more_body": False}
+
+    def _too_long(self) -> ApiError:
+        return ApiError(413, f"the body is longer than the {self._most} bytes allowed here")
+
+
+def bearer(scope: Scope) -> bytes | None:
+    """The key that a request shows; None where it shows none."""
+    shown: bytes = dict(scope["headers"]).get(b"authorization", b"")
+    kind, _, key = shown.partition(b" ")
+    return key.strip() if kind.lower() == b"bearer" and key.strip() else None

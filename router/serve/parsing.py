@@ -1,0 +1,197 @@
+"""From what a client sent to orders for the desk: which arm, which tokens, how many."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import uuid
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from collect.embedders import query_text
+from decoders.common.errors import ContextTooLong, DraftpickError
+from decoders.common.seeds import derived_seed
+from decoders.endpoints.engine import EndpointEngine
+from decoders.records import Request, Sampling
+
+from ..routing.messages import as_messages
+from ..routing.results import Chosen
+from .errors import ApiError
+from .scheduler import DEFAULT, Order
+from .schemas import LONGEST_SEED, ChatBody, CompletionBody, Wishes
+
+if TYPE_CHECKING:
+    from ..protocols import RoutingEngine
+
+AUTO = "auto"  # the model whose arm the policy chooses
+PLAIN = "autoregressive"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one request may take.
+
+    most_tokens: of an answer; a chat that asks for no number gets so many.
+    most_orders: answers, n of them for each prompt.
+    usual: how tokens are chosen where a request does not say.
+    """
+
+    most_tokens: int = 1024
+    most_orders: int = 64
+    usual: Sampling = field(default_factory=Sampling)
+
+
+@dataclass(frozen=True)
+class Way:
+    """How a request's arm is found.
+
+    arm: None where a policy chooses.
+    policy: its registered name; None where none is asked.
+    reason: best or drawn (by the policy), forced, or no-speculation.
+    """
+
+    arm: str | None
+    policy: str | None
+    reason: str
+
+    def told(self, choice: Chosen) -> str:
+        """The reason, once it is known whether the policy drew: one that learns always does."""
+        return "drawn" if self.reason == "best" and choice.drawn else self.reason
+
+
+class Intake:
+    """Makes orders. Tokenizers are not safe among threads, so that it has one of its own."""
+
+    def __init__(self, engine: RoutingEngine, policies: Sequence[str], limits: Limits) -> None:
+        self._engine = copy.copy(engine)
+        self._engine.tokenizer = copy.deepcopy(engine.tokenizer)  # type: ignore[misc]
+        self._policies, self._limits = list(policies), limits
+        self._thread = ThreadPoolExecutor(1, "tokenizer")
+
+    async def orders(self, body: ChatBody | CompletionBody, way: Way, client: str) -> list[Order]:
+        """The answers that a request wants, in their order. Raises ApiError and DraftpickError."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._orders, body, way, client)
+
+    def way(self, body: Wishes) -> Way:
+        """Raises ApiError for names that are not known or contradict each other."""
+        arms = self._engine.arm_names
+        if body.model != AUTO and body.model not in arms:
+            known = ", ".join([AUTO, *arms])
+            words = f"no model {body.model!r} here; known: {known}"
+            raise ApiError(404, words, "model", "model_not_found")
+        if body.arm is not None and body.arm not in arms:
+            raise ApiError(400, f"unknown arm {body.arm!r}; known: {', '.join(arms)}", "arm")
+        if body.policy is not None and body.policy not in self._policies:
+            known = ", ".join(self._policies) or "none"
+            raise ApiError(400, f"unknown policy {body.policy!r}; known: {known}", "policy")
+        named = {body.arm, None if body.model == AUTO else body.model} - {None}
+        if body.plain_decoding:
+            named.add(PLAIN)
+        if len(named) > 1:
+            told = " and ".join(sorted(map(str, named)))
+            raise ApiError(400, f"the request asks for several arms, {told}; ask for one", "arm")
+        if named:
+            if body.policy is not None or body.dynamic:
+                words = "the request names an arm, so that no policy chooses; leave one of them out"
+                raise ApiError(400, words, "policy" if body.policy else "dynamic")
+            return Way(named.pop(), None, "no-speculation" if body.plain_decoding else "forced")
+        if body.policy is None and DEFAULT not in self._policies:
+            raise ApiError(400, f"no policy is loaded; name one of: {', '.join(arms)}", "model")
+        return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
+
+    def _orders(self, body: ChatBody | CompletionBody, way: Way, client: str) -> list[Order]:
+        copies = body.n or 1
+        prompts = self._chat(body) if isinstance(body, ChatBody) else self._texts(body)
+        if len(prompts) * copies > self._limits.most_orders:
+            words = f"a request may ask for at most {self._limits.most_orders} answers"
+            raise ApiError(400, words, "n")
+        request_id = uuid.uuid4().hex
+        orders: list[Order] = []
+        for prompt_ids, text in prompts:
+            wanted = self._request(body, prompt_ids)
+            if text is None:
+                text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
+            for _ in range(copies):
+                number = len(orders)
+                seed = wanted.seed
+                if seed is not None and number:  # the first is as it would be alone
+                    seed = derived_seed(seed, number)
+                orders.append(
+                    Order(
+                        prompt_ids=prompt_ids,
+                        request=replace(wanted, seed=seed),
+                        text=text,
+                        arm=way.arm,
+                        dynamic=body.dynamic,
+                        id=f"{request_id}/{number}",
+                        client=client,
+                        policy=None if way.policy == DEFAULT else way.policy,
+                        streamed=bool(body.stream),
+                    )
+                )
+        return orders
+
+    def _chat(self, body: ChatBody) -> list[tuple[list[int], str | None]]:
+        try:
+            messages = as_messages([message.plain() for message in body.messages])
+        except DraftpickError as error:
+            raise ApiError(400, str(error), "messages") from error
+        from jinja2 import TemplateError
+
+        try:
+            ids = self._engine.encode_chat(messages)
+        except TemplateError as error:  # templates refuse what their model was not trained for
+            words = f"the model's chat template refuses these messages: {error}"
+            raise ApiError(400, words, "messages") from error
+        return [(ids, query_text(messages))]
+
+    def _texts(self, body: CompletionBody) -> list[tuple[list[int], str | None]]:
+        if isinstance(self._engine, EndpointEngine) and not all(
+            isinstance(each, str) for each in body.prompt
+        ):
+            words = "endpoints take texts, not token ids, as their tokenizers are not known here"
+            raise ApiError(400, words, "prompt")
+        return [
+            (self._engine.encode_text(each), each) if isinstance(each, str) else (each, None)
+            for each in body.prompt
+        ]
+
+    def _request(self, body: ChatBody | CompletionBody, prompt_ids: list[int]) -> Request:
+        usual, cap = self._limits.usual, self._limits.most_tokens
+        asked = body.most_tokens
+        if asked is not None and asked > cap:
+            words = f"an answer may have at most {cap} tokens here, not {asked}"
+            raise ApiError(400, words, "max_tokens")
+        unasked = min(cap, body.unasked_tokens or cap)
+        given: dict[str, Any] = {
+            name: value
+            for name in ("temperature", "top_p", "top_k", "repetition_penalty")
+            if (value := getattr(body, name)) is not None
+        }
+        given["top_k"] = max(given.get("top_k", usual.top_k), 0)  # vLLM's -1 is off as well
+        wanted = Request(
+            max_new_tokens=unasked if asked is None else asked,
+            sampling=replace(usual, **given),
+            stop=tuple(body.stop),
+            eos_ids=() if body.ignore_eos else None,
+            seed=None if body.seed is None else body.seed % (LONGEST_SEED + 1),
+            logprobs=body.likeliest,
+        )
+        held, context = len(prompt_ids), self._engine.context
+        try:
+            self._engine.check(prompt_ids, wanted)
+        except ContextTooLong as error:
+            if asked is not None or held >= context:
+                words = (
+                    f"the prompt has {held} tokens and its answer may have "
+                    f"{wanted.max_new_tokens}, but the context holds {context}; shorten the prompt "
+                    "or lower max_tokens"
+                )
+                place = "messages" if isinstance(body, ChatBody) else "prompt"
+                raise ApiError(400, words, place, "context_length_exceeded") from error
+            wanted = replace(wanted, max_new_tokens=context - held)
+            self._engine.check(prompt_ids, wanted)
+        return wanted

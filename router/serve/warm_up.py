@@ -1,0 +1,77 @@
+"""Before the first request: every arm answers once, so that what it needs is loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from decoders.common.errors import DraftpickError
+from decoders.records import Request
+
+if TYPE_CHECKING:
+    from decoders.continuous_batching import Room
+    from decoders.models.drafter_memory import DrafterMemory
+
+    from ..routing.router import Router
+
+QUERIES = 2  # of each task, from which it is seen what the policy picks
+
+
+def warm(routers: Mapping[str, Router], room: Room | None = None) -> None:
+    """Answer a few tokens through every arm; one that cannot be used is told and stays.
+
+    room: where requests will be answered; its seats get the arms too.
+
+    Where drafters' memory is bounded, those that the policy picks most come first, and what does
+    not fit beside them loads when it is first used.
+    """
+    from decoders.models.drafter_memory import DrafterMemory, NoRoom
+
+    router = next(iter(routers.values())).unlogged()
+    drafters = getattr(router.engine, "drafters", None)
+    bounded = isinstance(drafters, DrafterMemory) and drafters.limit is not None
+    arms = likely_first(router) if bounded else list(router.engine.arm_names)
+    later = list[str]()
+    with ExitStack() as kept:
+        for arm in arms:
+            try:
+                router.respond("Hello", Request(max_new_tokens=4), arm=arm)
+                if isinstance(drafters, DrafterMemory):
+                    kept.enter_context(drafters.at_work(arm))
+                    _seat(arm, room)
+            except NoRoom:
+                later.append(arm)
+            except DraftpickError as error:
+                print(f"arm {arm} cannot answer: {error}", file=sys.stderr)
+    if isinstance(drafters, DrafterMemory):
+        for arm in reversed(arms):
+            drafters.touch(arm)
+        if later:
+            print(_said(drafters, later), file=sys.stderr)
+
+
+def likely_first(router: Router) -> list[str]:
+    """The engine's arms, those that the policy picks most for the queries that ship first."""
+    from collect.queries import first_per_task, shipped
+
+    arms = list(router.engine.arm_names)
+    if router.policy is None:
+        return arms
+    queries = [query.turns[0] for query in first_per_task(shipped("test"), QUERIES)]
+    picks = [router.pick(query) for query in queries]
+    return sorted(arms, key=lambda arm: -picks.count(arm))
+
+
+def _seat(arm: str, room: Room | None) -> None:
+    seats: list[Any] = [] if room is None else room.seats
+    for seat in seats:
+        seat.engine.strategy(arm)
+
+
+def _said(drafters: DrafterMemory, later: list[str]) -> str:
+    return (
+        f"drafters take {drafters.bytes / 1e6:.1f} MB; {', '.join(later)} did not fit beside them "
+        "and will load when first used"
+    )
