@@ -27,10 +27,10 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from decoders.backends import native as llama_module
+from decoders.backends.llama import model as llama_model
 from decoders.backends.llama.model import rounded, unsupported
 from decoders.backends.llama.rope import Rotation, rotation_of
 from decoders.backends.native import LlamaBackend
-from decoders.backends.native import model as llama_model
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError

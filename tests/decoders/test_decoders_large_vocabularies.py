@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from decoders.backends import cpp_kernels
 from decoders.records import Sampling
+from decoders.sampling import randomness as chance_module
 from decoders.sampling.argmax import WIDTH, likeliest
 from decoders.sampling.filters import probabilities
-from decoders.sampling.filters import randomness as chance_module
 from decoders.sampling.randomness import Generator
 from decoders.zoo.catalogue import cache_dir
 

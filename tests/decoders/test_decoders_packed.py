@@ -14,9 +14,9 @@ import torch
 import torch.nn.functional as F
 from decoder_toys import CPU, FITS_INT4
 
+from decoders.backends.llama import model as llama_model
 from decoders.backends.llama.model import KEYS_ROUND, Shape, attend, attention_mask, rounded
 from decoders.backends.native import LlamaBackend
-from decoders.backends.native import model as llama_model
 from decoders.backends.weights import packed
 from decoders.backends.weights.blocked import Int4Blocks, Int8Blocks
 from decoders.backends.weights.int8 import WIDE, Int8Weight, to_int8

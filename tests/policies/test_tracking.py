@@ -18,8 +18,8 @@ from policy_tables import separable, table, tiny, with_features
 import policies
 from policies import PolicyError, mlflow_store
 from policies.mlflow_store import default_uri, shown
+from policies.tracking import run as tracking
 from policies.tracking.run import TrainedRun, train_run
-from policies.tracking.run import run as tracking
 
 
 @pytest.fixture(scope="module")
@@ -338,8 +338,8 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["write_trained_on", "log_policy", "enrol"])
 def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: str) -> None:
     """Before the card, before the model, before its version: what is there can be loaded."""
+    from policies.tracking import run_log
     from policies.tracking.registry import versions_of
-    from policies.tracking.run import run_log
 
     store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
     asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out}

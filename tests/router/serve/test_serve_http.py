@@ -13,8 +13,6 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 import uvicorn
-from router.serve.replicas.replicas.proxy import Proxy
-from router.serve.replicas.replicas.replicas import Replicas
 from serve_toys import Served, served, until
 
 from decoders.common.errors import DraftpickError
@@ -23,6 +21,8 @@ from router.commands.serve import origins_of
 from router.serve import server
 from router.serve.app import Settings
 from router.serve.parsing import Limits
+from router.serve.replicas.proxy import Proxy
+from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
 from router.serve.timeouts import HeadInTime
 

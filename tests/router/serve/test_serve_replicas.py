@@ -17,9 +17,6 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
-from router.serve.replicas.replicas.aggregate import summed
-from router.serve.replicas.replicas.proxy import Proxy
-from router.serve.replicas.replicas.replicas import Replicas
 from serve_toys import Served, served, toy_engine, until
 from typer.testing import CliRunner
 
@@ -29,7 +26,9 @@ from router.cli import app, main
 from router.commands import serve as command
 from router.commands.router_options import LogOptions
 from router.serve.app import Settings
-from router.serve.replicas.replicas import proxy
+from router.serve.replicas.aggregate import summed
+from router.serve.replicas.proxy import Proxy
+from router.serve.replicas.replicas import Replicas, proxy
 from router.serve.server import bound
 
 CHAT = "/v1/chat/completions"
@@ -423,7 +422,8 @@ def cluster() -> Iterator[None]:
 @pytest.mark.slow
 def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> None:
     import psutil
-    from router.serve.replicas.replicas.on_ray import OnRay
+
+    from router.serve.replicas.on_ray import OnRay
 
     assert OnRay(toy_application).n == 1  # one a machine
     starter = OnRay(toy_application, replicas=2)
@@ -471,7 +471,7 @@ def test_on_ray_both_answer_and_a_killed_process_is_replaced(cluster: None) -> N
 
 @pytest.mark.slow
 def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
-    from router.serve.replicas.replicas.on_ray import OnRay
+    from router.serve.replicas.on_ray import OnRay
 
     starter = OnRay(broken, replicas=1)
     with pytest.raises(DraftpickError, match="this engine cannot be loaded here"):
@@ -480,7 +480,7 @@ def test_on_ray_a_mistake_is_told_in_its_own_words(cluster: None) -> None:
 
 @pytest.mark.slow
 def test_on_ray_more_replicas_than_cores_begin(cluster: None) -> None:
-    from router.serve.replicas.replicas.on_ray import OnRay
+    from router.serve.replicas.on_ray import OnRay
 
     starter = OnRay(toy_application, replicas=3)
     replicas = Replicas(starter, starter.n)
