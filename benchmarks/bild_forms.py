@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import track
 
 from collect.queries import first_per_task, read_queries, shipped
-from collect.sweep.batch import rouge_l
+from collect.sweeps.batch import rouge_l
 from decoders import Engine, Request
 from decoders.arms import AUTOREGRESSIVE, recipe
 from decoders.records import DecodeResult

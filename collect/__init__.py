@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from .store.embeddings import embeddings_of
     from .store.outcomes import read_outcomes
     from .summary import summarise
-    from .sweep.batch import SweepOptions
-    from .sweep.run import sweep
+    from .sweeps.batch import SweepOptions
+    from .sweeps.run import sweep
     from .table import reward_table
 
 __all__ = [
@@ -53,7 +53,7 @@ _HOMES = {
     "Query": "queries",
     "RequestContext": "features",
     "Reward": "rewards",
-    "SweepOptions": "sweep.batch",
+    "SweepOptions": "sweeps.batch",
     "embeddings_of": "store.embeddings",
     "feature_vector": "features",
     "load": "store.dataset",
@@ -64,7 +64,7 @@ _HOMES = {
     "reward_table": "table",
     "shipped": "queries",
     "summarise": "summary",
-    "sweep": "sweep.run",
+    "sweep": "sweeps.run",
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol, runtime_checkable
 
-from collect.sweep.protocols import ArmEngine
+from collect.sweeps.protocols import ArmEngine
 from decoders.common.errors import ArmDown
 
 

@@ -13,8 +13,8 @@ from fake_endpoints import FakeEndpoint, listening
 
 from collect.queries import Query
 from collect.store.dataset import read_table
-from collect.sweep.endpoints import Endpoints, for_endpoints
-from collect.sweep.run import sweep
+from collect.sweeps.endpoints import Endpoints, for_endpoints
+from collect.sweeps.run import sweep
 from collect.table import reward_table
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
@@ -285,7 +285,7 @@ class Clock:
 
 
 def Options(**named: Any) -> Any:
-    from collect.sweep.batch import SweepOptions
+    from collect.sweeps.batch import SweepOptions
 
     return SweepOptions(**{"max_new_tokens": 32, **named})
 

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "benchmarks"))

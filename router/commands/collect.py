@@ -17,9 +17,9 @@ from .listing import Listing
 from .options import AsJson, at_once_in, engine_options, names_in, takes, temperatures_in
 
 if TYPE_CHECKING:
-    from collect.sweep.executor import Executor
-    from collect.sweep.protocols import BatchDecoder, SweepEngine
-    from collect.sweep.run import SweepReport
+    from collect.sweeps.executor import Executor
+    from collect.sweeps.protocols import BatchDecoder, SweepEngine
+    from collect.sweeps.run import SweepReport
 
 ENGINES = ("local", "ray")
 INTERRUPTED = 130  # what shells expect after Ctrl-C
@@ -187,8 +187,8 @@ def collect(
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
     from collect.embedders import OWN, load_embedder
     from collect.queries import first_per_task, read_queries, shipped
-    from collect.sweep.batch import SweepOptions
-    from collect.sweep.endpoints import Endpoints, for_endpoints
+    from collect.sweeps.batch import SweepOptions
+    from collect.sweeps.endpoints import Endpoints, for_endpoints
 
     how = SweepOptions(
         arms=tuple(names_in(arms)),
@@ -217,7 +217,7 @@ def collect(
     if engine == "local":
         report = _sweep(loaded, batch, asked, out, how, reader)
     else:
-        from collect.sweep.on_ray import OnRay
+        from collect.sweeps.on_ray import OnRay
 
         with OnRay(load, ray_address) as cluster:
             report = _sweep(loaded, cluster, asked, out, how, reader)
@@ -256,7 +256,7 @@ def _sweep(
 ) -> SweepReport:
     from rich.console import Console
 
-    from collect.sweep.run import sweep
+    from collect.sweeps.run import sweep
 
     from .progress import progress_bar
 
@@ -295,7 +295,7 @@ def _load_engine(
     from decoders.endpoints.engine import EndpointEngine, remote
 
     if remote(options.recipes()):
-        from collect.sweep.endpoints import Endpoints
+        from collect.sweeps.endpoints import Endpoints
 
         endpoints = EndpointEngine.from_options(options, only)
         return endpoints, Endpoints(endpoints)

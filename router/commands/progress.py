@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from collect.sweep.run import SweepProgress
+from collect.sweeps.run import SweepProgress
 from decoders.common.terminal import Lines
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.queries import Query
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from decoders.arms import AUTOREGRESSIVE
 from decoders.arms.file import arms_of
 from decoders.common.errors import DraftpickError
@@ -148,7 +148,7 @@ def collect(
     """Every arm on every query, as `draftpick collect` does."""
     from rich.console import Console
 
-    from collect.sweep.run import sweep
+    from collect.sweeps.run import sweep
     from decoders import Engine
     from decoders.offline.batch import Batch
     from router.commands.progress import progress_bar

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from collect.queries import TASKS, Query
-from collect.sweep import run
-from collect.sweep.run import SweepReport
+from collect.sweeps import run
+from collect.sweeps.run import SweepReport
 from decoders.common.errors import ContextTooLong
 from decoders.costs.measured import Costs
 from decoders.offline.records import Expected, Replay, Written
@@ -217,5 +217,5 @@ def all_pairs(queries: list[Query], arms: tuple[str, ...] = ARMS) -> list[tuple[
 
 
 def sweep(engine: FakeEngine, *given: Any, **named: Any) -> SweepReport:
-    """`collect.sweep.run.sweep` with the fake's own batch decoder."""
+    """`collect.sweeps.run.sweep` with the fake's own batch decoder."""
     return run.sweep(engine, engine.batch, *given, **named)

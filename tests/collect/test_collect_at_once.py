@@ -14,8 +14,8 @@ from collect.records import ArmInfo
 from collect.store import dataset
 from collect.store.outcomes import Place, looping_places, outcomes_by_place, read_outcomes
 from collect.summary import summarise, summarise_all
-from collect.sweep.batch import Prompt, SweepOptions
-from collect.sweep.under_load import collect_loads
+from collect.sweeps.batch import Prompt, SweepOptions
+from collect.sweeps.under_load import collect_loads
 from collect.table import read_rewards, reward_table
 from decoders.common.errors import DraftpickError
 

@@ -12,7 +12,7 @@ import typer
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 from typer.testing import CliRunner, Result
 
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 from policies import load

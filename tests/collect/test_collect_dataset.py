@@ -20,7 +20,7 @@ from collect.rewards import Reward
 from collect.store import dataset
 from collect.store.dataset import MANIFEST, Store, load, read_manifest
 from collect.summary import render, summarise
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from collect.table import reward_table
 from decoders.common.errors import Damaged, DraftpickError
 

@@ -12,8 +12,8 @@ from collect_fakes import all_pairs, make_queries, pairs
 
 from collect.rewards import REWARDS
 from collect.store.dataset import read_manifest, read_table
-from collect.sweep.batch import SweepOptions
-from collect.sweep.run import sweep
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.run import sweep
 from collect.table import reward_table
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend

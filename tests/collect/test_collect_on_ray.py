@@ -13,10 +13,10 @@ import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
 
 from collect.store.dataset import read_manifest
-from collect.sweep.batch import SweepOptions
-from collect.sweep.on_ray import OnRay
-from collect.sweep.ray_cluster import cores_each
-from collect.sweep.run import SweepProgress, sweep
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.on_ray import OnRay
+from collect.sweeps.ray_cluster import cores_each
+from collect.sweeps.run import SweepProgress, sweep
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=3)

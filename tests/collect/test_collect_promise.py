@@ -12,7 +12,7 @@ from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
 from typer.testing import CliRunner, Result
 
 from collect import read_outcomes
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 from policies import load

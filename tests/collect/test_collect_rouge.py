@@ -20,7 +20,7 @@ from collect import rouge
 from collect.rouge import rouge_l, words
 from collect.store.dataset import MANIFEST, read_manifest
 from collect.store.outcomes import read_outcomes
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 

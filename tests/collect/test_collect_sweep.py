@@ -17,8 +17,8 @@ from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries
 from collect import read_outcomes
 from collect.queries import Query
 from collect.store import dataset
-from collect.sweep.batch import SweepOptions
-from collect.sweep.run import SweepProgress, batches
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.run import SweepProgress, batches
 from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 
@@ -72,7 +72,7 @@ def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
 
 
 def test_batches_hold_like_lengths_in_a_seeded_order() -> None:
-    from collect.sweep.batch import Prompt
+    from collect.sweeps.batch import Prompt
 
     prompts = [Prompt(Query(str(n), "qa", ("?",)), [0] * n) for n in (5, 1, 4, 2, 3, 6)]
     groups = batches(prompts, 2, seed=1)
@@ -198,7 +198,7 @@ def test_sigkill_in_the_middle_then_resumed(tmp_path: Path) -> None:
 import os, signal, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from collect_fakes import FakeEngine, make_queries
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from collect_fakes import sweep
 engine = FakeEngine()
 def die(name, prompts):

@@ -18,9 +18,9 @@ from collect.queries import Query
 from collect.store import dataset
 from collect.store.outcomes import read_outcomes
 from collect.summary import summarise, summarise_all
-from collect.sweep import run
-from collect.sweep.batch import SweepOptions
-from collect.sweep.sampled import seed_of
+from collect.sweeps import run
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.sampled import seed_of
 from collect.table import read_rewards, reward_table
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch

@@ -12,7 +12,7 @@ from collect_fakes import FakeEngine, make_queries, sweep
 
 import policies
 from collect.queries import Query
-from collect.sweep.batch import SweepOptions
+from collect.sweeps.batch import SweepOptions
 from policies.mlflow_store import using
 from router import cli
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from collect.sweep.ray_cluster import connect, first_line, ray_module, shares
+from collect.sweeps.ray_cluster import connect, first_line, ray_module, shares
 from decoders.common.errors import DraftpickError
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OnRay:
     """A Starter of replicas, which connects to a cluster.
 
     make: the application and what it answers through; called in every replica.
-    address: as in `collect.sweep.on_ray.OnRay`.
+    address: as in `collect.sweeps.on_ray.OnRay`.
     replicas: None for one a GPU of the cluster, or one a machine where there are none; `n` is how
         many there are.
 
