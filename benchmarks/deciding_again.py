@@ -49,7 +49,7 @@ COSTS = {
 NEVER = 1 << 20  # tokens
 BASE, WIDTH = "hybrid", 110
 HEADINGS = ["arm", "rounds", "tokens a round", "steps a round", "speed-up", "to hybrid"]
-COPY: dict[str, Any] = {"kind": "max_gram", "by_cost": True, "length": {"k": 16}}
+COPY: dict[str, Any] = {"kind": "max_gram", "cost_aware": True, "length": {"k": 16}}
 Bodies = dict[str, dict[str, Any]]
 
 

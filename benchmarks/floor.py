@@ -32,7 +32,7 @@ from collect.queries import first_per_task, shipped
 from decoders import Engine, Request
 from decoders.backends.native import LlamaBackend
 from decoders.backends.sync import synchronize
-from decoders.backends.weights.packed import Held
+from decoders.backends.weights.packed import KernelWeight
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
@@ -198,7 +198,7 @@ def bytes_read(engine: Engine) -> int:
 
 
 def _bytes(part: Any) -> int:
-    if isinstance(part, Held):
+    if isinstance(part, KernelWeight):
         return sum(map(_bytes, part.stored))
     if isinstance(part, torch.Tensor):
         return part.numel() * part.dtype.itemsize

@@ -221,7 +221,7 @@ def read_bytes(weights: Weights) -> int:
     return total + sum(t.nbytes for t in parts_of(fused.kept(weights.head)))
 
 
-def parts_of(kept: fused_launch.Kept) -> list[Tensor]:
+def parts_of(kept: fused_launch.PreparedWeight) -> list[Tensor]:
     parts = [kept.values]
     if kept.how != fused_launch.DENSE:
         parts.append(kept.scale)

@@ -35,7 +35,7 @@ from decoders.arms import AUTOREGRESSIVE
 from decoders.common.files import write_atomically
 from decoders.common.provenance import hardware, versions
 from decoders.common.seeds import derived_seed
-from decoders.continuous_batching import room_of
+from decoders.continuous_batching import batch_engine
 from decoders.records import Sampling
 from decoders.zoo.catalogue import cache_dir
 from router import Router
@@ -98,14 +98,16 @@ def main() -> None:
     parser.add_argument("--policy", help="default: the one that ships")
     parser.add_argument("--server", nargs="*", default=[], metavar="NAME=MODEL@URL")
     parser.add_argument("--gguf", type=Path, help="the same model's file, for OpenVINO GenAI")
-    parser.add_argument("--steady", action="store_true", help="as of `draftpick serve`")
+    parser.add_argument("--batch-invariant", action="store_true", help="as of `draftpick serve`")
     parser.add_argument("--note", default="", help="kept with the figures")
     parser.add_argument("--out", type=Path, default=Path("load.json"))
     given = parser.parse_args()
 
     options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
     router = Router.from_options(options, given.policy)
-    room = room_of(router.engine, max(given.clients), given.steady, cache_dir() / "costs")
+    room = batch_engine(
+        router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs"
+    )
     # questions come again: what a seat holds of them is read anew
     desk = Desk({DEFAULT: router}, FairQueue(1024), room, reuse=False)
     asked = questions(router, given)

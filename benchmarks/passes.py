@@ -23,7 +23,7 @@ from rich.console import Console
 
 from decoders import EngineOptions
 from decoders.arms import AUTOREGRESSIVE
-from decoders.backends.batched.slots import Seats, Wanted
+from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.backends.native import LlamaBackend
 from decoders.common.terminal import tables
 from decoders.engine import Engine
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--backend", default="auto")
     given = parser.parse_args()
     options = EngineOptions(target=given.target, dtype=given.dtype, backend=given.backend)
-    ways = {name: seats(options, name, max(given.answers)) for name in given.kernels}
+    ways = {name: slots(options, name, max(given.answers)) for name in given.kernels}
     rows = []
     for answers in given.answers:
         times: dict[tuple[str, int], list[float]] = {}
@@ -67,34 +67,34 @@ def main() -> None:
         console.print(table)
 
 
-def seats(options: EngineOptions, kernels: str, n: int) -> Seats:
+def slots(options: EngineOptions, kernels: str, n: int) -> BatchSlots:
     with patch.object(loaders, "_blocked", lambda: False) if kernels == "none" else nullcontext():
         target = Engine.from_options(options, only=[AUTOREGRESSIVE]).target
     if not isinstance(target, LlamaBackend):
         raise SystemExit("passes are shared by native backends alone")
-    made = Seats(target, n)
+    made = BatchSlots(target, n)
     held = random.Random(0)
-    for seat in made.all:
-        seat.prefill([1 + i % 97 for i in range(held.randint(*HELD))])
+    for slot in made.all:
+        slot.prefill([1 + i % 97 for i in range(held.randint(*HELD))])
     return made
 
 
 @torch.inference_mode()
-def one_pass(seats: Seats, answers: int, tokens: int) -> float:
+def one_pass(slots: BatchSlots, answers: int, tokens: int) -> float:
     """Seconds; what it read is forgotten."""
-    asked = seats.all[:answers]
+    asked = slots.all[:answers]
     ids = torch.arange(tokens) + 5
     if answers == 1:
         asked[0].pretend(ALONE)
-    before = [seat.length for seat in asked]
+    before = [slot.length for slot in asked]
     started = time.perf_counter()
     if answers == 1:
         asked[0].extend(ids)
     else:
-        seats.read([Wanted(seat, ids) for seat in asked])
+        slots.read([Wanted(slot, ids) for slot in asked])
     seconds = time.perf_counter() - started
-    for seat, length in zip(asked, before, strict=True):
-        seat.truncate(length)
+    for slot, length in zip(asked, before, strict=True):
+        slot.truncate(length)
     return seconds
 
 

@@ -122,7 +122,7 @@ def modelled(outcome: Outcome, context: Context) -> float:
 
     (new_tokens - 1) * (verify(1) + beside) over rounds * (verify(width) + beside) + steps *
     draft_s: width = 1 + drafted / rounds; `Costs.verify` says what such a pass costs, and
-    `Costs.beside` what a round of plain decoding or of the arm takes beside it; steps are the
+    `Costs.overhead_s` what a round of plain decoding or of the arm takes beside it; steps are the
     drafted tokens, those of its models alone where others are copied. Prefill excluded; 1 where the
     prompt's own pass wrote the whole answer. Of several answers at once, the machine's tokens a
     second over those of plain decoding with as many (goodput): all of it is then for all of them. A
@@ -136,9 +136,9 @@ def modelled(outcome: Outcome, context: Context) -> float:
     costs = context.costs
     steps = drafted if outcome.calls is None else outcome.calls
     verify_s = costs.verify(1 + drafted / rounds) if rounds else 0.0
-    round_s = verify_s + costs.beside(outcome.arm, outcome.temperature)
+    round_s = verify_s + costs.overhead_s(outcome.arm, outcome.temperature)
     arm_s = rounds * round_s + steps * costs.draft_s.get(outcome.arm, 0.0)
-    plain_s = costs.verify_s[0] + costs.beside(PLAIN, outcome.temperature)
+    plain_s = costs.verify_s[0] + costs.overhead_s(PLAIN, outcome.temperature)
     return decoded * plain_s / arm_s if arm_s > 0 else math.nan
 
 

@@ -140,12 +140,12 @@ class Engine:
             eos_ids=targets.eos_ids(folder),
             drafters=drafters,
         )
-        if any(recipe.by_passes for recipe in recipes.values()):
+        if any(recipe.uses_cost_model for recipe in recipes.values()):
             pass_costs.learn(engine.target, engine.target_fingerprint, cache_dir() / "costs")
         return engine
 
     @staticmethod
-    def misfit(options: EngineOptions, arm: str) -> str | None:
+    def unsupported_reason(options: EngineOptions, arm: str) -> str | None:
         """Why an arm's drafters do not fit the options' target, by its files; None where they do.
         Nothing is loaded but the tokenizer."""
         (recipe,) = options.recipes([arm]).values()
@@ -191,7 +191,7 @@ class Engine:
     @property
     def timed_by(self) -> str:
         """What seconds depend on beside the target: how its passes are made, and on what."""
-        return pass_costs.Place.of(self.target, self.target_fingerprint).timed_by
+        return pass_costs.CostKey.of(self.target, self.target_fingerprint).timed_by
 
     @property
     def embedder(self) -> str:

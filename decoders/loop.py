@@ -25,7 +25,7 @@ from .protocols import (
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
 from .sampling.filters import choose, logprobs, penalise, penalised, seen_mask
-from .sampling.randomness import Chance
+from .sampling.randomness import RandomSource
 from .tally import Clock, Tally
 
 
@@ -129,7 +129,7 @@ def run_round(
     context: list[int],
     room: int,
     sampling: Sampling,
-    chance: Chance,
+    chance: RandomSource,
     clock: Clock,
 ) -> Round:
     """Propose tokens to follow `context`, score them by one pass of `target`, and verify.
@@ -152,7 +152,7 @@ def propose(
     context: list[int],
     k: int,
     sampling: Sampling,
-    chance: Chance,
+    chance: RandomSource,
     target: Backend,
 ) -> Proposal:
     """At most k drafted tokens; none for k below 1."""

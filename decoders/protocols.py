@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .records import DecodeResult, Prefilled, Proposal, Request, Sampling, StepStats, Verdict
-from .sampling.randomness import Chance
+from .sampling.randomness import RandomSource
 from .sampling.stopping import Stopper
 
 # -- models ----------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class TreeBackend(Backend, Protocol):
     """
 
     @property
-    def no_trees(self) -> str | None:
+    def trees_unsupported_reason(self) -> str | None:
         """Why this model cannot read one, in a few words; None where it can."""
         ...
 
@@ -225,7 +225,7 @@ class DraftRequest:
 
     k: int
     sampling: Sampling
-    chance: Chance
+    chance: RandomSource
     min_confidence: float = 0.0
     needs_raw: bool = False
 
@@ -356,7 +356,7 @@ class Verifier(Protocol):
         ...
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         """Judge a proposal of K tokens.
 
@@ -423,7 +423,7 @@ class Job:
     prefilled: Prefilled
     request: Request
     stopper: Stopper
-    chance: Chance
+    chance: RandomSource
     emit: Emit
 
 

@@ -335,7 +335,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--tiny", action="store_true", help="a random Llama, its passes shared")
-    parser.add_argument("--seats", type=int, default=8, help="answers at once, with --tiny")
+    parser.add_argument("--slots", type=int, default=8, help="answers at once, with --tiny")
     parser.add_argument("--polite", action="store_true", help="without the rude clients")
     parser.add_argument("--growth", type=float, default=16.0, metavar="MIB", help="default 16")
     parser.add_argument("--out", type=Path, help="figures as JSON")
@@ -347,7 +347,7 @@ def main() -> None:
         options: list[object] = ["--pause", 0.0005]
         if given.tiny:
             ask = alone(Path(scratch))
-            options = ["--tiny", scratch, "--seats", given.seats]
+            options = ["--tiny", scratch, "--slots", given.slots]
         with running(*options) as server:
             samples = asyncio.run(soaked(server, ask, given, book))
             if not forgotten(server):

@@ -29,7 +29,7 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
-from decoders.continuous_batching import room_of
+from decoders.continuous_batching import batch_engine
 from decoders.records import Prefilled
 from policies import uniform_policy
 from router.logs.writer import DecisionLog
@@ -139,14 +139,14 @@ def serving(
     engine: Engine,
     held: socket.socket,
     log: Path | None = None,
-    seats: int = 1,
+    slots: int = 1,
     timeout_s: float = 60.0,
 ) -> None:
     """Serve an engine at a bound socket until a signal. log: as of `draftpick serve`."""
     torch.set_num_threads(1)
     book = None if log is None else DecisionLog(log, text=True)
     router = Router(engine, uniform_policy(engine.arm_names), log=book)
-    desk = Desk({DEFAULT: router}, FairQueue(PLACES), room_of(engine, seats))
+    desk = Desk({DEFAULT: router}, FairQueue(PLACES), batch_engine(engine, slots))
     settings = Settings(Limits(most_tokens=256), timeout_s=timeout_s)
     serve(make_app(desk, settings), desk, held, drain_s=5.0)
 
@@ -193,14 +193,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--pause", type=float, default=0.0, help="seconds a pass takes")
-    parser.add_argument("--seats", type=int, default=1, help="answers at once, with --tiny")
+    parser.add_argument("--slots", type=int, default=1, help="answers at once, with --tiny")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds for one request")
     parser.add_argument("--tiny", type=Path, metavar="FOLDER", help="serve a random Llama")
     parser.add_argument("--log", type=Path, metavar="FOLDER", help="write decisions there")
     given = parser.parse_args()
 
     engine = echo_engine(given.pause) if given.tiny is None else tiny_engine(given.tiny)
-    serving(engine, bound("127.0.0.1", 0), given.log, given.seats, given.timeout)
+    serving(engine, bound("127.0.0.1", 0), given.log, given.slots, given.timeout)
 
 
 if __name__ == "__main__":

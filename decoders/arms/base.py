@@ -36,7 +36,7 @@ class ArmRecipe(Strict):
         return False
 
     @property
-    def by_passes(self) -> bool:
+    def uses_cost_model(self) -> bool:
         """Whether it goes by what the target's passes cost (see `decoders.costs.passes`)."""
         return False
 
@@ -80,8 +80,8 @@ class DraftingRecipe(ArmRecipe):
         return self.verifier.lossless
 
     @property
-    def by_passes(self) -> bool:
-        return self.length.by_passes
+    def uses_cost_model(self) -> bool:
+        return self.length.uses_cost_model
 
     @property
     def copies(self) -> bool:

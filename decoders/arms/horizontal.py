@@ -54,8 +54,8 @@ class HorizontalRecipe(DraftingRecipe):
         return all(part.doubts for part in self.parts)
 
     @property
-    def by_passes(self) -> bool:
-        return super().by_passes or any(part.by_passes for part in self.parts)
+    def uses_cost_model(self) -> bool:
+        return super().uses_cost_model or any(part.uses_cost_model for part in self.parts)
 
     @property
     def drafter(self) -> str:

@@ -40,7 +40,7 @@ class HybridRecipe(DraftingRecipe):
         return self
 
     @property
-    def by_passes(self) -> bool:
+    def uses_cost_model(self) -> bool:
         return True
 
     @property

@@ -39,7 +39,7 @@ class LengthRecipe(Strict):
         return self.k
 
     @property
-    def by_passes(self) -> bool:
+    def uses_cost_model(self) -> bool:
         """Whether it goes by what the target's passes cost (see `decoders.costs.passes`)."""
         return False
 
@@ -62,7 +62,7 @@ class AdaptiveRecipe(LengthRecipe):
     kind: Literal["adaptive"]
 
     @property
-    def by_passes(self) -> bool:
+    def uses_cost_model(self) -> bool:
         return True
 
     def build(self, verifier_model: Backend | None = None) -> DraftLength:

@@ -29,8 +29,8 @@ class SampledBeamsRecipe(ArmRecipe):
         return self.beams == 1
 
     @property
-    def by_passes(self) -> bool:
-        return self.drafter.by_passes
+    def uses_cost_model(self) -> bool:
+        return self.drafter.uses_cost_model
 
     def check_target(self, target: TargetInfo) -> None:
         check_target(self.drafter, self.name, target)

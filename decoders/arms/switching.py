@@ -62,7 +62,7 @@ class SwitchingRecipe(DraftingRecipe):
         return self
 
     @property
-    def by_passes(self) -> bool:
+    def uses_cost_model(self) -> bool:
         return True
 
     @property

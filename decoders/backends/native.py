@@ -18,19 +18,19 @@ from torch import Tensor
 
 from ..common.errors import ContextTooLong, DraftpickError
 from ..records import Prefilled
-from .cpp.layers import KernelLayers, misfit
+from .cpp.layers import KernelLayers, unsupported_reason
 from .cuda.fused import FusedLayers
 from .cuda.recorded import WIDEST, Read, RecordedPasses, Recorder
 from .llama.exit_head import check_exit
 from .llama.kv import KVCache, SliceSlot
 from .llama.loading import load
 from .llama.model import (
-    BETWEEN,
-    Between,
-    Place,
+    POINTWISE,
+    PointwiseOps,
+    RopeAndMask,
     Shape,
     Weights,
-    chain_place,
+    chain_rope_and_mask,
     count,
     count_layers,
     layer,
@@ -39,7 +39,7 @@ from .llama.model import (
     rounded,
     skip_layer,
     through,
-    tree_place,
+    tree_rope_and_mask,
 )
 from .llama.reading import SequenceSlice
 from .llama.tree import Tree, moves, require_chain
@@ -47,17 +47,17 @@ from .sync import synchronize
 from .threads import threads
 from .weights.blocked import Blocks
 from .weights.int8 import WIDE
-from .weights.packed import Held, Rounding, dense, linear
+from .weights.packed import KernelWeight, Rounding, dense, linear
 from .weights.rounded_store import RoundedStore
 
-Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_place` takes them
+Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
 PREFILL_CHUNK = 1024  # longer ones spend a fifth of their time on fresh memory (performance.md)
 
 
 class LlamaBackend:
     """Llama, SmolLM2, Mistral, Qwen2 and Qwen3 shapes in float32 or bfloat16, on CPU or CUDA."""
 
-    no_trees: str | None = None
+    trees_unsupported_reason: str | None = None
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class LlamaBackend:
     def compile_layers(self) -> None:
         """From now on run passes by the kernels in C++ (kernel_layers.py), which must be loaded.
         Raises DraftpickError for a model that they do not fit."""
-        reason = misfit(self.shape, self.weights.layers)
+        reason = unsupported_reason(self.shape, self.weights.layers)
         if reason is not None:
             raise DraftpickError(f"the kernels in C++ do not fit this model: {reason}")
         parts = self.weights.layers, self._cache, self.shape, self._rope
@@ -136,9 +136,9 @@ class LlamaBackend:
         return "recorded" if self.recorded.fused is None else "fused"
 
     @property
-    def between(self) -> Between:
+    def pointwise(self) -> PointwiseOps:
         """What runs between the products of wide passes."""
-        return BETWEEN if self.compiled is None else self.compiled.between
+        return POINTWISE if self.compiled is None else self.compiled.pointwise
 
     def _zeros(self, *size: int) -> Tensor:
         return torch.zeros(*size, dtype=self.dtype, device=self.device)
@@ -160,7 +160,7 @@ class LlamaBackend:
         """Tokens of a pass up to which rounded weights are multiplied by as they are, where others
         lie beside them."""
         out = self.weights.layers[0].out
-        return out.narrow if isinstance(out, Held) else WIDE
+        return out.narrow if isinstance(out, KernelWeight) else WIDE
 
     @property
     def blocked(self) -> bool:
@@ -302,11 +302,11 @@ class LlamaBackend:
         """Run `ids` [T] through the layers below the exit only, ahead of `length`; [T, d]."""
         if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
             self._ahead, self._ahead_layer = self._length, exit_layer
-        hidden = self._between(self.embed(ids), 0, exit_layer, self._ahead, None)
+        hidden = self._pointwise(self.embed(ids), 0, exit_layer, self._ahead, None)
         self._ahead += len(ids)
         return hidden
 
-    def _between(
+    def _pointwise(
         self, h: Tensor, first: int, last: int, start: int, branch: Branch | None
     ) -> Tensor:
         """h [T, d] of positions start.. through the layers first..last-1, and kept at every exit on
@@ -327,14 +327,14 @@ class LlamaBackend:
         """The layer that all of `ids` [T] in slots start.. are brought to, and their [T, d] there:
         that of the exit which ran some of them ahead, or 0 for their embeddings.
 
-        branch: as for `_between`.
+        branch: as for `_pointwise`.
         """
         done, after = self._ahead - start, self._ahead_layer
         if done <= 0:
             return 0, self.embed(ids)
         if done < len(ids):  # what ran ahead is a chain: so a tree's first nodes
             rest = None if branch is None else (branch[0][done:], branch[1][done:])
-            self._between(self.embed(ids[done:]), 0, after, self._ahead, rest)
+            self._pointwise(self.embed(ids[done:]), 0, after, self._ahead, rest)
         return after, self._exits[after][start : start + len(ids)]
 
     @torch.inference_mode()
@@ -382,7 +382,7 @@ class LlamaBackend:
         start, end = self._length, self._length + len(ids)
         branch = self._placed(len(ids), parents)
         after, h = self._caught_up(ids, start, branch)
-        hidden = self._between(h, after, self.shape.layers, start, branch)
+        hidden = self._pointwise(h, after, self.shape.layers, start, branch)
         self._length = self._ahead = end
         return hidden
 
@@ -409,16 +409,16 @@ class LlamaBackend:
         else:
             after, h = self._caught_up(ids, start)
             highest = max(self._exits)
-            h = self._between(h, after, highest, start, None)
+            h = self._pointwise(h, after, highest, start, None)
             read = recorded.finish(h, highest, start)
         self._length = self._ahead = end
         if self._final is not None:
             self._final[start:end] = read.states
         return read
 
-    def positions(self, start: int, t: int) -> Place:
+    def positions(self, start: int, t: int) -> RopeAndMask:
         """Rotary table and mask (as `layer` takes it) for t new positions from `start`."""
-        return chain_place(self._rope, self.shape, start, t)
+        return chain_rope_and_mask(self._rope, self.shape, start, t)
 
     def _branch(self, parents: Sequence[int]) -> Branch:
         """New nodes of a tree, each of which sees its own branch alone."""
@@ -440,9 +440,13 @@ class LlamaBackend:
             if made is not None:
                 return made
         parts = self._rope, self.shape
-        place = chain_place(*parts, start, t) if branch is None else tree_place(*parts, *branch)
+        place = (
+            chain_rope_and_mask(*parts, start, t)
+            if branch is None
+            else tree_rope_and_mask(*parts, *branch)
+        )
         slots = self._slots(start, t, place[1], first, last)
-        return through(h, self.weights.layers[first:last], self.shape, place, slots, self.between)
+        return through(h, self.weights.layers[first:last], self.shape, place, slots, self.pointwise)
 
     def _slots(
         self, start: int, t: int, mask: Tensor | None, first: int, last: int

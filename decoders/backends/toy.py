@@ -20,7 +20,7 @@ class ToyBackend:
     the head the identity, so that any drafter over states can be tried on it.
     """
 
-    no_trees: str | None = None
+    trees_unsupported_reason: str | None = None
 
     def __init__(self, table: Tensor, context: int = 512) -> None:
         self.table, self.context = table, context

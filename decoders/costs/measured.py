@@ -59,7 +59,7 @@ class Costs:
 
         return PassCosts(self.verify_s)(width)
 
-    def beside(self, arm: str, temperature: float) -> float:
+    def overhead_s(self, arm: str, temperature: float) -> float:
         """Of `round_s`, or of `drawn_round_s` where tokens are drawn; plain decoding's for an arm
         whose own is unknown."""
         seconds = self.drawn_round_s if temperature > 0 else self.round_s

@@ -84,7 +84,7 @@ def _ratios(costs: PassCosts, longest: int) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Place:
+class CostKey:
     """What the costs of one target depend on. target: weights and precision."""
 
     target: str
@@ -94,7 +94,7 @@ class Place:
     torch: str
 
     @classmethod
-    def of(cls, target: Backend, fingerprint: str) -> Place:
+    def of(cls, target: Backend, fingerprint: str) -> CostKey:
         cuda = target.device.type == "cuda"
         device = torch.cuda.get_device_name(target.device) if cuda else cpu_name()
         products = f"blocks {version()}" if getattr(target, "blocked", False) else ""
@@ -133,7 +133,7 @@ def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     busy machine is measured again at the next loading, and the quieter of the two kept. A file that
     cannot be read is made anew, one that cannot be written is done without.
     """
-    place = Place.of(target, fingerprint)
+    place = CostKey.of(target, fingerprint)
     path = folder / place.file
     costs = _read(path)
     if costs is None or costs.busy >= QUIET:
@@ -193,6 +193,6 @@ def _read(path: Path) -> PassCosts | None:
     return costs if costs.verify_s and min(costs.verify_s) > 0 else None
 
 
-def _write(path: Path, place: Place, costs: PassCosts) -> None:
+def _write(path: Path, place: CostKey, costs: PassCosts) -> None:
     with contextlib.suppress(OSError):  # measured again next time
         write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

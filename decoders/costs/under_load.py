@@ -18,13 +18,13 @@ from pathlib import Path
 
 import torch
 
-from ..backends.batched.slots import SeatBackend, Seats, Wanted
+from ..backends.batched.slots import BatchSlots, SlotBackend, Wanted
 from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
 from ..common.files import write_atomically
 from ..common.machine import look, others
 from . import passes
-from .passes import PassCosts, Place
+from .passes import CostKey, PassCosts
 
 HELD = 192  # positions that each answer is given while measuring
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -37,7 +37,7 @@ QUIET = 0.25  # cores that others may keep busy meanwhile
 @dataclass(frozen=True)
 class SharedCosts:
     """seconds: of a pass for rows[i] answers over tokens[j] tokens of each.
-    narrow: as in Seats.
+    narrow: as in BatchSlots.
     """
 
     rows: tuple[int, ...]
@@ -90,79 +90,79 @@ def _of(shared: SharedCosts, rows: int) -> PassCosts:
 
 
 def learn(
-    seats: Seats, fingerprint: str, folder: Path | None, running: Callable[[], int]
+    slots: BatchSlots, fingerprint: str, folder: Path | None, running: Callable[[], int]
 ) -> SharedCosts:
     """Read the costs from `folder`, or measure and write them, which takes a few seconds; every
-    seat's `passes.known` follows them from now on. What was measured while other processes kept
+    slot's `passes.known` follows them from now on. What was measured while other processes kept
     cores busy is used, and not kept.
 
     fingerprint: the target's.
     folder: None keeps nothing.
     """
-    products = f", blocks {version()}" if seats.like.blocked else ""
+    products = f", blocks {version()}" if slots.like.blocked else ""
     place = replace(
-        Place.of(seats.all[0], fingerprint),
-        backend=f"{len(seats.all)} seats, {seats.passes}{products}",
+        CostKey.of(slots.all[0], fingerprint),
+        backend=f"{len(slots.all)} slots, {slots.passes}{products}",
     )
     path = None if folder is None else folder / place.file
     costs = None if path is None else _read(path)
-    if costs is None or seats.steady:
+    if costs is None or slots.batch_invariant:
         before = look()
-        costs = measure(seats)
+        costs = measure(slots)
         after = look()
         company = others(before, after) if before and after else 0.0
-        if path is not None and not seats.steady and company < QUIET:
+        if path is not None and not slots.batch_invariant and company < QUIET:
             _write(path, place, costs)
-    seats.narrow = costs.narrow
-    for seat in seats.all:
-        alone = passes.known(seats.like)
+    slots.narrow = costs.narrow
+    for slot in slots.all:
+        alone = passes.known(slots.like)
         if alone is None:
             alone = costs.of(1)
-        passes.assume(seat, UnderLoad(alone.verify_s, alone.busy, costs, running))
+        passes.assume(slot, UnderLoad(alone.verify_s, alone.busy, costs, running))
     return costs
 
 
 @torch.inference_mode()
-def measure(seats: Seats) -> SharedCosts:
-    """What the seats held is forgotten."""
-    narrow = seats.narrow = _crossover(seats)
-    most = len(seats.all)
+def measure(slots: BatchSlots) -> SharedCosts:
+    """What the slots held is forgotten."""
+    narrow = slots.narrow = _crossover(slots)
+    most = len(slots.all)
     rows = tuple(sorted({most, *(n for n in ROWS if n < most)}))
-    times = tuple(tuple(_seconds(seats, n, t) for t in TOKENS) for n in rows)
+    times = tuple(tuple(_seconds(slots, n, t) for t in TOKENS) for n in rows)
     return SharedCosts(rows, TOKENS, times, narrow)
 
 
-def _crossover(seats: Seats) -> int:
+def _crossover(slots: BatchSlots) -> int:
     """Tokens up to which rounded weights are multiplied by faster as they are."""
-    most = seats.like.narrow
-    if seats.steady or len(seats.all) < 2:
+    most = slots.like.narrow
+    if slots.batch_invariant or len(slots.all) < 2:
         return most
     for total in TOTALS:
         if total > most:
             break
-        seats.narrow = most
-        rounded = _seconds(seats, 2, total // 2)
-        seats.narrow = 0
-        if _seconds(seats, 2, total // 2) < rounded:
+        slots.narrow = most
+        rounded = _seconds(slots, 2, total // 2)
+        slots.narrow = 0
+        if _seconds(slots, 2, total // 2) < rounded:
             return total - 1
     return most
 
 
-def _seconds(seats: Seats, rows: int, tokens: int) -> float:
-    """The least of a few passes for the first `rows` seats."""
-    used: Sequence[SeatBackend] = seats.all[:rows]
+def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
+    """The least of a few passes for the first `rows` slots."""
+    used: Sequence[SlotBackend] = slots.all[:rows]
     held = min(HELD, used[0].context - tokens)
     ids = torch.ones(tokens, dtype=torch.int64, device=used[0].device)
     times = []
     for _ in range(REPEATS + 1):
-        for seat in used:
-            seat.pretend(held)
+        for slot in used:
+            slot.pretend(held)
         started = time.perf_counter()
-        seats.read([Wanted(seat, ids) for seat in used])
+        slots.read([Wanted(slot, ids) for slot in used])
         synchronize(used[0].device)
         times.append(time.perf_counter() - started)
-    for seat in used:
-        seat.truncate(0)
+    for slot in used:
+        slot.truncate(0)
     return min(times[1:])
 
 
@@ -179,6 +179,6 @@ def _read(path: Path) -> SharedCosts | None:
     return costs if whole and costs.rows and min(map(min, seconds)) > 0 else None
 
 
-def _write(path: Path, place: Place, costs: SharedCosts) -> None:
+def _write(path: Path, place: CostKey, costs: SharedCosts) -> None:
     with contextlib.suppress(OSError):  # measured again next time
         write_atomically(path, json.dumps({**asdict(place), **asdict(costs)}, indent=1))

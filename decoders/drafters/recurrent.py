@@ -42,7 +42,9 @@ class RecurrentDrafter:
         self.context, self.parameters = target.context, head.parameters
         self.calls = 0
         self._nothing = torch.zeros(1, target.state_size, dtype=target.dtype, device=target.device)
-        share = getattr(target, "share_step", None)  # of a seat among others (backends/seats.py)
+        share = getattr(
+            target, "share_step", None
+        )  # of a slot among others (backends/batched/slots.py)
         self._whole = _recorded(target, head) or (head.kernels if share is None else None)
         self._step = (self._whole or head).step if share is None else partial(share, head)
 

@@ -17,7 +17,7 @@ from ..protocols import DraftRequest, TreeBackend
 from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import confidence, penalise, probabilities, seen_mask
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from ..sampling.tree_shape import TreeShape
 
 
@@ -173,7 +173,7 @@ class TreeDrafter:
 
 
 def children(
-    logits: Tensor, width: int, sampling: Sampling, chance: Chance
+    logits: Tensor, width: int, sampling: Sampling, chance: RandomSource
 ) -> tuple[Tensor, list[Tensor]]:
     """logits [G, N] -> [G * width] tokens, each row's together, and [N] what each was drawn from.
 

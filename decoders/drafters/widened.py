@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from ..sampling.tree_shape import TreeShape
 from .catch_up import agreeing
 
@@ -85,7 +85,7 @@ class WidenedDrafter:
 
 
 def siblings(
-    distribution: Tensor, first: Tensor, count: int, greedy: bool, chance: Chance
+    distribution: Tensor, first: Tensor, count: int, greedy: bool, chance: RandomSource
 ) -> tuple[Tensor, list[Tensor]]:
     """At most `count` tokens [n] beside `first` [] that `distribution` [V] gives a chance.
 

@@ -162,7 +162,7 @@ class DrafterMemory:
         """
         held = self._held.pop(arm, {}) | own
         busy = {other: parts for other, parts in self._held.items() if self._at_work[other]}
-        elsewhere = self._at_work[arm] > 1  # in another seat, and cannot be let go there
+        elsewhere = self._at_work[arm] > 1  # in another slot, and cannot be let go there
         if self.limit is not None and not elsewhere and _bytes([held]):
             if _bytes([held]) > self.limit:
                 self._forget(arm)

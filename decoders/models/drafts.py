@@ -136,7 +136,7 @@ class Checkpoint:
         backend = _load(self.folder, self.target)
         passes = getattr(self.target, "recorded", None)
         if passes is not None and isinstance(backend, LlamaBackend):
-            fits = fused.misfit(backend.shape, backend.weights) is None
+            fits = fused.unsupported_reason(backend.shape, backend.weights) is None
             backend.record_passes(passes.record, fuse=passes.fused is not None and fits)
         return backend, self.vocab or common_vocab(backend, self.target)
 

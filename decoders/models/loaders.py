@@ -255,7 +255,7 @@ def _record(native: LlamaBackend, kernels: str, name: str) -> None:
 
     reason = None
     if kernels != "graphs":
-        reason = fused_kernels.misfit(native.shape, native.weights)
+        reason = fused_kernels.unsupported_reason(native.shape, native.weights)
         reason = reason or fused_kernels.broken(native.device)
     if kernels == "fused" and reason is not None:
         raise DraftpickError(f"{name} cannot run by fused kernels: {reason}; use --backend graphs")
@@ -270,10 +270,10 @@ def _check_native(asked: LoadRequest) -> None:
     name, reason = asked.folder.name, not_native(asked.folder)
     if reason is not None:
         raise DraftpickError(f"the native backend cannot run {name}: {reason}")
-    misfit = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None
-    if misfit is not None:
+    unsupported_reason = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None
+    if unsupported_reason is not None:
         raise DraftpickError(
-            f"{name} cannot be rounded to int4: {misfit}; use --dtype int8 or bfloat16"
+            f"{name} cannot be rounded to int4: {unsupported_reason}; use --dtype int8 or bfloat16"
         )
 
 

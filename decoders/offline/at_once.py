@@ -13,7 +13,7 @@ import torch
 from ..backends.native import LlamaBackend
 from ..backends.sync import synchronize
 from ..common.errors import DraftpickError
-from ..continuous_batching import Together
+from ..continuous_batching import ContinuousBatch
 from ..costs import passes, under_load
 from ..costs.measured import Costs
 from ..costs.passes import REPEATS
@@ -39,7 +39,7 @@ def require_shared(target: Backend) -> LlamaBackend:
 
 def follow(
     engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
-) -> tuple[Together, SharedCosts]:
+) -> tuple[ContinuousBatch, SharedCosts]:
     """Let the engine's arms draft as they do where so many answers are written at once. A room
     for them, and what its passes cost.
 
@@ -51,16 +51,18 @@ def follow(
     """
     target = require_shared(engine.target)
     alone = passes.known(target) or passes.measure(target)
-    room = Together(engine, most)
-    shared = under_load.learn(room.passes, engine.target_fingerprint, folder, lambda: room.running)
+    batch = ContinuousBatch(engine, most)
+    shared = under_load.learn(
+        batch.passes, engine.target_fingerprint, folder, lambda: batch.running
+    )
     passes.assume(target, UnderLoad(alone.verify_s, alone.busy, shared, answers))
     for arm in engine.arm_names:
         engine.forget(arm)  # they ask for costs when they are made
-    return room, shared
+    return batch, shared
 
 
 def costs_at_once(
-    engine: Engine, alone: Costs, room: Together, shared: SharedCosts, wanted: Sequence[int]
+    engine: Engine, alone: Costs, batch: ContinuousBatch, shared: SharedCosts, wanted: Sequence[int]
 ) -> dict[int, Costs]:
     """By each wanted number of answers. alone: of one answer. room, shared: as of `follow`.
 
@@ -77,7 +79,7 @@ def costs_at_once(
             more = _steps(model, answers) if isinstance(model, RecurrentDrafter) else answers
             draft_s[arm] = seconds * more
         costs = Costs(shared.of(answers).verify_s, draft_s)
-        greedy, drawn = rounds.at_once(room, engine, costs, answers)
+        greedy, drawn = rounds.at_once(batch, engine, costs, answers)
         made[answers] = replace(costs, round_s=greedy, drawn_round_s=drawn)
     return made
 

@@ -80,8 +80,8 @@ class Batch:
             self._costs = replace(costs, round_s=greedy, drawn_round_s=drawn)
         if self._at_once and not self._costs.at_once:
             most = max(self._at_once)
-            room, shared = follow(self._engine, most, self._folder, lambda: self._answers)
-            at_once = costs_at_once(self._engine, self._costs, room, shared, self._at_once)
+            batch, shared = follow(self._engine, most, self._folder, lambda: self._answers)
+            at_once = costs_at_once(self._engine, self._costs, batch, shared, self._at_once)
             self._costs = replace(self._costs, at_once=at_once)
         return self._costs
 

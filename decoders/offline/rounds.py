@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..backends.sync import synchronize
-from ..continuous_batching import Seat, Together
+from ..continuous_batching import ContinuousBatch, EngineSlot
 from ..costs.measured import Costs
 from ..drafters import HybridDrafter, SwitchingDrafter
 from ..protocols import Drafts
@@ -98,24 +98,24 @@ def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, flo
 
 
 def at_once(
-    room: Together, engine: Engine, costs: Costs, answers: int
+    batch: ContinuousBatch, engine: Engine, costs: Costs, answers: int
 ) -> tuple[dict[str, float], dict[str, float]]:
     """The same of so many answers, for all of them together.
 
     room: of the engine's; no answer is being written there.
     costs: of so many answers.
     """
-    reader = room.passes
+    reader = batch.passes
 
     def begin(arm: str, prompt: list[int], request: Request) -> None:
-        seat = room.free()
-        assert isinstance(seat, Seat)
-        room.begin(seat, lambda own: own.decode(arm, prompt, request))
+        slot = batch.free()
+        assert isinstance(slot, EngineSlot)
+        batch.begin(slot, lambda own: own.decode(arm, prompt, request))
 
     def gaps(arm: str, temperature: float, rounds: int) -> Gaps:
         prompts = _prompts(engine, answers)
         tokens = max(FEWEST, min(LONGEST, engine.context - max(map(len, prompts)) - MOST))
-        calls = _calls([seat.engine for seat in room.seats], arm)
+        calls = _calls([slot.engine for slot in batch.slots], arm)
         found = Gaps(
             reader.read,
             lambda wanted: [len(each.ids) for each in wanted],
@@ -127,10 +127,10 @@ def at_once(
             for seed, prompt in enumerate(prompts):
                 begin(arm, prompt, Request(tokens, Sampling(temperature), eos_ids=(), seed=seed))
             with _in_place_of(reader, "read", found):
-                while room.running == answers and len(found.found) < rounds:
-                    room.step()
+                while batch.running == answers and len(found.found) < rounds:
+                    batch.step()
         finally:
-            room.close()
+            batch.close()
         return found
 
     return _of_arms(engine, costs, answers, gaps)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..records import Sampling, TokenLogprob
 from .argmax import likeliest
-from .randomness import Chance
+from .randomness import RandomSource
 
 LANES = 16  # numbers that a kernel takes at once
 Softmax = Callable[[Tensor, float], Tensor]  # bfloat16 [T, V] and a temperature -> float32 [T, V]
@@ -93,7 +93,7 @@ def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
     return penalise(logits, sampling, seen_mask(context, nothing, 1, len(logits))[0])
 
 
-def choose(logits: Tensor, sampling: Sampling, chance: Chance) -> int:
+def choose(logits: Tensor, sampling: Sampling, chance: RandomSource) -> int:
     """The next token, read to the host: the likeliest of [V] logits, or one drawn."""
     if sampling.greedy:
         return int(likeliest(logits))

@@ -25,7 +25,7 @@ def draw_by(kernel: Draws) -> None:
     _kernel = kernel
 
 
-class Chance(Protocol):
+class RandomSource(Protocol):
     """Draws tokens and settles acceptances, without waiting for the device."""
 
     def draw(self, probs: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from ..loop import Drafting, SpeculativeDecoding
 from ..protocols import DraftLength, Job, opening
 from ..records import DecodeResult, Proposal, Sampling, Verdict
 from ..sampling.filters import penalised, probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from ..verify import Lossless
 from ..verify.step import draft_distribution, residual, target_distribution
 
@@ -88,7 +88,7 @@ class Scored(Lossless):
         return sum(self._rounds[:-1] if self._written > len(ids) else self._rounds)
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         verdict = super().verify(proposal, target_logits, sampling, chance)
         self._written += len(verdict.ids)

@@ -15,7 +15,7 @@ from ..loop import Drafting, SpeculativeDecoding
 from ..protocols import DraftRequest, Job, opening
 from ..records import DecodeResult, Sampling
 from ..sampling.filters import penalise, seen_mask
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from ..sampling.stopping import Stopper
 from ..tally import Tally
 from ..verify import Lossless
@@ -66,7 +66,7 @@ class SequenceCascade(Drafting):
         )
 
     def _write(
-        self, start: list[int], sampling: Sampling, stopper: Stopper, chance: Chance
+        self, start: list[int], sampling: Sampling, stopper: Stopper, chance: RandomSource
     ) -> list[int]:
         context = list(start)
         while not stopper.reason:

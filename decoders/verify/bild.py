@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from .step import at, leading, target_distribution, verdict
 
 
@@ -43,7 +43,7 @@ class BiLD:
         return self.rollback == 0
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         scores = target_logits if target_logits.dtype == torch.float64 else target_logits.float()
         log_probs = scores[:-1].log_softmax(-1).gather(1, proposal.ids.unsqueeze(1)).squeeze(1)

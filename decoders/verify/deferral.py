@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.filters import raw_probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from .step import accept_and_resample, draft_distribution, one_hot, target_distribution
 
 Rule = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -35,7 +35,7 @@ class SpeculativeCascade:
     needs_raw = True
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         target = target_distribution(target_logits, sampling)  # [K + 1, V]
         draft = draft_distribution(proposal, target)  # [K, V]

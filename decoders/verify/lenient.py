@@ -16,7 +16,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities, raw_probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from .lossy import lossy
 from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
 
@@ -34,7 +34,7 @@ class Lenient:
         self.needs_raw = lenience > 1
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         if sampling.greedy:
             best = likeliest(target_logits)  # [K + 1]

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
 from .tree import verify_tree
 
@@ -27,7 +27,7 @@ class Lossless:
     needs_raw = False
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         if proposal.parents is not None:
             return verify_tree(proposal, target_logits, sampling, chance)

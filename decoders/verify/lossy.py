@@ -21,7 +21,7 @@ from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.filters import probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 from .lossless import Lossless
 from .step import accept_and_resample, draft_distribution
 
@@ -39,7 +39,7 @@ class Lossy:
     needs_raw = False
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         if sampling.greedy or len(proposal.ids) == 0:  # pi is the target's, or there is none
             return Lossless().verify(proposal, target_logits, sampling, chance)

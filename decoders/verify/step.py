@@ -15,11 +15,11 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 
 
 def accept_and_resample(
-    proposal: Proposal, pi: Tensor, draft: Tensor, target: Tensor, chance: Chance
+    proposal: Proposal, pi: Tensor, draft: Tensor, target: Tensor, chance: RandomSource
 ) -> Verdict:
     """pi, draft: [K, V], what is wanted and what the ids were drawn from.
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
-from ..sampling.randomness import Chance
+from ..sampling.randomness import RandomSource
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def layout(parents: tuple[int, ...], device: torch.device) -> Layout:
 
 
 def verify_tree(
-    proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+    proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
 ) -> Verdict:
     """As Verifier.verify, for a proposal with parents.
 

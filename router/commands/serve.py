@@ -66,14 +66,14 @@ def serve(
     ] = None,
     temperature: Annotated[float, typer.Option(help="Of requests that name none.")] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
-    seats: Annotated[
+    slots: Annotated[
         int,
         typer.Option(min=1, help="Answers written at once; a native target's share its passes."),
     ] = 8,
-    steady: Annotated[
+    batch_invariant: Annotated[
         bool,
         typer.Option(
-            "--steady",
+            "--batch-invariant",
             help="An answer never depends on what else is written; slower for many at once.",
         ),
     ] = False,
@@ -180,7 +180,9 @@ def serve(
     settings = Settings(limits, api_key, max_body, timeout, origins=origins)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
-    asked = Served(options, named, embedder, log, settings, seats, steady, queue, warm_up, learn)
+    asked = Served(
+        options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn
+    )
     if engine == "local":
         app, desk = asked.make()
         try:
@@ -202,7 +204,7 @@ def serve(
 
 BUSY = (
     "the policy learns from tokens a second, which fall with every answer that is written beside: "
-    "serve with --seats 1, or train it on --reward saved-passes, which load does not change"
+    "serve with --slots 1, or train it on --reward saved-passes, which load does not change"
 )
 
 
@@ -215,15 +217,15 @@ class Served:
     embedder: str | None
     log: LogOptions
     settings: Settings
-    seats: int
-    steady: bool
+    slots: int
+    batch_invariant: bool
     queue: int
     warm_up: bool
     learn: Path | None = None
 
     def make(self) -> tuple[FastAPI, Desk]:
         """Load it: the application, and the desk that it answers through."""
-        from decoders.continuous_batching import room_of
+        from decoders.continuous_batching import batch_engine
         from decoders.zoo.catalogue import cache_dir
 
         from ..routing.learning import SPEEDS
@@ -235,13 +237,13 @@ class Served:
         routers = load_routers(self.options, self.named, self.embedder, self.log)
         if self.learn is not None:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
-            if self.seats > 1 and routers[DEFAULT].learns_from in SPEEDS:
+            if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
         cache = cache_dir() / "costs"
-        room = room_of(routers[DEFAULT].engine, self.seats, self.steady, cache)
+        room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
             warm(routers, room)
-        desk = Desk(routers, FairQueue(self.queue), room, reuse=not self.steady)
+        desk = Desk(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
         return make_app(desk, self.settings), desk
 
     def placed(self) -> Served:

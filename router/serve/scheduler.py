@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from decoders.backends.threads import let_go
 from decoders.common.errors import Cancelled, NoSuchName
-from decoders.continuous_batching import OneAtATime
+from decoders.continuous_batching import SingleSlot
 
 from ..routing.results import Chosen, RoutedResult
 from ..routing.router import Router
 from .queue import FairQueue, QueueFull
 
 if TYPE_CHECKING:
-    from decoders.continuous_batching import Room
+    from decoders.continuous_batching import BatchEngine
     from decoders.records import Request
 
 logger = logging.getLogger(__name__)
@@ -109,15 +109,15 @@ class Desk:
         self,
         routers: Mapping[str, Router],
         queue: FairQueue[Ticket],
-        room: Room | None = None,
+        batch: BatchEngine | None = None,
         reuse: bool = True,
     ) -> None:
         self.routers, self.queue, self._reuse = dict(routers), queue, reuse
         engine = next(iter(self.routers.values())).engine
-        self._room = OneAtATime(engine) if room is None else room
+        self._room = SingleSlot(engine) if batch is None else batch
         self._seated = [  # by seat
-            (seat, {name: each.on(seat.engine) for name, each in self.routers.items()})
-            for seat in self._room.seats
+            (slot, {name: each.on(slot.engine) for name, each in self.routers.items()})
+            for slot in self._room.slots
         ]
         self._ends = 0.0  # when what has not ended is left, once closed
         self._busy: dict[Ticket, Any] = {}  # with its seat, once it has one
@@ -196,10 +196,10 @@ class Desk:
             if self._closed and time.monotonic() > self._ends:  # not where a server says nothing
                 self._room.close()
             while self._room.free() is not None and (ticket := self._next()) is not None:
-                seat = self._room.free(ticket.order.prompt_ids if self._reuse else ())
-                assert seat is not None
-                self._busy[ticket] = seat
-                self._room.begin(seat, self._answering(ticket, seat))
+                slot = self._room.free(ticket.order.prompt_ids if self._reuse else ())
+                assert slot is not None
+                self._busy[ticket] = slot
+                self._room.begin(slot, self._answering(ticket, slot))
             if self._room.running:
                 self._step()
             else:
@@ -215,9 +215,9 @@ class Desk:
 
     def _step(self) -> None:
         try:
-            for ticket, seat in list(self._busy.items()):
+            for ticket, slot in list(self._busy.items()):
                 if ticket.cancelled:
-                    self._room.stop(seat, Cancelled("cancelled while it was answered"))
+                    self._room.stop(slot, Cancelled("cancelled while it was answered"))
             for _, routers in self._seated:
                 for router in routers.values():
                     router.running = self._room.running - 1
@@ -225,9 +225,9 @@ class Desk:
         except Exception:  # not an order's: that was told of its own
             logger.exception("a step failed")
 
-    def _answering(self, ticket: Ticket, seat: Any) -> Callable[[Any], None]:
+    def _answering(self, ticket: Ticket, slot: Any) -> Callable[[Any], None]:
         """What answers an order in a seat."""
-        (routers,) = (routers for own, routers in self._seated if own is seat)
+        (routers,) = (routers for own, routers in self._seated if own is slot)
 
         def answer(_: Any) -> None:
             try:

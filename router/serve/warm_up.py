@@ -11,7 +11,7 @@ from decoders.common.errors import DraftpickError
 from decoders.records import Request
 
 if TYPE_CHECKING:
-    from decoders.continuous_batching import Room
+    from decoders.continuous_batching import BatchEngine
     from decoders.models.drafter_memory import DrafterMemory
 
     from ..routing.router import Router
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUERIES = 2  # of each task, from which it is seen what the policy picks
 
 
-def warm(routers: Mapping[str, Router], room: Room | None = None) -> None:
+def warm(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> None:
     """Answer a few tokens through every arm; one that cannot be used is told and stays.
 
     room: where requests will be answered; its seats get the arms too.
@@ -40,7 +40,7 @@ def warm(routers: Mapping[str, Router], room: Room | None = None) -> None:
                 router.respond("Hello", Request(max_new_tokens=4), arm=arm)
                 if isinstance(drafters, DrafterMemory):
                     kept.enter_context(drafters.at_work(arm))
-                    _seat(arm, room)
+                    _slot(arm, batch)
             except NoRoom:
                 later.append(arm)
             except DraftpickError as error:
@@ -64,10 +64,10 @@ def likely_first(router: Router) -> list[str]:
     return sorted(arms, key=lambda arm: -picks.count(arm))
 
 
-def _seat(arm: str, room: Room | None) -> None:
-    seats: list[Any] = [] if room is None else room.seats
-    for seat in seats:
-        seat.engine.strategy(arm)
+def _slot(arm: str, batch: BatchEngine | None) -> None:
+    slots: list[Any] = [] if batch is None else batch.slots
+    for slot in slots:
+        slot.engine.strategy(arm)
 
 
 def _said(drafters: DrafterMemory, later: list[str]) -> str:

@@ -64,7 +64,7 @@ from decoders.protocols import (
 )
 from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import TreeShape
 from decoders.verify import Lossless
@@ -218,7 +218,7 @@ def run(
     *,
     eos_ids: tuple[int, ...] = (),
     tokenizer: Any = None,
-    chance: Chance | None = None,
+    chance: RandomSource | None = None,
     emit: Callable[[list[int]], None] = lambda ids: None,
 ) -> DecodeResult:
     prefilled = target.prefill(prompt)
@@ -339,7 +339,7 @@ class Walk:
         return torch.tensor(accepted, dtype=torch.bool)
 
 
-def every_outcome(once: Callable[[Chance], Any]) -> Iterator[tuple[float, Any]]:
+def every_outcome(once: Callable[[RandomSource], Any]) -> Iterator[tuple[float, Any]]:
     """(weight, result) of `once` under every way that its chance may fall; depth first."""
     script: list[_Choice] = []
     while True:

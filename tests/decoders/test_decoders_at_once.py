@@ -26,7 +26,7 @@ def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
     cell = {"kind": "recurrent", "drafter": str(tmp_path)}
     made = [
         {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "by_cost": True},
+        {"kind": "max_gram", "name": "copy", "cost_aware": True},
         {"kind": "hybrid", "name": "both", "model": cell},
         {"name": "cell", "length": {"k": 3}, **cell},
         {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}, **cell},
@@ -47,7 +47,7 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dear = SharedCosts((1, 2, 8), (1, 2), ((1.0, 1.0), (1.0, 1.5), (1.0, 8.0)), narrow=8)
-    monkeypatch.setattr("decoders.offline.at_once.under_load.measure", lambda seats: dear)
+    monkeypatch.setattr("decoders.offline.at_once.under_load.measure", lambda slots: dear)
     batch = Batch(engine, at_once=(1, 2, 8))
     costs = batch.cost_table
     assert set(costs.at_once) == {2, 8} and costs.of_answers(8).verify_s == (1.0, 8.0)

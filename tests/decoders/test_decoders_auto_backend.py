@@ -15,7 +15,7 @@ from decoders.backends import cpp_kernels
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.packed import Rounding
 from decoders.common.errors import DraftpickError
-from decoders.costs.passes import Place
+from decoders.costs.passes import CostKey
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest, auto
 
@@ -120,4 +120,4 @@ def test_costs_of_passes_by_kernels_are_kept_apart(kernel: None, asked: LoadRequ
         for _ in range(2)
     )
     backend.compile_layers()
-    assert Place.of(plain, "same").file != Place.of(backend, "same").file
+    assert CostKey.of(plain, "same").file != CostKey.of(backend, "same").file

@@ -24,7 +24,7 @@ from decoders.backends.weights.int4 import GROUP, quantised
 from decoders.backends.weights.int8 import WIDE, Int8Weight
 from decoders.backends.weights.packed import MADE_BY, Rounding, kind_of, linear, rounded
 from decoders.backends.weights.rounded_store import RoundedStore
-from decoders.costs.passes import Place
+from decoders.costs.passes import CostKey
 from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
 from decoders.sampling.draft_vocab import DraftVocab
@@ -379,7 +379,7 @@ def test_a_model_in_blocks_answers_as_on_other_kernels(
     for step, width in enumerate([1, 2, 17, WIDE, 1, NARROW + 1, 5]):
         ids = tokens(width, step)
         near(backend.extend(ids), plain.extend(ids))
-    assert Place.of(backend, "same").file != Place.of(plain, "same").file
+    assert CostKey.of(backend, "same").file != CostKey.of(plain, "same").file
 
 
 def test_bits_of_a_model_do_not_depend_on_the_number_of_threads(

@@ -49,7 +49,7 @@ from decoders.lengths import AdaptiveLength
 from decoders.protocols import Drafter, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
-from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.randomness import Generator, RandomSource
 from decoders.verify import Lenient
 
 GREEDY = Sampling()
@@ -150,7 +150,7 @@ class MiddleDistribution(Lenient):
     """Wrong on purpose: lenient, but claims the verifying model's own distribution."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         made = super().verify(proposal, target_logits, sampling, chance)
         distribution = probabilities(target_logits, sampling)[: made.accepted + 1]
@@ -161,7 +161,7 @@ class InnerDistribution(Lenient):
     """Wrong on purpose: claims the inner draft's distribution for what was accepted."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         made = super().verify(proposal, target_logits, sampling, chance)
         assert made.distribution is not None
@@ -202,7 +202,7 @@ def test_a_verdict_has_the_distribution_of_what_is_accepted(
     reached = torch.zeros(3, 3, dtype=torch.float64)  # [place, token]
     told: dict[int, Tensor] = {}
 
-    def once(chance: Chance) -> Verdict:
+    def once(chance: RandomSource) -> Verdict:
         drawn = [torch.tensor(2), torch.tensor(1)] if deterministic else map(chance.draw, q)
         ids = torch.stack(list(drawn))
         return verifier.verify(

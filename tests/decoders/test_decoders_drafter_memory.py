@@ -18,7 +18,7 @@ from test_decoders_engine import PROMPT, tokenizer
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
-from decoders.continuous_batching import Together
+from decoders.continuous_batching import ContinuousBatch
 from decoders.models.drafter_memory import LONGEST_S, DrafterMemory, LoadFailed, NoRoom
 from decoders.models.memory import OutOfMemory
 from decoders.models.tensor_bytes import storages
@@ -128,7 +128,7 @@ def test_without_a_limit_all_stay(tiny: Tiny, folders: dict[str, Path]) -> None:
 def test_one_at_work_in_any_seat_stays(tiny: Tiny, folders: dict[str, Path], size: int) -> None:
     alone = engine_of(tiny, folders).decode("one", PROMPT, REQUEST).ids
     engine = engine_of(tiny, folders, limit=size)
-    room = Together(engine, 2)
+    batch = ContinuousBatch(engine, 2)
     told: dict[str, Any] = {}
 
     def ask(arm: str) -> Callable[[Engine], None]:
@@ -140,21 +140,21 @@ def test_one_at_work_in_any_seat_stays(tiny: Tiny, folders: dict[str, Path], siz
 
         return answer
 
-    room.begin(room.free(), ask("one"))
-    room.step()
-    room.step()
-    room.begin(room.free(), ask("two"))
-    while room.running:
-        room.step()
+    batch.begin(batch.free(), ask("one"))
+    batch.step()
+    batch.step()
+    batch.begin(batch.free(), ask("two"))
+    while batch.running:
+        batch.step()
     assert isinstance(told["two"], NoRoom) and "at work: one" in str(told["two"])
     assert told["one"].ids == alone
     assert "two" in engine.asleep  # for a second
-    room.begin(room.free(), ask("two"))  # `one` is idle now
-    while room.running:
-        room.step()
+    batch.begin(batch.free(), ask("two"))  # `one` is idle now
+    while batch.running:
+        batch.step()
     assert told["two"].ids == engine_of(tiny, folders).decode("two", PROMPT, REQUEST).ids
     assert engine.drafters.arms == ["two"] and not engine.asleep
-    assert all(seat.engine.made("one") is None for seat in room.seats)
+    assert all(slot.engine.made("one") is None for slot in batch.slots)
 
 
 def test_an_arm_in_a_seat_holds_its_own_alone(tiny: Tiny, tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_an_arm_in_a_seat_holds_its_own_alone(tiny: Tiny, tmp_path: Path) -> Non
     for name in ("cell", "twin"):
         engine.arms[name] = recipe(name=name, kind="recurrent", drafter=str(tmp_path))
         engine.arms[name].prepare(engine.target)
-    room = Together(engine, 2)
-    for seat in room.seats:
+    batch = ContinuousBatch(engine, 2)
+    for slot in batch.slots:
         for name in ("one", "cell", "twin"):
-            seat.engine.strategy(name)
+            slot.engine.strategy(name)
     one, cell, twin = (engine.drafters._held[name] for name in ("one", "cell", "twin"))
     assert not set(cell) & set(one)
     own = sum(size for key, size in cell.items() if key not in twin)  # the states of its sequences

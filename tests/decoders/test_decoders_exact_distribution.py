@@ -34,7 +34,7 @@ from decoders.lengths import FixedLength
 from decoders.protocols import Drafter, DraftLength
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.filters import probabilities
-from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.randomness import Generator, RandomSource
 from decoders.verify import Lossless
 from decoders.verify.step import acceptance, draft_distribution, leading
 
@@ -158,7 +158,7 @@ class Shortcut(Lossless):
     """Wrong on purpose: after a rejection draws from the target instead of the residual."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
         accept = chance.accept(acceptance(p[:-1], draft_distribution(proposal, p), proposal.ids))
@@ -170,7 +170,7 @@ class Credulous(Lossless):
     """Wrong on purpose: takes a likely enough draft as it is."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         p = probabilities(target_logits, sampling)
         at = p[:-1].gather(1, proposal.ids.unsqueeze(1)).squeeze(1)

@@ -74,8 +74,8 @@ def strategy(method: str, family: str) -> Strategy:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_are_transformers_own(family: str, method: str) -> None:
     target = family_backend(model(family))
-    assert target.no_trees == WITHOUT_TREES.get(family)
-    if method == "tree" and target.no_trees:
+    assert target.trees_unsupported_reason == WITHOUT_TREES.get(family)
+    if method == "tree" and target.trees_unsupported_reason:
         return
     result = run(target, strategy(method, family), PROMPT, Request(LONG))
     assert result.ids == own_ids(family)

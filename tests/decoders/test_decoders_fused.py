@@ -329,18 +329,18 @@ def test_a_fused_head_takes_the_steps_of_the_plain_one(
 def test_what_does_not_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     shape, weights = model(4, 2, torch.bfloat16)
     if not CUDA:
-        assert fused.misfit(shape, weights) == "the kernels are for CUDA, not for cpu"
+        assert fused.unsupported_reason(shape, weights) == "the kernels are for CUDA, not for cpu"
     on_cuda = replace(weights, embedding=torch.empty(1, device="meta", dtype=torch.bfloat16))
     monkeypatch.setattr(torch.Tensor, "device", torch.device("cuda"))
-    assert fused.misfit(shape, on_cuda) is None
-    assert "40" in str(fused.misfit(replace(shape, head_dim=40), on_cuda))
-    assert "multiples of 16" in str(fused.misfit(replace(shape, hidden=50), on_cuda))
+    assert fused.unsupported_reason(shape, on_cuda) is None
+    assert "40" in str(fused.unsupported_reason(replace(shape, head_dim=40), on_cuda))
+    assert "multiples of 16" in str(fused.unsupported_reason(replace(shape, hidden=50), on_cuda))
     normed = replace(weights.layers[0], head_norms=weights.norm)
-    assert "normed" in str(fused.misfit(shape, replace(on_cuda, layers=[normed])))
+    assert "normed" in str(fused.unsupported_reason(shape, replace(on_cuda, layers=[normed])))
     wide = replace(on_cuda, embedding=torch.empty(1, device="meta"))
-    assert "bfloat16" in str(fused.misfit(shape, wide))
+    assert "bfloat16" in str(fused.unsupported_reason(shape, wide))
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert fused.misfit(shape, on_cuda) == "Triton is not installed"
+    assert fused.unsupported_reason(shape, on_cuda) == "Triton is not installed"
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from decoders.backends import cpp_kernels
 from decoders.backends.cpp.layers import KernelLayers
-from decoders.backends.cpp.row_attention import Sight
+from decoders.backends.cpp.row_attention import AttentionSpans
 from decoders.backends.llama.model import (
     LayerWeights,
     Shape,
@@ -35,7 +35,7 @@ from decoders.backends.llama.reading import SequenceSlice
 from decoders.backends.llama.rope import Rotation
 from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.blocked import NARROW
-from decoders.backends.weights.packed import Held, Matrix, Rounding, dense
+from decoders.backends.weights.packed import KernelWeight, Matrix, Rounding, dense
 
 Tiny = Callable[..., Path]
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
@@ -117,7 +117,7 @@ def test_logits_are_as_near_to_exact_ones_as_those_of_ordinary_operations(
 
 
 def of_drafts(matrix: Matrix) -> Tensor:
-    return (matrix.dequantised() if isinstance(matrix, Held) else dense(matrix)).float()
+    return (matrix.dequantised() if isinstance(matrix, KernelWeight) else dense(matrix)).float()
 
 
 def of_prompts(matrix: Matrix) -> Tensor:
@@ -131,19 +131,19 @@ def test_layers_with_wrong_shapes_are_refused(kernel: None, tiny: Tiny) -> None:
     layers = backend.compiled
     assert isinstance(layers, KernelLayers)
     backend.prefill(PROMPT)
-    sight = Sight.of([SequenceSlice(0, 8, 2)])
-    assert sight is not None
+    spans = AttentionSpans.of([SequenceSlice(0, 8, 2)])
+    assert spans is not None
     h = backend.embed(torch.tensor([5, 6]))
-    assert layers.read(h, 0, 2, sight).shape == h.shape
-    assert torch.equal(layers.read(h, 0, 0, sight), h)
-    given = [h, *(part[8:10] for part in backend._rope), sight.rows, sight.slots, sight.begins]
-    given += [sight.bits, backend._cache.all]
+    assert layers.read(h, 0, 2, spans).shape == h.shape
+    assert torch.equal(layers.read(h, 0, 0, spans), h)
+    given = [h, *(part[8:10] for part in backend._rope), spans.rows, spans.slots, spans.begins]
+    given += [spans.bits, backend._cache.all]
     rest = [layers._weights, layers._count, True, 1e-5]
     run = torch.ops.draftpick.run_layers
     assert run(*given, *rest).shape == h.shape
     for at, wrong in [
-        (0, h.float()), (1, given[1][:1]), (2, given[2][:, :8]), (3, sight.rows + 1),
-        (4, sight.slots - 9), (4, sight.slots + 5000), (5, sight.begins - 9), (6, sight.bits * 0),
+        (0, h.float()), (1, given[1][:1]), (2, given[2][:, :8]), (3, spans.rows + 1),
+        (4, spans.slots - 9), (4, spans.slots + 5000), (5, spans.begins - 9), (6, spans.bits * 0),
         (7, given[7][:1]), (7, given[7].float()), (7, given[7][..., :16]),
     ]:  # fmt: skip
         with pytest.raises(RuntimeError):

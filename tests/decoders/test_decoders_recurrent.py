@@ -52,7 +52,7 @@ from decoders.offline.alone import Alone
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.randomness import Generator, RandomSource
 
 Tiny = Callable[..., Path]
 LONGER = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -63,7 +63,7 @@ def close(one: Tensor, other: Tensor, near: float = 1e-9) -> None:
     torch.testing.assert_close(one.double(), other.double(), atol=near, rtol=near)
 
 
-def chance() -> Chance:
+def chance() -> RandomSource:
     return Generator(CPU, 0)
 
 

@@ -32,7 +32,7 @@ def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
     cell = {"kind": "recurrent", "drafter": str(tmp_path)}
     made = [
         {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "by_cost": True},
+        {"kind": "max_gram", "name": "copy", "cost_aware": True},
         {"kind": "hybrid", "name": "both", "model": cell},
         {"name": "cell", "length": {"k": 3}, **cell},
     ]
@@ -47,8 +47,8 @@ def test_every_arm_is_timed_alone_and_beside_others(engine: Engine) -> None:
     for one in (costs, costs.of_answers(3)):
         assert set(one.round_s) == set(one.drawn_round_s) == set(ARMS)
         assert max(one.round_s.values()) < 0.2 and min(one.round_s.values()) >= 0
-        assert one.beside("copy", 0.0) == one.round_s["copy"]
-        assert one.beside("copy", 0.5) == one.drawn_round_s["copy"]
+        assert one.overhead_s("copy", 0.0) == one.round_s["copy"]
+        assert one.overhead_s("copy", 0.5) == one.drawn_round_s["copy"]
     assert engine.decode("copy", [1, 2, 3], Request(4)).ids  # nothing is left in the target's way
 
 
@@ -65,8 +65,8 @@ def test_what_a_verifier_takes_is_counted_for_every_answer(
     costs = Batch(engine, at_once=(1, 3)).cost_table
     for answers in (1, 3):
         one = costs.of_answers(answers)
-        assert one.beside("cell", 0.0) > 0.005 * answers
-        assert one.beside("cell", 1.0) > 0.005 * answers
+        assert one.overhead_s("cell", 0.0) > 0.005 * answers
+        assert one.overhead_s("cell", 1.0) > 0.005 * answers
 
 
 def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,7 +81,7 @@ def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.Monke
     costs = Batch(engine, at_once=(1, 2)).cost_table
     for one in (costs, costs.of_answers(2)):
         assert "copy" not in one.round_s and set(one.drawn_round_s) == set(ARMS) - {"copy"}
-        assert one.beside("copy", 0.0) == one.round_s["autoregressive"]
+        assert one.overhead_s("copy", 0.0) == one.round_s["autoregressive"]
 
 
 def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from decoders.backends.batched.slots import Seats, Wanted
+from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.backends.cpp.layers import KernelLayers
-from decoders.backends.cpp.row_attention import SPAN, Sight
+from decoders.backends.cpp.row_attention import SPAN, AttentionSpans
 from decoders.backends.llama.reading import SequenceSlice
 from decoders.backends.llama.tree import Tree
 from decoders.backends.native import LlamaBackend
@@ -38,12 +38,12 @@ def ids(*values: int) -> Tensor:
 
 
 def test_a_token_of_a_chain_sees_what_came_before_and_itself() -> None:
-    sight = Sight.of([SequenceSlice(3, 10, 2), SequenceSlice(5, 0, 3)])
-    assert sight is not None
-    assert sight.rows.tolist() == [3, 3, 5, 5, 5]
-    assert sight.slots.tolist() == sight.depths.tolist() == [10, 11, 0, 1, 2]
-    assert sight.begins.tolist() == [10, 10, 0, 0, 0]
-    assert sight.bits.tolist() == [0b1, 0b11, 0b1, 0b11, 0b111]
+    spans = AttentionSpans.of([SequenceSlice(3, 10, 2), SequenceSlice(5, 0, 3)])
+    assert spans is not None
+    assert spans.rows.tolist() == [3, 3, 5, 5, 5]
+    assert spans.slots.tolist() == spans.depths.tolist() == [10, 11, 0, 1, 2]
+    assert spans.begins.tolist() == [10, 10, 0, 0, 0]
+    assert spans.bits.tolist() == [0b1, 0b11, 0b1, 0b11, 0b111]
 
 
 @settings(deadline=None)
@@ -58,23 +58,25 @@ def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
             data.draw(st.integers(-1, old + i - 1)) for i in range(data.draw(st.integers(1, 6)))
         ]
         depths, seen = tree.grow(parents)
-        sight = Sight.of([SequenceSlice(1, first, len(parents), torch.tensor(depths), seen)])
-        assert sight is not None and sight.depths.tolist() == depths
-        assert sight.slots.tolist() == list(range(first, first + len(parents)))
-        for own, begin, bits in zip(seen, sight.begins.tolist(), sight.bits.tolist(), strict=True):
+        spans = AttentionSpans.of(
+            [SequenceSlice(1, first, len(parents), torch.tensor(depths), seen)]
+        )
+        assert spans is not None and spans.depths.tolist() == depths
+        assert spans.slots.tolist() == list(range(first, first + len(parents)))
+        for own, begin, bits in zip(seen, spans.begins.tolist(), spans.bits.tolist(), strict=True):
             told = [at < begin or bool(bits >> at - begin & 1) for at in range(tree.end)]
             assert told == own.tolist() and bits > 0
         first += len(parents)
 
 
 def test_a_long_chain_is_told_in_parts_and_a_large_tree_not_at_all() -> None:
-    sight = Sight.of([SequenceSlice(0, 5, SPAN + 2)])
-    assert sight is not None and sight.begins.tolist() == [5] * SPAN + [5 + SPAN] * 2
-    assert sight.bits[[0, 1, SPAN - 1, SPAN, -1]].tolist() == [1, 3, 2**SPAN - 1, 1, 3]
+    spans = AttentionSpans.of([SequenceSlice(0, 5, SPAN + 2)])
+    assert spans is not None and spans.begins.tolist() == [5] * SPAN + [5 + SPAN] * 2
+    assert spans.bits[[0, 1, SPAN - 1, SPAN, -1]].tolist() == [1, 3, 2**SPAN - 1, 1, 3]
     for nodes in (SPAN, SPAN + 1):
         depths, seen = Tree(5).grow([-1] * nodes)
         tree = SequenceSlice(1, 5, nodes, torch.tensor(depths), seen)
-        assert (Sight.of([SequenceSlice(0, 5, 1), tree]) is None) == (nodes > SPAN)
+        assert (AttentionSpans.of([SequenceSlice(0, 5, 1), tree]) is None) == (nodes > SPAN)
 
 
 # -- the kernel ------------------------------------------------------------------------------------
@@ -197,16 +199,16 @@ def tokens(n: int, seed: int = 0) -> Tensor:
     return torch.randint(0, 16, (n,), generator=torch.Generator().manual_seed(seed))
 
 
-def several(seats: Seats, at: list[int], widths: list[int]) -> list[Wanted]:
+def several(slots: BatchSlots, at: list[int], widths: list[int]) -> list[Wanted]:
     """The seats in the rows `at` hold a prompt each, and want so many tokens read; the last one a
     tree of them, if it wants more than two."""
     wanted = []
     for row, width in zip(at, widths, strict=True):
-        seats.all[row].prefill((PROMPT * 20)[: 60 + 7 * row])
-        wanted.append(Wanted(seats.all[row], tokens(width, row)))
+        slots.all[row].prefill((PROMPT * 20)[: 60 + 7 * row])
+        wanted.append(Wanted(slots.all[row], tokens(width, row)))
     if widths[-1] > 2:
         parents = [-1, *((i - 1) // 2 for i in range(1, widths[-1]))]
-        wanted[-1] = Wanted(seats.all[at[-1]], tokens(widths[-1], at[-1]), parents)
+        wanted[-1] = Wanted(slots.all[at[-1]], tokens(widths[-1], at[-1]), parents)
     return wanted
 
 
@@ -229,7 +231,7 @@ def test_passes_are_those_of_ordinary_attention(
             each.truncate(each.length - width // 3)
     for parents in ([-1, 0, 0, 1, 2, 2], [3, 3, 4]):  # a tree, and one that goes on
         near(*(each.extend(tokens(len(parents)), parents) for each in (backend, plain)))
-    one, other = Seats(backend, 16), Seats(plain, 16)
+    one, other = BatchSlots(backend, 16), BatchSlots(plain, 16)
     assert one.passes == "compiled" and other.passes == "eager"
     for at, widths in WAYS:
         mine, theirs = one.read(several(one, at, widths)), other.read(several(other, at, widths))
@@ -239,14 +241,14 @@ def test_passes_are_those_of_ordinary_attention(
 def test_a_tree_too_large_for_bits_is_read_by_ordinary_operations(kernel: None, tiny: Tiny) -> None:
     plain, backend = (model(tiny, "llama", "int4") for _ in range(2))
     backend.compile_layers()
-    steady = Seats(backend, 3, steady=True)
-    for each in (plain, backend, *steady.all):
+    batch_invariant = BatchSlots(backend, 3, batch_invariant=True)
+    for each in (plain, backend, *batch_invariant.all):
         each.prefill(PROMPT)
         each.extend(tokens(60), list(range(-1, 59)))
     expected = plain.extend(tokens(5), [59, 60, 60, 61, 61])
     near(backend.extend(tokens(5), [59, 60, 60, 61, 61]), expected)
-    wanted = [Wanted(seat, tokens(5), [59, 60, 60, 61, 61]) for seat in steady.all]
-    for made in steady.read(wanted):
+    wanted = [Wanted(slot, tokens(5), [59, 60, 60, 61, 61]) for slot in batch_invariant.all]
+    for made in batch_invariant.read(wanted):
         near(made, expected)
 
 
@@ -269,9 +271,9 @@ def test_a_token_has_the_same_bits_in_any_company(
     backend.truncate(held)
     chain = backend.extend(wanted[:5], [-1, 0, 1, 2, 3])
     assert torch.equal(chain, one[:5])
-    seats, other = (Seats(each, 16, steady=True) for each in (backend, plain))
+    slots, other = (BatchSlots(each, 16, batch_invariant=True) for each in (backend, plain))
     for at, widths in [*WAYS, (list(range(16)), [1] * 16), (list(range(16)), [2] * 16)]:
-        together = seats.read(several(seats, at, widths))
-        alone = [each.seat.read_alone(each) for each in several(seats, at, widths)]
+        together = slots.read(several(slots, at, widths))
+        alone = [each.slot.read_alone(each) for each in several(slots, at, widths)]
         assert all(map(torch.equal, together, alone)), widths
         near(torch.cat(together), torch.cat(other.read(several(other, at, widths))))

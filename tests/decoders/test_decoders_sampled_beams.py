@@ -33,7 +33,7 @@ from decoders.common.errors import DraftpickError
 from decoders.drafters import NeuralDrafter
 from decoders.lengths import FixedLength
 from decoders.records import Request, Sampling
-from decoders.sampling.randomness import Chance
+from decoders.sampling.randomness import RandomSource
 from decoders.strategies.sampled_beams import SampledBeams
 
 Tiny = Callable[..., Path]
@@ -53,7 +53,7 @@ def one_beam(
     prompt: list[int],
     most: int,
     gamma: int,
-    chance: Chance,
+    chance: RandomSource,
     eos: int = -1,
 ) -> tuple[tuple[int, ...], float]:
     """A beam of Algorithm 2 without a cache; its first token is the prompt's. An end token drops

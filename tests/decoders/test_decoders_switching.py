@@ -472,6 +472,6 @@ def test_mistakes_are_told(fields: dict[str, Any], says: str) -> None:
 def test_a_hybrid_takes_one_of_models_alone() -> None:
     body = {"kind": "switching", "parts": [CELL, {**CELL, "drafter": "d"}]}
     made = recipe(kind="hybrid", name="h", model=body)
-    assert made.by_passes and made.drafter.startswith("copies, or switching")
+    assert made.uses_cost_model and made.drafter.startswith("copies, or switching")
     with pytest.raises(ValueError, match="does not copy"):
         recipe(kind="hybrid", name="h", model={**body, "parts": [CELL, COPY]})

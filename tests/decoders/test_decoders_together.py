@@ -14,10 +14,10 @@ from test_decoders_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
-from decoders.backends.batched.slots import CHUNK, Seats, Wanted
+from decoders.backends.batched.slots import CHUNK, BatchSlots, Wanted
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
-from decoders.continuous_batching import Together
+from decoders.continuous_batching import ContinuousBatch
 from decoders.costs import under_load
 from decoders.costs.passes import PassCosts, assume, known
 from decoders.costs.under_load import SharedCosts, UnderLoad
@@ -91,18 +91,18 @@ class Asked:
         return engine.decode(self.arm, self.prompt, self.request).ids
 
 
-def together(room: Together, asked: list[Asked]) -> int:
+def together(batch: ContinuousBatch, asked: list[Asked]) -> int:
     """How many steps it took."""
     left, steps = iter(asked), 0
     waiting: Iterator[Asked] | None = left
-    while waiting is not None or room.running:
-        while waiting is not None and (seat := room.free()) is not None:
+    while waiting is not None or batch.running:
+        while waiting is not None and (slot := batch.free()) is not None:
             one = next(waiting, None)
             if one is None:
                 waiting = None
             else:
-                room.begin(seat, one.answer)
-        room.step()
+                batch.begin(slot, one.answer)
+        batch.step()
         steps += 1
     return steps
 
@@ -117,58 +117,58 @@ def test_each_answer_is_what_it_would_be_alone(engine: Engine, sampling: Samplin
         if sampling.greedy or arm not in greedy_only
     ]
     expected = [one.alone(engine) for one in asked]
-    room = Together(engine, 5)
-    together(room, asked)
+    batch = ContinuousBatch(engine, 5)
+    together(batch, asked)
     for one, ids in zip(asked, expected, strict=True):
         assert one.result is not None and one.result.ids == ids, one.arm
         assert one.result.arm == one.arm
-    assert room.running == 0
+    assert batch.running == 0
 
 
 def test_passes_are_shared(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = Together(engine, 4)
+    batch = ContinuousBatch(engine, 4)
     rows: list[int] = []
-    read = room.passes.read
+    read = batch.passes.read
     monkeypatch.setattr(
-        room.passes, "read", lambda wanted: rows.append(len(wanted)) or read(wanted)
+        batch.passes, "read", lambda wanted: rows.append(len(wanted)) or read(wanted)
     )
-    together(room, [Asked("autoregressive", prompt, Request(10)) for prompt in PROMPTS[:4]])
+    together(batch, [Asked("autoregressive", prompt, Request(10)) for prompt in PROMPTS[:4]])
     assert rows == [4] * 9  # the prompts' own passes give the first tokens
 
 
 def test_steps_of_one_cell_are_taken_together(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Together(engine, 3)
-    head = {id(seat.engine.strategy("cell").drafter.head) for seat in room.seats}  # type: ignore[attr-defined]
+    batch = ContinuousBatch(engine, 3)
+    head = {id(slot.engine.strategy("cell").drafter.head) for slot in batch.slots}  # type: ignore[attr-defined]
     assert len(head) == 1  # its weights are there once
-    held = room.seats[0].engine.strategy("cell").drafter.head  # type: ignore[attr-defined]
+    held = batch.slots[0].engine.strategy("cell").drafter.head  # type: ignore[attr-defined]
     rows: list[int] = []
     step = held.step
     monkeypatch.setattr(held, "step", lambda s, t: rows.append(len(t)) or step(s, t))
-    together(room, [Asked("cell", prompt, Request(9)) for prompt in PROMPTS[:3]])
+    together(batch, [Asked("cell", prompt, Request(9)) for prompt in PROMPTS[:3]])
     assert max(rows) == 3
 
 
 def test_others_go_on_while_long_prompts_are_read(engine: Engine) -> None:
-    room = Together(engine, 3)
+    batch = ContinuousBatch(engine, 3)
     short = Asked("autoregressive", PROMPT, Request(30))
     expected = short.alone(engine)
     written: list[int] = []
-    room.begin(room.seats[0], short.answer)
+    batch.begin(batch.slots[0], short.answer)
     for other in range(5):
-        if (seat := room.free()) is not None:
-            room.begin(seat, Asked("copy", [1 + other, *MANY], Request(1)).answer)
-        room.step()
+        if (slot := batch.free()) is not None:
+            batch.begin(slot, Asked("copy", [1 + other, *MANY], Request(1)).answer)
+        batch.step()
         written.append(len(short.written))
     assert written == [1, 2, 3, 4, 5]
-    while room.running:
-        room.step()
+    while batch.running:
+        batch.step()
     assert short.result is not None and short.result.ids == expected
 
 
 def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
-    room = Together(engine, 3)
+    batch = ContinuousBatch(engine, 3)
     kept = Asked("both", PROMPT, Request(20))
     expected = kept.alone(engine)
 
@@ -178,34 +178,34 @@ def test_an_answer_that_fails_harms_no_other(engine: Engine) -> None:
         with pytest.raises(Gone):
             gone.answer(engine)
 
-    room.begin(room.seats[0], leave)
-    room.begin(room.seats[1], kept.answer)
-    while room.running:
-        room.step()
+    batch.begin(batch.slots[0], leave)
+    batch.begin(batch.slots[1], kept.answer)
+    while batch.running:
+        batch.step()
     assert kept.result is not None and kept.result.ids == expected
     assert len(gone.written) < 20
     again = Asked("exit", PROMPTS[3], Request(15))
     alone = again.alone(engine)
-    room.begin(room.seats[0], again.answer)
-    while room.running:
-        room.step()
+    batch.begin(batch.slots[0], again.answer)
+    while batch.running:
+        batch.step()
     assert again.result is not None and again.result.ids == alone
 
 
 def test_what_an_answer_raises_comes_out_of_step(engine: Engine) -> None:
-    room = Together(engine, 2)
+    batch = ContinuousBatch(engine, 2)
 
     def wrong(engine: Engine) -> None:
         raise ValueError("no")
 
-    room.begin(room.seats[0], wrong)
+    batch.begin(batch.slots[0], wrong)
     with pytest.raises(ValueError, match="no"):
-        room.step()
-    assert room.running == 0
+        batch.step()
+    assert batch.running == 0
 
 
 def test_closing_ends_what_is_at_work(engine: Engine) -> None:
-    room = Together(engine, 2)
+    batch = ContinuousBatch(engine, 2)
     ended: list[str] = []
 
     def answer(engine: Engine) -> None:
@@ -214,12 +214,12 @@ def test_closing_ends_what_is_at_work(engine: Engine) -> None:
         finally:
             ended.append("over")
 
-    for end in (room.close, room.__del__):
-        room.begin(room.seats[0], answer)
-        room.step()
+    for end in (batch.close, batch.__del__):
+        batch.begin(batch.slots[0], answer)
+        batch.step()
         assert not torch.is_inference_mode_enabled()
         end()
-        assert ended.pop() == "over" and room.running == 0
+        assert ended.pop() == "over" and batch.running == 0
         assert not torch.is_inference_mode_enabled()  # it is the whole thread's
 
 
@@ -227,7 +227,7 @@ def test_a_backend_without_shared_passes_is_refused() -> None:
     arms = {"autoregressive": recipe(kind="autoregressive", name="autoregressive")}
     engine = Engine(ToyBackend(torch.zeros(4, 4)), arms)
     with pytest.raises(DraftpickError, match="native backend alone"):
-        Together(engine, 2)
+        ContinuousBatch(engine, 2)
 
 
 # -- one pass --------------------------------------------------------------------------------------
@@ -236,13 +236,13 @@ def test_a_backend_without_shared_passes_is_refused() -> None:
 def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
     """Nothing is left for the lower layers to read."""
     like, ids = native(tiny(max_position_embeddings=512)), torch.tensor([3, 1])
-    seats, alone = Seats(like, 2), native(tiny(max_position_embeddings=512))
-    for backend in (*seats.all, alone):
+    slots, alone = BatchSlots(like, 2), native(tiny(max_position_embeddings=512))
+    for backend in (*slots.all, alone):
         backend.open_exit(1)
         backend.prefill([5, 2, 7])
         backend.lower(1, ids)
     own = alone.extend(ids)
-    for logits in seats.read([Wanted(seat, ids) for seat in seats.all]):
+    for logits in slots.read([Wanted(slot, ids) for slot in slots.all]):
         torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
 
 
@@ -251,11 +251,11 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
 def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObject) -> None:
     """Chains and trees, sequences of any length, exits ahead or not; all caches and states."""
     like = native(tiny(max_position_embeddings=512))
-    seats = Seats(like, 12)
+    slots = BatchSlots(like, 12)
     rows = data.draw(st.lists(st.integers(0, 11), min_size=1, max_size=5, unique=True))
     wanted, expected = [], []
     for row in rows:
-        seat = seats.all[row]
+        slot = slots.all[row]
         exits, states = data.draw(st.booleans()), data.draw(st.booleans())
         prompt = data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=140))
         ids = torch.tensor(data.draw(st.lists(st.integers(0, 15), min_size=1, max_size=7)))
@@ -263,7 +263,7 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
         parents = [data.draw(st.integers(-1, i - 1)) for i in range(len(ids))] if tree else None
         ahead = data.draw(st.integers(0, len(ids))) if exits and not tree else 0
         alone = native(tiny(max_position_embeddings=512))
-        for backend in (seat, alone):
+        for backend in (slot, alone):
             if exits:
                 backend.open_exit(1)
             if states:
@@ -271,23 +271,23 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
             backend.prefill(prompt)
             if ahead:
                 backend.lower(1, ids[:ahead])
-        wanted.append(Wanted(seat, ids, parents))
+        wanted.append(Wanted(slot, ids, parents))
         logits = alone.extend(ids, parents)
         expected.append((alone, logits, exits, states, len(prompt)))
-    made = seats.read(wanted)
+    made = slots.read(wanted)
     for each, logits, (alone, own, exits, states, start) in zip(
         wanted, made, expected, strict=True
     ):
-        seat, end = each.seat, start + len(each.ids)
+        slot, end = each.slot, start + len(each.ids)
         torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
-        assert seat.length == alone.length == seat.ahead == end
+        assert slot.length == alone.length == slot.ahead == end
         if states and each.parents is None:
             torch.testing.assert_close(
-                seat.final_states(start, end), alone.final_states(start, end), rtol=1e-5, atol=1e-5
+                slot.final_states(start, end), alone.final_states(start, end), rtol=1e-5, atol=1e-5
             )
         if exits:
             torch.testing.assert_close(
-                seat.exit_hidden(1, start, end),
+                slot.exit_hidden(1, start, end),
                 alone.exit_hidden(1, start, end),
                 rtol=1e-5,
                 atol=1e-5,
@@ -296,11 +296,11 @@ def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObjec
             path = [len(each.ids) - 1]
             while each.parents[path[0]] >= 0:
                 path.insert(0, each.parents[path[0]])
-            seat.keep(path)
+            slot.keep(path)
             alone.keep(path)
         again = torch.tensor([3, 1])
         torch.testing.assert_close(
-            seat.read_alone(Wanted(seat, again)), alone.extend(again), rtol=1e-5, atol=1e-5
+            slot.read_alone(Wanted(slot, again)), alone.extend(again), rtol=1e-5, atol=1e-5
         )
 
 
@@ -312,10 +312,10 @@ def test_steady_answers_do_not_depend_on_their_company(tiny: Tiny) -> None:
     ids = torch.arange(12) % 16
     bits = []
     for company in (0, 3, 6):
-        seats = Seats(like, 8, steady=True)  # type: ignore[arg-type]
-        for seat in seats.all:
-            seat.prefill(PROMPT)
-        bits.append(seats.read([Wanted(seat, ids) for seat in seats.all[: company + 1]])[0])
+        slots = BatchSlots(like, 8, batch_invariant=True)  # type: ignore[arg-type]
+        for slot in slots.all:
+            slot.prefill(PROMPT)
+        bits.append(slots.read([Wanted(slot, ids) for slot in slots.all[: company + 1]])[0])
     assert torch.equal(bits[0], bits[1]) and torch.equal(bits[0], bits[2])
 
 
@@ -346,10 +346,10 @@ def test_costs_measured_in_company_are_not_kept(
     like = native(tiny())
     assume(like, PassCosts((1.0, 1.5)))
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.9)
-    under_load.learn(Seats(like, 2), "abc", tmp_path, lambda: 1)
+    under_load.learn(BatchSlots(like, 2), "abc", tmp_path, lambda: 1)
     assert not list(tmp_path.iterdir())
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    under_load.learn(Seats(like, 2), "abc", tmp_path, lambda: 1)
+    under_load.learn(BatchSlots(like, 2), "abc", tmp_path, lambda: 1)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -359,21 +359,21 @@ def test_costs_are_measured_once(
     like = native(tiny())
     assume(like, PassCosts((1.0, 1.5)))
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    seats = Seats(like, 4)
-    first = under_load.learn(seats, "abc", tmp_path, lambda: 1)
+    slots = BatchSlots(like, 4)
+    first = under_load.learn(slots, "abc", tmp_path, lambda: 1)
     assert first.rows == (1, 2, 4) and all(second > 0 for row in first.seconds for second in row)
-    assert isinstance(known(seats.all[3]), UnderLoad)
-    monkeypatch.setattr(under_load, "measure", lambda seats: pytest.fail("measured again"))
-    assert under_load.learn(Seats(like, 4), "abc", tmp_path, lambda: 1) == first
+    assert isinstance(known(slots.all[3]), UnderLoad)
+    monkeypatch.setattr(under_load, "measure", lambda slots: pytest.fail("measured again"))
+    assert under_load.learn(BatchSlots(like, 4), "abc", tmp_path, lambda: 1) == first
 
 
 def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = Together(engine, 2)
+    batch = ContinuousBatch(engine, 2)
     asked = [Asked("cell", PROMPTS[0], Request(8)), Asked("cell", PROMPTS[1], Request(8))]
-    for seat, each in zip(room.seats, asked, strict=True):
-        room.begin(seat, each.answer)
+    for slot, each in zip(batch.slots, asked, strict=True):
+        batch.begin(slot, each.answer)
 
     def fails(*_: object) -> None:
         raise RuntimeError("out of luck")
@@ -382,10 +382,10 @@ def test_a_failed_step_of_a_cell_is_that_of_all_who_waited(
         broken.setattr("decoders.backends.recurrent.head.RecurrentHead.step", fails)
         with pytest.raises(RuntimeError, match="out of luck"):
             for _ in range(50):
-                room.step()
-    assert not room.running and not any(each.result for each in asked)
+                batch.step()
+    assert not batch.running and not any(each.result for each in asked)
     again = Asked("cell", PROMPTS[1], Request(8))
-    room.begin(room.seats[0], again.answer)
-    while room.running:
-        room.step()
+    batch.begin(batch.slots[0], again.answer)
+    while batch.running:
+        batch.step()
     assert again.written == again.alone(engine)

@@ -37,7 +37,7 @@ from decoders.protocols import Backend, Drafter, DraftLength, DraftRequest
 from decoders.records import Proposal, Request, Sampling, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.filters import seen_mask
-from decoders.sampling.randomness import Chance
+from decoders.sampling.randomness import RandomSource
 from decoders.sampling.tree_shape import TreeShape
 from decoders.verify import Lossless
 from decoders.verify import tree as tree_module
@@ -314,7 +314,7 @@ class NoResidual(Lossless):
     """Wrong on purpose: a second child is tried against the target's own distribution again."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         if proposal.parents is None:
             return super().verify(proposal, target_logits, sampling, chance)

@@ -88,7 +88,7 @@ def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
 
 def test_is_a_tree_backend(backend: TreeBackend) -> None:
     assert isinstance(backend, TreeBackend)
-    assert backend.no_trees is None
+    assert backend.trees_unsupported_reason is None
 
 
 def test_each_branch_as_if_read_alone(backend: TreeBackend) -> None:

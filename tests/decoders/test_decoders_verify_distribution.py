@@ -39,7 +39,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.lengths import FixedLength
 from decoders.protocols import Drafter, DraftRequest, Verifier
 from decoders.records import Proposal, Request, Sampling, Verdict
-from decoders.sampling.randomness import Chance, Generator
+from decoders.sampling.randomness import Generator, RandomSource
 from decoders.verify import BiLD, Lossy, SpeculativeCascade, deferral, lossy, step
 
 Floats = list[float]
@@ -435,7 +435,7 @@ class DrawsFromPi(Lossy):
     """Wrong on purpose: after a rejection draws from pi, not from the residual."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         target = step.target_distribution(target_logits, sampling)
         draft = step.draft_distribution(proposal, target)
@@ -449,7 +449,7 @@ class ScaledSurprise(BiLD):
     """Wrong on purpose: is surprised by what temperature made of the target."""
 
     def verify(
-        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: Chance
+        self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         return super().verify(
             proposal, target_logits / sampling.temperature, replace(sampling, temperature=1), chance

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from .. import noise
-from ..cpp.layers import KernelLayers, misfit
-from ..cpp.row_attention import Sight
+from ..cpp.layers import KernelLayers, unsupported_reason
+from ..cpp.row_attention import AttentionSpans
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Part, Rope, Shape, all_heads, attention_mask, layer, rounded
 from ..weights.packed import linear
@@ -50,7 +50,9 @@ class RowPasses:
     ) -> None:
         self._shape, self._layers, self._rope, self._cache = shape, layers, rope, cache
         self._fast = kernels() if fast else None
-        fits = cache.all.device.type == "cpu" and layers and misfit(shape, layers) is None
+        fits = (
+            cache.all.device.type == "cpu" and layers and unsupported_reason(shape, layers) is None
+        )
         self._in_blocks = KernelLayers(layers, cache, shape, rope) if fits else None
 
     def through(
@@ -67,8 +69,8 @@ class RowPasses:
             return self._by_kernels(self._fast, h, positions, lengths.to(torch.int32))
         if self._in_blocks is not None:
             rows, own = torch.arange(len(h)), torch.ones_like(positions)
-            sight = Sight(rows, positions, positions, lengths - 1, own)
-            return self._in_blocks.read(h, 0, len(self._layers), sight)
+            spans = AttentionSpans(rows, positions, positions, lengths - 1, own)
+            return self._in_blocks.read(h, 0, len(self._layers), spans)
         cos, sin = (part[positions].unsqueeze(1) for part in self._rope)  # [n, 1, D]
         rope = all_heads((cos, sin), self._shape)
         parts = [(rows, rounded(read)) for rows, read in parts]

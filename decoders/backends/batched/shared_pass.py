@@ -15,9 +15,9 @@ from torch import Tensor
 
 from ..llama.kv import KVCache
 from ..llama.model import (
-    BETWEEN,
-    Between,
+    POINTWISE,
     LayerWeights,
+    PointwiseOps,
     Rope,
     Shape,
     after_attention,
@@ -58,7 +58,7 @@ def shared_layer(
     room: Tensor,
     places: tuple[Tensor, Tensor],
     groups: Sequence[tuple[Tensor, Group]],
-    between: Between = BETWEEN,
+    pointwise: PointwiseOps = POINTWISE,
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
@@ -69,7 +69,7 @@ def shared_layer(
     between: as of `layer`.
     """
     heads, kv = shape.heads, shape.kv_heads
-    qkv = queries_keys_values(h, w, shape, rope, between)  # [H + 2 KV, N, D]
+    qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
     rows, slots = places
     room[rows, :, slots] = qkv[heads:].transpose(0, 1)
     made = []
@@ -78,7 +78,7 @@ def shared_layer(
         a = attend(q, near[:, :kv], near[:, kv:], group.mask)
         made.append(a.transpose(1, 2).flatten(0, 1)[group.taken].flatten(1))
     a = made[0] if len(made) == 1 else torch.cat(made)
-    return after_attention(h, a, w, shape, between)
+    return after_attention(h, a, w, shape, pointwise)
 
 
 class SharedPass:
@@ -94,9 +94,9 @@ class SharedPass:
         shape: Shape,
         rope: Rope,
         cache: KVCache,
-        between: Between = BETWEEN,
+        pointwise: PointwiseOps = POINTWISE,
     ) -> None:
-        self._shape, self._cache, self._between = shape, cache, between
+        self._shape, self._cache, self._pointwise = shape, cache, pointwise
         device, dtype = rope[0].device, rope[0].dtype
         rows = [r.row for r in readings for _ in range(r.count)]
         slots = [at for r in readings for at in range(r.start, r.end)]
@@ -120,7 +120,7 @@ class SharedPass:
         rooms = self._cache.all[first : first + len(layers)].unbind(0)
         for w, room in zip(layers, rooms, strict=True):  # [B, 2 KV, C, D]
             groups = [(room[g.rows, :, : g.read], g) for g in self._groups]
-            h = shared_layer(h, w, self._shape, self._rope, room, places, groups, self._between)
+            h = shared_layer(h, w, self._shape, self._rope, room, places, groups, self._pointwise)
         return h
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cpp.row_attention import SPAN, RowPass, Sight
+from ..cpp.row_attention import SPAN, AttentionSpans, RowPass
 from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, Weights, rounded
 from ..llama.reading import SequenceSlice
@@ -25,14 +25,14 @@ CHUNK = 256  # tokens of a prompt that are read before others go on
 
 @dataclass(frozen=True)
 class Wanted:
-    """What one seat wants read: as `extend`'s arguments."""
+    """What one slot wants read: as `extend`'s arguments."""
 
-    seat: SeatBackend
+    slot: SlotBackend
     ids: Tensor
     parents: Sequence[int] | None = None
 
 
-class SeatBackend(LlamaBackend):
+class SlotBackend(LlamaBackend):
     """One of several sequences.
 
     row: its own of the cache that they share.
@@ -117,13 +117,13 @@ class SeatBackend(LlamaBackend):
 class Begun:
     """h: [T, d], states in front of the model's layer `layer`."""
 
-    seat: SeatBackend
+    slot: SlotBackend
     reading: SequenceSlice
     h: Tensor
     layer: int
 
 
-class Seats:
+class BatchSlots:
     """n sequences of one model, and the passes that they share.
 
     Positions are those of the model; on a CPU memory is taken only as sequences grow.
@@ -131,18 +131,18 @@ class Seats:
     like: the model; its own sequence is left alone.
     narrow: tokens of a pass up to which rounded weights are multiplied by as they are; beyond, by
         the unrounded ones beside them, which may be faster then (int8.py).
-    steady: never by those, so that an answer does not depend on what is read with it.
+    batch_invariant: never by those, so that an answer does not depend on what is read with it.
     """
 
-    def __init__(self, like: LlamaBackend, n: int, steady: bool = False) -> None:
+    def __init__(self, like: LlamaBackend, n: int, batch_invariant: bool = False) -> None:
         shape, device, dtype = like.shape, like.device, like.dtype
         capacity = rounded(like.context)
         parts = (shape.layers, n, shape.kv_heads, capacity, shape.head_dim)
         self.like, self._cache = like, KVCache(*parts, dtype, device)
-        self.all = [SeatBackend(like, self._cache, row) for row in range(n)]
-        self.narrow, self.steady = like.narrow, steady
+        self.all = [SlotBackend(like, self._cache, row) for row in range(n)]
+        self.narrow, self.batch_invariant = like.narrow, batch_invariant
         self._most = WIDE if like.compiled is None else like.compiled.most
-        self._wide = None if steady else _unrounded(like.weights)
+        self._wide = None if batch_invariant else _unrounded(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
 
     @property
@@ -152,24 +152,24 @@ class Seats:
 
     @torch.inference_mode()
     def read(self, wanted: Sequence[Wanted]) -> list[Tensor]:
-        """Logits [T, V] for each of `wanted`, which are of different seats, as its `extend` alone
+        """Logits [T, V] for each of `wanted`, which are of different slots, as its `extend` alone
         would give them but for their last bits."""
         if len(wanted) == 1:
-            return [wanted[0].seat.read_alone(wanted[0])]
-        if self.steady and not self._in_one_way(wanted):
+            return [wanted[0].slot.read_alone(wanted[0])]
+        if self.batch_invariant and not self._in_one_way(wanted):
             half = len(wanted) // 2
             return self.read(wanted[:half]) + self.read(wanted[half:])
         if self.like._threads is not None:
             self.like._threads.adapt()
-        order = sorted(range(len(wanted)), key=lambda i: wanted[i].seat.row)
-        begun = [wanted[i].seat.begin(wanted[i].ids, wanted[i].parents) for i in order]
+        order = sorted(range(len(wanted)), key=lambda i: wanted[i].slot.row)
+        begun = [wanted[i].slot.begin(wanted[i].ids, wanted[i].parents) for i in order]
         counts = [each.reading.count for each in begun]
         weights = self.like.weights
         if self._wide is not None and sum(counts) > self.narrow:
             weights = self._wide
         states = self.like.final_norm(self._through(begun, weights.layers))
         for each, own in zip(begun, torch.split(states, counts), strict=True):
-            each.seat.end(each.reading, own)
+            each.slot.end(each.reading, own)
         logits = torch.split(linear(states, weights.head), counts)
         made: list[Tensor] = [logits[0]] * len(wanted)
         for i, own in zip(order, logits, strict=True):
@@ -181,12 +181,12 @@ class Seats:
         few = sum(len(each.ids) for each in wanted) <= self._most
         if self._rows is None:
             return few
-        return few and all(each.seat.grown(len(each.ids)) <= SPAN for each in wanted)
+        return few and all(each.slot.grown(len(each.ids)) <= SPAN for each in wanted)
 
     def _through(self, begun: Sequence[Begun], layers: Sequence[LayerWeights]) -> Tensor:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
         states are kept."""
-        stops = {0, len(layers), *(at for each in begun for at in each.seat.exits)}
+        stops = {0, len(layers), *(at for each in begun for at in each.slot.exits)}
         held = [each.h for each in begun]
         narrow = layers is self.like.weights.layers and sum(map(len, held)) <= self._most
         edges = sorted(stops)
@@ -196,23 +196,23 @@ class Seats:
                 continue
             readings = [begun[i].reading for i in run]
             if len(run) == 1:
-                h = begun[run[0]].seat.through(held[run[0]], first, last, readings[0])
+                h = begun[run[0]].slot.through(held[run[0]], first, last, readings[0])
             else:
                 shared = self._shared(readings, narrow)
                 h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
                 held[i] = own
-                if last in begun[i].seat.exits:
-                    begun[i].seat.left(begun[i].reading, last, own)
+                if last in begun[i].slot.exits:
+                    begun[i].slot.left(begun[i].reading, last, own)
         return torch.cat(held)
 
     def _shared(self, readings: Sequence[SequenceSlice], narrow: bool) -> SharedPass | RowPass:
         """narrow: whole layers by the kernels, where there are some."""
-        parts, between = (self.like.shape, self.like._rope, self._cache), self.like.between
-        sight = Sight.of(readings) if self._rows is not None else None
-        if sight is not None:
-            return RowPass(sight, *parts, self._rows if narrow else None, between)
-        return SharedPass(readings, *parts, between)
+        parts, pointwise = (self.like.shape, self.like._rope, self._cache), self.like.pointwise
+        spans = AttentionSpans.of(readings) if self._rows is not None else None
+        if spans is not None:
+            return RowPass(spans, *parts, self._rows if narrow else None, pointwise)
+        return SharedPass(readings, *parts, pointwise)
 
 
 def _unrounded(weights: Weights) -> Weights | None:

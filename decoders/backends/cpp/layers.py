@@ -18,15 +18,15 @@ from torch import Tensor
 
 from ..cpp_kernels import has_tiles
 from ..llama.kv import KVCache
-from ..llama.model import Between, LayerWeights, Rope, Shape
+from ..llama.model import LayerWeights, PointwiseOps, Rope, Shape
 from ..llama.reading import SequenceSlice
 from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
 from ..weights.int4 import GROUP
-from ..weights.packed import Held
-from .row_attention import HEAD, RowPass, Sight
+from ..weights.packed import KernelWeight
+from .row_attention import HEAD, AttentionSpans, RowPass
 
 
-def misfit(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
+def unsupported_reason(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
     """Why the kernels do not run such layers; None where they do."""
     if shape.head_dim % HEAD:
         return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
@@ -39,11 +39,13 @@ def misfit(shape: Shape, layers: Sequence[LayerWeights]) -> str | None:
 def stored(weights: LayerWeights) -> list[Tensor]:
     """A layer's tensors in the order of its fields, two of a matrix in blocks."""
     parts = weights.tensors().values()
-    return [t for part in parts for t in (part.stored if isinstance(part, Held) else (part,))]
+    return [
+        t for part in parts for t in (part.stored if isinstance(part, KernelWeight) else (part,))
+    ]
 
 
 class KernelLayers:
-    """Layers that are no `misfit`, on a cache.
+    """Layers that are no `unsupported_reason`, on a cache.
 
     most: tokens of a pass.
     between: what is between the products of wider ones.
@@ -58,7 +60,7 @@ class KernelLayers:
         self._has_bias = layers[0].qkv_bias is not None
         self._weights = [t for w in layers for t in stored(w)]
         self._count = len(self._weights) // len(layers)
-        self.between = Between(norm_rows, _turned, _added, torch.ops.draftpick.gate_rows)
+        self.pointwise = PointwiseOps(norm_rows, _turned, _added, torch.ops.draftpick.gate_rows)
 
     def over(self, cache: KVCache) -> Self:
         """The same weights on another cache."""
@@ -70,25 +72,25 @@ class KernelLayers:
         """h [T, d] through the layers first..last-1; None where a tree is too large for bits, and
         where PyTorch attends faster: to many tokens by tiles."""
         wide = len(h) > self.most
-        sight = None if wide and has_tiles() else Sight.of([reading])
-        if sight is None:
+        spans = None if wide and has_tiles() else AttentionSpans.of([reading])
+        if spans is None:
             return None
         if not wide:
-            return self.read(h, first, last, sight)
-        wider = RowPass(sight, self._shape, self._rope, self._cache, between=self.between)
+            return self.read(h, first, last, spans)
+        wider = RowPass(spans, self._shape, self._rope, self._cache, pointwise=self.pointwise)
         return wider.through(h, self._layers[first:last], first)
 
-    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
+    def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
         """As of row_attention.Runs."""
-        cos, sin = (part[sight.depths] for part in self._rope)
+        cos, sin = (part[spans.depths] for part in self._rope)
         made: Tensor = torch.ops.draftpick.run_layers(
             h,
             cos,
             sin,
-            sight.rows,
-            sight.slots,
-            sight.begins,
-            sight.bits,
+            spans.rows,
+            spans.slots,
+            spans.begins,
+            spans.bits,
             self._cache.all[first:last],
             self._weights[first * self._count : last * self._count],
             self._count,

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from ..llama.kv import KVCache
 from ..llama.model import (
-    BETWEEN,
-    Between,
+    POINTWISE,
     LayerWeights,
+    PointwiseOps,
     Rope,
     Shape,
     after_attention,
@@ -35,7 +35,7 @@ HEAD = 32  # a head's dimensions are a multiple of it
 
 
 @dataclass(frozen=True)
-class Sight:
+class AttentionSpans:
     """Where a pass's tokens lie, and at what each of them looks. All int64 [N].
 
     rows: of the cache.
@@ -52,7 +52,7 @@ class Sight:
     bits: Tensor
 
     @classmethod
-    def of(cls, readings: Sequence[SequenceSlice]) -> Sight | None:
+    def of(cls, readings: Sequence[SequenceSlice]) -> AttentionSpans | None:
         """None where a tree is too large for bits."""
         made = [_columns(reading) for reading in readings]
         if any(each is None for each in made):
@@ -66,7 +66,7 @@ class Sight:
 
 
 def _columns(reading: SequenceSlice) -> np.ndarray | None:
-    """[5, T], in the order of Sight's fields."""
+    """[5, T], in the order of AttentionSpans's fields."""
     slots = np.arange(reading.start, reading.end)
     if reading.branch is None:
         depths, nth = slots, np.arange(reading.count)
@@ -88,8 +88,8 @@ def row_layer(
     shape: Shape,
     rope: Rope,
     room: Tensor,
-    sight: Sight,
-    between: Between = BETWEEN,
+    spans: AttentionSpans,
+    pointwise: PointwiseOps = POINTWISE,
 ) -> Tensor:
     """One layer. h: [N, d], and so is what it gives.
 
@@ -97,17 +97,17 @@ def row_layer(
     room: [B, 2 KV, C, D], the layer's cache.
     between: as of `layer`.
     """
-    qkv = queries_keys_values(h, w, shape, rope, between)  # [H + 2 KV, N, D]
-    room[sight.rows, :, sight.slots] = qkv[shape.heads :].transpose(0, 1)
+    qkv = queries_keys_values(h, w, shape, rope, pointwise)  # [H + 2 KV, N, D]
+    room[spans.rows, :, spans.slots] = qkv[shape.heads :].transpose(0, 1)
     q = qkv[: shape.heads]
-    a = torch.ops.draftpick.attend_rows(q, room, sight.rows, sight.begins, sight.bits)
-    return after_attention(h, a, w, shape, between)
+    a = torch.ops.draftpick.attend_rows(q, room, spans.rows, spans.begins, spans.bits)
+    return after_attention(h, a, w, shape, pointwise)
 
 
 class Runs(Protocol):
     """What runs layers as machine code."""
 
-    def read(self, h: Tensor, first: int, last: int, sight: Sight) -> Tensor:
+    def read(self, h: Tensor, first: int, last: int, spans: AttentionSpans) -> Tensor:
         """h [N, d] through the model's layers first..last-1; the rest as of `row_layer`."""
         ...
 
@@ -120,23 +120,23 @@ class RowPass:
 
     def __init__(
         self,
-        sight: Sight,
+        spans: AttentionSpans,
         shape: Shape,
         rope: Rope,
         cache: KVCache,
         compiled: Runs | None = None,
-        between: Between = BETWEEN,
+        pointwise: PointwiseOps = POINTWISE,
     ) -> None:
-        self._sight, self._shape, self._cache, self._between = sight, shape, cache, between
+        self._spans, self._shape, self._cache, self._pointwise = spans, shape, cache, pointwise
         self._compiled, self._table = compiled, rope
 
     def through(self, h: Tensor, layers: Sequence[LayerWeights], first: int = 0) -> Tensor:
         """As of SharedPass."""
         last = first + len(layers)
         if self._compiled is not None:
-            return self._compiled.read(h, first, last, self._sight)
-        rope = self._sight.rope(self._table, self._shape)
+            return self._compiled.read(h, first, last, self._spans)
+        rope = self._spans.rope(self._table, self._shape)
         rooms = self._cache.all[first:last].unbind(0)
         for w, room in zip(layers, rooms, strict=True):
-            h = row_layer(h, w, self._shape, rope, room, self._sight, self._between)
+            h = row_layer(h, w, self._shape, rope, room, self._spans, self._pointwise)
         return h

@@ -25,10 +25,10 @@ from ..weights.int8 import Int8Weight
 from ..weights.packed import Matrix, dense
 
 if TYPE_CHECKING:
-    from .fused_launch import Kept, Launch
+    from .fused_launch import Launch, PreparedWeight
 
 
-def misfit(shape: Shape, weights: Weights) -> str | None:
+def unsupported_reason(shape: Shape, weights: Weights) -> str | None:
     """Why a model cannot run by these kernels, in a few words; None where it can."""
     first, d = weights.layers[0], shape.head_dim
     if importlib.util.find_spec("triton") is None:
@@ -75,9 +75,9 @@ def launcher(device: torch.device) -> Launch:
     return Launch(pdl=capability >= (9, 0), mma=capability >= (8, 0))
 
 
-def kept(weight: Matrix) -> Kept:
+def kept(weight: Matrix) -> PreparedWeight:
     """A matrix [N, K] as the kernels read it; an int4 one is laid out anew, others stay."""
-    from .fused_launch import DENSE, INT4, INT8, Kept
+    from .fused_launch import DENSE, INT4, INT8, PreparedWeight
 
     if isinstance(weight, Int4Weight):
         q = weight.steps()  # [N, K] from 0 to 15
@@ -88,13 +88,13 @@ def kept(weight: Matrix) -> Kept:
         values = (high << 4 | low).contiguous().view(torch.int32)  # the first of eight lowest
         grid = F.pad(weight.grid.transpose(0, 1), (0, 0, 0, more // GROUP))
         scale = grid.contiguous().view(torch.int32).squeeze(-1)
-        return Kept(INT4, outputs, inputs, values, scale)
+        return PreparedWeight(INT4, outputs, inputs, values, scale)
     if isinstance(weight, Int8Weight):
         outputs, inputs = weight.values.shape
-        return Kept(INT8, outputs, inputs, weight.values, weight.scale)
+        return PreparedWeight(INT8, outputs, inputs, weight.values, weight.scale)
     weight = dense(weight).detach().contiguous()
     outputs, inputs = weight.shape
-    return Kept(DENSE, outputs, inputs, weight, weight)
+    return PreparedWeight(DENSE, outputs, inputs, weight, weight)
 
 
 @dataclass(frozen=True)
@@ -102,12 +102,12 @@ class _Layer:
     """One layer's weights as the kernels read them, and its part of the cache [2 KV, C, D]."""
 
     attention_norm: Tensor
-    qkv: Kept
+    qkv: PreparedWeight
     qkv_bias: Tensor | None
-    out: Kept
+    out: PreparedWeight
     mlp_norm: Tensor
-    gate_up: Kept
-    down: Kept
+    gate_up: PreparedWeight
+    down: PreparedWeight
     cache: Tensor
 
 
@@ -205,8 +205,8 @@ class FusedBlocks:
         embedded: Tensor,
         norms: tuple[Tensor, Tensor],
         eps: float,
-        gate_up: Kept,
-        down: Kept,
+        gate_up: PreparedWeight,
+        down: PreparedWeight,
         out: Tensor,
     ) -> None:
         """out [T, d] = state + the block over the normed state beside the normed embedding, each
@@ -224,13 +224,21 @@ class FusedBlocks:
         self._launch.added(opened, down, state, out)
 
     def later(
-        self, state: Tensor, norm: Tensor, eps: float, gate_up: Kept, down: Kept, out: Tensor
+        self,
+        state: Tensor,
+        norm: Tensor,
+        eps: float,
+        gate_up: PreparedWeight,
+        down: PreparedWeight,
+        out: Tensor,
     ) -> None:
         """out [T, d] = state + the block over the normed state; `out` may be `state` itself."""
         opened = self._opened[: len(state)]
         self._launch.gated(state, norm, eps, gate_up, opened)
         self._launch.added(opened, down, state, out)
 
-    def read_out(self, state: Tensor, norm: Tensor, eps: float, head: Kept, out: Tensor) -> None:
+    def read_out(
+        self, state: Tensor, norm: Tensor, eps: float, head: PreparedWeight, out: Tensor
+    ) -> None:
         """out [T, N] = the head [N, d] times the normed state [T, d], in one launch."""
         self._launch.added(state, head, None, out, norm, eps)

@@ -24,7 +24,7 @@ SMALL = 1 << 19  # weights, too few for programs that hold so much
 
 
 @dataclass(frozen=True)
-class Kept:
+class PreparedWeight:
     """A weight as the kernels read it.
 
     values: [N, K] in bfloat16 or int8. For int4 int32 [N, ceil(K / 128) * 16]: eight inputs in a
@@ -100,7 +100,7 @@ class Launch:
     def product(
         self,
         kernel: Any,
-        w: Kept,
+        w: PreparedWeight,
         t: int,
         before: tuple[Tensor, ...],
         after: tuple[Any, ...],
@@ -135,7 +135,7 @@ class Launch:
         h: Tensor,
         norm: Tensor,
         eps: float,
-        w: Kept,
+        w: PreparedWeight,
         bias: Tensor | None,
         rope: tuple[Tensor, Tensor],
         start: Tensor,
@@ -199,7 +199,9 @@ class Launch:
             pdl=EARLY,
         )
 
-    def gated(self, x: Tensor, norm: Tensor | None, eps: float, w: Kept, out: Tensor) -> None:
+    def gated(
+        self, x: Tensor, norm: Tensor | None, eps: float, w: PreparedWeight, out: Tensor
+    ) -> None:
         """out [t, f] = silu(gate) * up of x [t, K], normed where there is a norm [K].
 
         w: [2 f, K], gate above up.
@@ -216,7 +218,7 @@ class Launch:
     def added(
         self,
         x: Tensor,
-        w: Kept,
+        w: PreparedWeight,
         residual: Tensor | None,
         out: Tensor,
         norm: Tensor | None = None,

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cpp_kernels import has_tiles
-from ..weights.int4 import misfit
+from ..weights.int4 import unsupported_reason
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, dense, float32_pays, linear
 from .kv import Slot
@@ -118,7 +118,7 @@ def _rotate(x: Tensor, rope: Rope) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Between:
+class PointwiseOps:
     """What a layer does between its products; another implementation may stand for each."""
 
     normed: Callable[[Tensor, Tensor, float], Tensor] = rms_norm
@@ -127,7 +127,7 @@ class Between:
     gated: Callable[[Tensor], Tensor] = gated
 
 
-BETWEEN = Between()
+POINTWISE = PointwiseOps()
 
 
 def layer(
@@ -138,7 +138,7 @@ def layer(
     mask: Tensor | None,
     slot: Slot | None = None,
     parts: Sequence[Part] | None = None,
-    between: Between = BETWEEN,
+    pointwise: PointwiseOps = POINTWISE,
 ) -> Tensor:
     """One decoder layer. h: [B, T, d], or [T, d] where the slot is of one sequence.
 
@@ -150,7 +150,7 @@ def layer(
 
     Returns what has h's shape.
     """
-    qkv = queries_keys_values(h, w, shape, rope, between)
+    qkv = queries_keys_values(h, w, shape, rope, pointwise)
     q, kv = qkv.tensor_split((shape.heads,), -3)
     if slot is None:
         k, v = kv.chunk(2, -3)
@@ -161,22 +161,22 @@ def layer(
         a = attend(q, k, v, mask)
     else:
         a = torch.cat([attend(q[p], k[p, :, :s], v[p, :, :s], mask[p, ..., :s]) for p, s in parts])
-    return after_attention(h, a.transpose(1, 2).reshape(*h.shape[:-1], -1), w, shape, between)
+    return after_attention(h, a.transpose(1, 2).reshape(*h.shape[:-1], -1), w, shape, pointwise)
 
 
 def after_attention(
-    h: Tensor, a: Tensor, w: LayerWeights, shape: Shape, between: Between = BETWEEN
+    h: Tensor, a: Tensor, w: LayerWeights, shape: Shape, pointwise: PointwiseOps = POINTWISE
 ) -> Tensor:
     """The rest of a layer: h [..., d], what came into it, and a [..., H * D], what its attention
     gave."""
-    h, x = between.added(h, linear(a, w.out), w.mlp_norm, shape.norm_eps)
-    return h + linear(between.gated(linear(x, w.gate_up)), w.down)
+    h, x = pointwise.added(h, linear(a, w.out), w.mlp_norm, shape.norm_eps)
+    return h + linear(pointwise.gated(linear(x, w.gate_up)), w.down)
 
 
-Place = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
+RopeAndMask = tuple[Rope, Tensor | None]  # rotary table (`all_heads`) and mask of new positions
 
 
-def chain_place(table: Rope, shape: Shape, start: int, t: int) -> Place:
+def chain_rope_and_mask(table: Rope, shape: Shape, start: int, t: int) -> RopeAndMask:
     """For t positions from `start` on; rotated by `rope_table`."""
     near = slice(start, start + t)
     rope = all_heads((table[0][near], table[1][near]), shape)
@@ -187,7 +187,7 @@ def chain_place(table: Rope, shape: Shape, start: int, t: int) -> Place:
     return rope, attention_mask(seen, shape, table[0].dtype)
 
 
-def tree_place(table: Rope, shape: Shape, depths: Tensor, seen: Tensor) -> Place:
+def tree_rope_and_mask(table: Rope, shape: Shape, depths: Tensor, seen: Tensor) -> RopeAndMask:
     """For nodes of a tree: [T] the positions that they are rotated to, and bool [T, S], at what
     each looks."""
     rope = all_heads((table[0][depths], table[1][depths]), shape)
@@ -198,22 +198,22 @@ def through(
     h: Tensor,
     layers: Sequence[LayerWeights],
     shape: Shape,
-    place: Place,
+    place: RopeAndMask,
     slots: Sequence[Slot],
-    between: Between = BETWEEN,
+    pointwise: PointwiseOps = POINTWISE,
 ) -> Tensor:
     """h [T, d] through some layers; [T, d]. slots: one a layer, `KVCache.slots`."""
     for w, slot in zip(layers, slots, strict=True):
-        h = layer(h, w, shape, *place, slot, between=between)
+        h = layer(h, w, shape, *place, slot, pointwise=pointwise)
     return h
 
 
 def queries_keys_values(
-    h: Tensor, w: LayerWeights, shape: Shape, rope: Rope, between: Between = BETWEEN
+    h: Tensor, w: LayerWeights, shape: Shape, rope: Rope, pointwise: PointwiseOps = POINTWISE
 ) -> Tensor:
     """h [..., T, d] -> [..., H + 2 KV, T, D], queries and keys turned to their positions."""
-    x = between.normed(h, w.attention_norm, shape.norm_eps)
-    return between.turned(linear(x, w.qkv, w.qkv_bias), w.head_norms, shape, rope)
+    x = pointwise.normed(h, w.attention_norm, shape.norm_eps)
+    return pointwise.turned(linear(x, w.qkv, w.qkv_bias), w.head_norms, shape, rope)
 
 
 def attention_mask(allowed: Tensor, shape: Shape, dtype: torch.dtype) -> Tensor:
@@ -376,7 +376,7 @@ def shape_of(config: dict[str, Any]) -> Shape:
 def not_int4(config: dict[str, Any]) -> str | None:
     """Why this model's matrices cannot be rounded to int4, or None where they can."""
     shape = shape_of(config)
-    return misfit(
+    return unsupported_reason(
         {
             "hidden size": shape.hidden,
             "intermediate size": config["intermediate_size"],

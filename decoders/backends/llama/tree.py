@@ -24,9 +24,9 @@ def require_trees(arm: str, backend: Backend, role: str) -> TreeBackend:
     """
     cannot = "its backend has no tree masks"
     if isinstance(backend, TreeBackend):
-        if backend.no_trees is None:
+        if backend.trees_unsupported_reason is None:
             return backend
-        cannot = backend.no_trees
+        cannot = backend.trees_unsupported_reason
     raise DraftpickError(
         f"arm {arm!r} needs {role} that can read a tree of drafts in one pass, which this one "
         f"cannot ({cannot}); choose another arm"

@@ -21,7 +21,7 @@ from ..cpp.recurrent_kernels import KernelSteps
 from ..llama.loading import layout, packed_head
 from ..llama.model import rms_norm
 from ..weights.blocked import norm_rows
-from ..weights.int4 import misfit
+from ..weights.int4 import unsupported_reason
 from ..weights.packed import Matrix, Rounding, linear, rounded
 from .cell import CELL, RecurrentCell
 
@@ -132,6 +132,6 @@ def _rounding(target: StateBackend, cell: RecurrentCell) -> Rounding | None:
     """The target's; int8 where the cell's sizes do not fit int4."""
     precision = getattr(target, "precision", None)
     sizes = {"state": cell.config.hidden, "width": cell.config.width}
-    if precision == "int4" and misfit(sizes) is None:
+    if precision == "int4" and unsupported_reason(sizes) is None:
         return "int4"
     return "int8" if precision in ("int8", "int4") else None

@@ -164,7 +164,7 @@ class HFBackend(FinalStates):
         return self._layers[0].held
 
     @property
-    def no_trees(self) -> str | None:
+    def trees_unsupported_reason(self) -> str | None:
         config = self.model.config.get_text_config()
         if "position_ids" not in inspect.signature(self.model.forward).parameters:
             return f"{config.model_type} takes no position ids"

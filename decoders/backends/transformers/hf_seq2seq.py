@@ -95,7 +95,7 @@ class HFSeq2SeqBackend(FinalStates):
         return self._layers[0].held
 
     @property
-    def no_trees(self) -> str | None:
+    def trees_unsupported_reason(self) -> str | None:
         return None
 
     @torch.inference_mode()
@@ -125,11 +125,11 @@ class HFSeq2SeqBackend(FinalStates):
         if done > 0:  # run already, as a chain: a tree's first nodes are one then
             if done < len(ids):
                 rest = [mask[:, :, done:] for mask in masks[:layer]]
-                self._between(self._embed(ids[done:]), 0, self.ahead, rest)
+                self._pointwise(self._embed(ids[done:]), 0, self.ahead, rest)
             at_exit = self._exits[layer][start:end].unsqueeze(0)
-            h = self._between(at_exit, layer, start, masks[layer:])
+            h = self._pointwise(at_exit, layer, start, masks[layer:])
         else:
-            h = self._between(self._embed(ids), 0, start, masks)
+            h = self._pointwise(self._embed(ids), 0, start, masks)
         self._hold_only(end)
         states = self._normed(h[0])
         if self._final is not None:
@@ -214,7 +214,7 @@ class HFSeq2SeqBackend(FinalStates):
             self._hold_only(self.length)
             self._ahead_layer = exit_layer
         masks = self._masks(self.ahead, len(ids), None, exit_layer)
-        return self._between(self._embed(ids), 0, self.ahead, masks)[0]
+        return self._pointwise(self._embed(ids), 0, self.ahead, masks)[0]
 
     # -- passes -------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ class HFSeq2SeqBackend(FinalStates):
         logits: Tensor = self.model.lm_head(states * self.head_scale)
         return logits
 
-    def _between(self, h: Tensor, first: int, start: int, masks: Sequence[Tensor]) -> Tensor:
+    def _pointwise(self, h: Tensor, first: int, start: int, masks: Sequence[Tensor]) -> Tensor:
         """h [1, T, d] of positions start.. through as many blocks as there are masks, from block
         `first` on, and kept at every exit on the way."""
         begun, last = first, first + len(masks)

@@ -67,7 +67,7 @@ class Int4Weight:
 
 @torch.inference_mode()
 def to_int4(dense: Tensor, wide: Tensor | None) -> Int4Weight:
-    """dense: bfloat16 [out, in], whose sizes `misfit` has passed."""
+    """dense: bfloat16 [out, in], whose sizes `unsupported_reason` has passed."""
     parts = [quantised(part) for part in in_parts(dense)]
     q, grid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts], 1)
     laid_out = for_cpu(q) if dense.device.type == "cpu" else for_cuda(q)
@@ -115,7 +115,7 @@ def for_cuda(q: Tensor) -> Tensor:
     return torch._convert_weight_to_int4pack(pairs, tiles)
 
 
-def misfit(sizes: Mapping[str, int]) -> str | None:
+def unsupported_reason(sizes: Mapping[str, int]) -> str | None:
     """Why matrices of these sizes, inputs or outputs by name, are not rounded to int4, or None."""
     for name, size in sizes.items():
         if size % GROUP:

@@ -31,8 +31,8 @@ from .int8 import WIDE, Int8Weight, to_int8
 
 Rounding = Literal["int8", "int4"]
 Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
-Held = Rounded | Bf16Blocks  # with products of their own
-Matrix = Tensor | Held  # [out, in]
+KernelWeight = Rounded | Bf16Blocks  # with products of their own
+Matrix = Tensor | KernelWeight  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor, Tensor | None], Rounded]] = {
     Int8Weight: to_int8,
     Int4Weight: to_int4,
@@ -64,7 +64,7 @@ def _has_bfloat16() -> bool:
 @torch.inference_mode()
 def pack(weight: Matrix) -> Matrix:
     """weight: [out, in], ordinary or packed already. The same weight where it cannot be packed."""
-    if isinstance(weight, Held) or weight.is_mkldnn:
+    if isinstance(weight, KernelWeight) or weight.is_mkldnn:
         return weight
     if not can_pack(weight.device, weight.dtype):
         return weight
@@ -74,7 +74,7 @@ def pack(weight: Matrix) -> Matrix:
 
 def in_blocks(weight: Matrix) -> Matrix:
     """In blocks for the kernels in C++, where the sizes fit them, else packed; bfloat16."""
-    if isinstance(weight, Held) or not fits(weight.shape):
+    if isinstance(weight, KernelWeight) or not fits(weight.shape):
         return pack(weight)
     return to_bf16_blocks(dense(weight))
 
@@ -108,10 +108,10 @@ def quartered(weight: Matrix, by: Rounder = rounded) -> Matrix:
 
 
 def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
-    if isinstance(weight, Held):
+    if isinstance(weight, KernelWeight):
         return weight
     packed = pack(weight)
-    assert not isinstance(packed, Held)
+    assert not isinstance(packed, KernelWeight)
     for_prompts = packed if packed.device.type == "cpu" else None
     made = by(rounding, dense(weight), for_prompts)
     if isinstance(made, Int8Blocks | Int4Blocks) and not packed.is_mkldnn:
@@ -121,14 +121,14 @@ def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
 
 def dense(weight: Matrix) -> Tensor:
     """The weight as an ordinary tensor [out, in], unrounded where it is kept so."""
-    if isinstance(weight, Held):
+    if isinstance(weight, KernelWeight):
         return weight.dequantised() if weight.wide is None else dense(weight.wide)
     return weight.to_dense() if weight.is_mkldnn else weight
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:
     """x [..., in] @ weight [out, in].T + bias [out], packed or not; [..., out]."""
-    if isinstance(weight, Held):
+    if isinstance(weight, KernelWeight):
         if weight.wide is not None and x.numel() > weight.narrow * x.shape[-1]:
             return linear(x, weight.wide, bias)
         return weight.times(x, bias)

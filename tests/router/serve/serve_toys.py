@@ -21,7 +21,7 @@ from torch import Tensor
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
-from decoders.continuous_batching import room_of
+from decoders.continuous_batching import batch_engine
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
@@ -133,7 +133,7 @@ def served(
     pause_s: float = 0.0,
     others: dict[str, Any] | None = None,
     engine: Any = None,
-    seats: int = 1,
+    slots: int = 1,
     log: Path | None = None,
     kind: type[Router] = Router,
     policy: Any = None,
@@ -142,7 +142,7 @@ def served(
     engine = toy_engine(pause_s) if engine is None else engine
     policies = {DEFAULT: policy or ToyPolicy(), **(others or {})}
     routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
-    desk = Desk(routers, FairQueue(places), room_of(engine, seats))
+    desk = Desk(routers, FairQueue(places), batch_engine(engine, slots))
     held = bound("127.0.0.1", 0)
     app = make_app(desk, settings)
     config = uvicorn.Config(app, http=HeadInTime, log_level="warning", lifespan="off")

@@ -17,7 +17,7 @@ from serve_toys import EOS, LETTERS, LetterTokenizer, ToyPolicy, served
 from decoders import Engine
 from decoders.arms import arms_of
 from decoders.common.errors import DraftpickError
-from decoders.continuous_batching import room_of
+from decoders.continuous_batching import batch_engine
 from decoders.models.drafter_memory import DrafterMemory
 from router.commands.serve import bytes_of
 from router.routing.router import Router
@@ -53,7 +53,7 @@ def asked(prompt: str, **named: Any) -> dict[str, Any]:
 
 
 def test_a_wait_for_a_drafter_is_told_and_counted(folders: dict[str, Path]) -> None:
-    with served(engine=engine_of(folders), seats=2) as server, server.http() as http:
+    with served(engine=engine_of(folders), slots=2) as server, server.http() as http:
         told = asked("ab", explain=True)  # of even length: the policy picks `copy`
         first, second = (http.post(CHAT, json=told) for _ in range(2))
         assert first.headers["x-draftpick-arm"] == "copy"
@@ -132,17 +132,17 @@ def test_what_the_policy_picks_most_is_loaded_first(
     folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     engine = engine_of(folders)
-    for each in (engine, *(seat.engine for seat in room_of(engine, 2).seats)):
+    for each in (engine, *(slot.engine for slot in batch_engine(engine, 2).slots)):
         each.strategy("copy")
     limit = engine.drafters.bytes * 5 // 4  # room for one, in all seats
     engine = engine_of(folders, limit)
     routers = {"default": Router(engine, ToyPolicy())}  # type: ignore[arg-type]
     assert engine.arm_names.index("other") < engine.arm_names.index("copy")
     assert likely_first(routers["default"])[-1] == "other"
-    room = room_of(engine, 2)
-    warm(routers, room)
+    batch = batch_engine(engine, 2)
+    warm(routers, batch)
     assert "other did not fit" in capsys.readouterr().err
-    assert all(seat.engine.made("copy") is not None for seat in room.seats)
+    assert all(slot.engine.made("copy") is not None for slot in batch.slots)
     assert engine.made("other") is None
     assert routers["default"].generate("ab", max_new_tokens=4).result.load_s is None
     engine.strategy("other")  # nothing is at work: it takes the room

@@ -42,7 +42,7 @@ class FirstBest:
 
 
 @contextmanager
-def serving(seats: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
+def serving(slots: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint, FakeEndpoint]]:
     """body: more of the recipe of the first arm."""
     first, second = FakeEndpoint(), FakeEndpoint(words=lambda prompt: ["second", " best"])
     with listening(first, second):
@@ -51,7 +51,7 @@ def serving(seats: int = 3, **body: Any) -> Iterator[tuple[Served, FakeEndpoint,
             "first": recipe(**{"name": "first", "url": first.url, **usual, **body}),
             "second": recipe(name="second", url=second.url, **usual),
         }
-        with served(engine=EndpointEngine(arms), seats=seats, policy=FirstBest()) as server:
+        with served(engine=EndpointEngine(arms), slots=slots, policy=FirstBest()) as server:
             yield server, first, second
 
 

@@ -14,9 +14,9 @@ from test_serve_desk import Heard, order
 from torch import Tensor
 
 from decoders import Engine
-from decoders.backends.batched.slots import Seats, Wanted
+from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.common.errors import Cancelled
-from decoders.continuous_batching import OneAtATime, Together, room_of
+from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import Request, Sampling
 from router.routing.router import Router
 from router.serve.queue import FairQueue
@@ -33,7 +33,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture
 def desk(engine: Engine) -> Iterator[Desk]:
-    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
+    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SEATS))  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -75,16 +75,16 @@ def test_one_that_leaves_ends_and_the_others_go_on(desk: Desk, engine: Engine) -
 def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = room_of(engine, SEATS)
-    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room)  # type: ignore[arg-type]
-    read, began = Seats.read, threading.Event()
+    batch = batch_engine(engine, SEATS)
+    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch)  # type: ignore[arg-type]
+    read, began = BatchSlots.read, threading.Event()
 
-    def slowly(self: Seats, wanted: Sequence[Wanted]) -> list[Tensor]:
+    def slowly(self: BatchSlots, wanted: Sequence[Wanted]) -> list[Tensor]:
         began.set()
         time.sleep(0.02)
         return read(self, wanted)
 
-    monkeypatch.setattr(Seats, "read", slowly)
+    monkeypatch.setattr(BatchSlots, "read", slowly)
     monkeypatch.setattr(
         "decoders.continuous_batching.PROMPT_TOKENS", 1
     )  # a part between two passes
@@ -101,7 +101,7 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
 
 
 def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
-    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
+    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SEATS))  # type: ignore[arg-type]
     told = [Heard() for _ in range(7)]
     for heard in told:
         desk.submit(order(tokens=200), heard)
@@ -112,7 +112,7 @@ def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
 
 
 def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
-    with served(engine=engine, seats=SEATS, places=64) as running:
+    with served(engine=engine, slots=SEATS, places=64) as running:
         asked = {f"{word}{LETTERS[i]}": "" for i, word in enumerate(WORDS * 3)}
 
         def ask(text: str) -> None:
@@ -133,8 +133,10 @@ def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
 
 
 def test_rooms_of_one_answer(engine: Engine, toy: object) -> None:
-    assert isinstance(room_of(engine, 1), OneAtATime) and isinstance(room_of(engine, 2), Together)
-    assert isinstance(room_of(toy.engine, 8), OneAtATime)  # type: ignore[attr-defined]
+    assert isinstance(batch_engine(engine, 1), SingleSlot) and isinstance(
+        batch_engine(engine, 2), ContinuousBatch
+    )
+    assert isinstance(batch_engine(toy.engine, 8), SingleSlot)  # type: ignore[attr-defined]
 
 
 def test_costs_of_shared_passes_are_kept(
@@ -144,11 +146,11 @@ def test_costs_of_shared_passes_are_kept(
     from decoders.costs.under_load import UnderLoad
 
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    by_cost = native_engine_by_cost(engine)
-    room = room_of(by_cost, 2, cache=tmp_path)
+    cost_aware = native_engine_by_cost(engine)
+    batch = batch_engine(cost_aware, 2, cache=tmp_path)
     from decoders.costs.passes import known
 
-    assert all(isinstance(known(seat.engine.target), UnderLoad) for seat in room.seats)
+    assert all(isinstance(known(slot.engine.target), UnderLoad) for slot in batch.slots)
     assert len(list(tmp_path.iterdir())) == 1
 
 
@@ -156,7 +158,7 @@ def native_engine_by_cost(engine: Engine) -> Engine:
     """With an arm that goes by what passes cost."""
     from decoders.arms import recipe
 
-    arms = {"auto": recipe(name="auto", kind="max_gram", by_cost=True)}
+    arms = {"auto": recipe(name="auto", kind="max_gram", cost_aware=True)}
     return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
 
 
@@ -166,13 +168,13 @@ def test_the_next_turn_goes_where_the_last_was_written(desk: Desk, engine: Engin
     desk.submit(order("zyx" * 9, tokens=3, arm="copy"), other)
     assert first.ended.wait(20) and other.ended.wait(20) and first.result is not None
     turn = [*first.result.result.prompt_ids, *first.ids, 3, 4]
-    seats = desk._room.seats
-    assert max(seat.engine.held(turn) for seat in seats) == len(turn) - 3
+    slots = desk._room.slots
+    assert max(slot.engine.held(turn) for slot in slots) == len(turn) - 3
     again = Heard()
     desk.submit(replace(order(tokens=12, arm="copy"), prompt_ids=turn), again)
     assert again.ended.wait(20) and again.result is not None
     assert again.ids == engine.decode("copy", turn, Request(12)).ids
-    used = [seat for seat in seats if seat.engine.held([*turn, *again.ids]) > len(turn)]
+    used = [slot for slot in slots if slot.engine.held([*turn, *again.ids]) > len(turn)]
     assert len(used) == 1 and used[0].engine.target.prompts_read >= 2
 
 

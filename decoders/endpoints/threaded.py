@@ -12,7 +12,7 @@ WAIT_S = 0.02  # of a step in which nothing ends
 
 @dataclass
 class Line:
-    """Room for one answer, as `together.Seat`."""
+    """Where one answer is written, as `continuous_batching.EngineSlot`."""
 
     engine: Any
     at_work: threading.Thread | None = None
@@ -20,43 +20,43 @@ class Line:
 
 
 class Threads:
-    """As `together.Room`, for an engine that several threads may use."""
+    """As `continuous_batching.BatchEngine`, for an engine that several threads may use."""
 
     def __init__(self, engine: Any, n: int) -> None:
-        self.seats = [Line(engine) for _ in range(n)]
+        self.slots = [Line(engine) for _ in range(n)]
         self._ended = threading.Event()
 
     @property
     def running(self) -> int:
-        return sum(seat.at_work is not None for seat in self.seats)
+        return sum(slot.at_work is not None for slot in self.slots)
 
     def free(self, prompt_ids: Sequence[int] = ()) -> Line | None:
-        return next((seat for seat in self.seats if seat.at_work is None), None)
+        return next((slot for slot in self.slots if slot.at_work is None), None)
 
-    def begin(self, seat: Line, answer: Callable[[Any], None]) -> None:
+    def begin(self, slot: Line, answer: Callable[[Any], None]) -> None:
         def run() -> None:
             try:
-                answer(seat.engine)
+                answer(slot.engine)
             except BaseException as error:  # raised in `step`
-                seat.error = error
+                slot.error = error
             self._ended.set()
 
-        seat.at_work = threading.Thread(target=run, daemon=True)
-        seat.at_work.start()
+        slot.at_work = threading.Thread(target=run, daemon=True)
+        slot.at_work.start()
 
     def step(self) -> None:
         self._ended.wait(WAIT_S)
         self._ended.clear()
-        for seat in self.seats:
-            if seat.at_work is not None and not seat.at_work.is_alive():
-                error, seat.at_work, seat.error = seat.error, None, None
+        for slot in self.slots:
+            if slot.at_work is not None and not slot.at_work.is_alive():
+                error, slot.at_work, slot.error = slot.error, None, None
                 if error is not None:
                     raise error
 
-    def stop(self, seat: Line, error: Exception) -> None:
+    def stop(self, slot: Line, error: Exception) -> None:
         """Nothing: an answer looks for itself, whenever text comes."""
 
     def close(self) -> None:
         """What servers still write is not waited for."""
-        for seat in self.seats:
-            seat.at_work = None
+        for slot in self.slots:
+            slot.at_work = None
