@@ -24,6 +24,9 @@ from decoders.costs.measured import PLAIN, Costs
 
 from .records import ArmInfo, Outcome
 
+DEFAULT = "modelled"  # what `summary`, `headroom` and `train` take unless another is named
+OF_ENDPOINTS = "measured"  # the same for collections of endpoints, which have no costs of passes
+
 
 @dataclass(frozen=True)
 class Context:
@@ -280,6 +283,11 @@ def get(reward: str | Reward) -> Reward:
     if reward not in REWARDS:
         raise NoSuchName("reward", reward, tuple(REWARDS))
     return REWARDS[reward]
+
+
+def default(costs: Costs) -> str:
+    """The name of the reward for a collection with these costs, where the user names none."""
+    return DEFAULT if costs.verify_s else OF_ENDPOINTS
 
 
 def check_alpha(alpha: float) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from collect.queries import OVERALL, ordered
 
-from .rewards import Reward, get
+from .rewards import Reward, default, get
 from .store import dataset
 from .store.outcomes import Place, looping_places, read_outcomes
 from .table import reward_table
@@ -76,11 +76,13 @@ class Summary:
 
 
 def summarise_all(
-    folder: str | Path, reward: str | Reward = "paper", alpha: float = 0.5
+    folder: str | Path, reward: str | Reward | None = None, alpha: float = 0.5
 ) -> list[Summary]:
     """One for each load and temperature of which the reward says something, temperature 0 without
     others first."""
-    stored = dataset.read_manifest(folder).identity
+    manifest = dataset.read_manifest(folder)
+    stored = manifest.identity
+    reward = default(manifest.costs) if reward is None else reward
     if get(reward).greedy_only:
         return [summarise(folder, reward, alpha)]
     return [
@@ -92,7 +94,7 @@ def summarise_all(
 
 def summarise(
     folder: str | Path,
-    reward: str | Reward = "paper",
+    reward: str | Reward | None = None,
     alpha: float = 0.5,
     temperature: float = 0.0,
     at_once: int = 1,

@@ -58,7 +58,7 @@ class LeftOut:
 
 def reward_table(
     folder: str | Path,
-    reward: str | Reward = "paper",
+    reward: str | Reward | None = None,
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
     embedder: str | Embedder | None = None,
@@ -69,7 +69,8 @@ def reward_table(
 ) -> RewardTable:
     """The rewards of every stored query and arm, a row for each temperature and load.
 
-    reward: a name, or a Reward of one's own.
+    reward: a name, a Reward of one's own, or None for the default: `modelled`, and `measured` for a
+        collection of endpoints.
     alpha: weight of likeness against cost.
     arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
         slowest of the choice (Huang et al., A.5).
@@ -101,7 +102,7 @@ def reward_table(
 
 def read_rewards(
     folder: str | Path,
-    reward: str | Reward = "paper",
+    reward: str | Reward | None = None,
     alpha: float = 0.5,
     arms: Sequence[str] | None = None,
     embedder: str | Embedder | None = None,
@@ -111,11 +112,12 @@ def read_rewards(
     at_once: Sequence[int] | None = None,
 ) -> tuple[RewardTable, LeftOut]:
     """As `reward_table`, with the count of what was left out."""
-    chosen = rewards.get(reward)
+    named = None if reward is None else rewards.get(reward)
     rewards.check_alpha(alpha)
     if loops not in LOOPS:
         raise NoSuchName("choice of loops", loops, LOOPS)
     manifest = read_manifest(folder)
+    chosen = named or rewards.get(rewards.default(manifest.costs))
     if chosen.needs_likeness and not manifest.identity.likeness:
         raise DraftpickError(
             f"the reward {chosen.name!r} needs what drafters write by themselves, but {folder} was "

@@ -56,7 +56,7 @@ turn of a chat is collected.
   draftpick collect --temperatures 0,0.7,1 --out rewards-t
   draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards-l
   draftpick collect --engine ray --ray-address auto --out rewards
-  draftpick collect --summary rewards --reward modelled
+  draftpick collect --summary rewards
 """
 
 
@@ -161,8 +161,12 @@ def collect(
         ),
     ] = None,
     reward: Annotated[
-        str, typer.Option(help="With --summary: which reward: {collect.REWARDS}.")
-    ] = "paper",
+        str | None,
+        typer.Option(
+            help="With --summary: which reward: {collect.REWARDS}. Default: modelled, and measured "
+            "for endpoints."
+        ),
+    ] = None,
     alpha: Annotated[
         float,
         typer.Option(help="With --summary: weight of likeness against cost, 1 = likeness alone."),
@@ -226,18 +230,14 @@ def collect(
 
         typer.echo(json.dumps({"out": str(out), **asdict(report)}))
         return
-    # The default reward is of likeness and sizes.
-    spoken = "" if likeness else " --reward modelled"
-    if remote:
-        spoken = " --reward measured"
     typer.echo(
         f"{report.collected} queries collected in {report.seconds:.0f} s"
         + (f", {report.already} were there before" if report.already else "")
         + f"; {report.errors} of {report.rows} new rows are errors.\n"
         + _embedded(report)
         + _costs_of(report)
-        + f"Look:  draftpick collect --summary {out}{spoken}\n"
-        + f"Train: draftpick train --rewards {out}{spoken}"
+        + f"Look:  draftpick collect --summary {out}\n"
+        + f"Train: draftpick train --rewards {out}"
     )
     if report.rows and report.errors == report.rows:
         raise DraftpickError(
@@ -308,7 +308,7 @@ def _load_engine(
     return engine, Batch(engine, at_once=at_once, folder=cache_dir() / "costs")
 
 
-def _print_summary(folder: Path, reward: str, alpha: float, as_json: bool) -> None:
+def _print_summary(folder: Path, reward: str | None, alpha: float, as_json: bool) -> None:
     from collect.summary import render, summarise_all
 
     first, *others = summarise_all(folder, reward, alpha)

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from collect.queries import shipped_folder
+from collect.rewards import DEFAULT
 
 Command = Callable[[list[str]], int]
 
 PROMPT = "Explain in two sentences why leaves turn red in autumn."
-REWARD = "modelled"  # the speed-up that each arm would give: what the benchmark then measures
 
 
 class StageFailed(Exception):
@@ -40,8 +40,8 @@ def run_demo(
     """
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]
-    summary = ["collect", "--summary", rewards, "--reward", REWARD]
-    train = ["train", "--rewards", rewards, "--reward", REWARD]
+    summary = ["collect", "--summary", rewards]
+    train = ["train", "--rewards", rewards]
     from policies.selection.crossfit import LEAST  # queries; of fewer nothing is estimated
 
     try:
@@ -54,7 +54,7 @@ def run_demo(
 
         _banner("2/5  headroom and train: a policy is kept only where it surely pays")
         if summed["queries"]["overall"] >= LEAST:
-            _run(command, ["headroom", rewards, "--reward", REWARD])
+            _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])
         _print_values(trained)
         history = _save(out / "history.json", _history(trained))
@@ -111,7 +111,7 @@ def _print_values(trained: dict[str, Any]) -> None:
 
     from .train_tables import JUDGED
 
-    table = Table(title=f"Mean reward ({REWARD}) on {JUDGED[trained['evaluated_on']]} queries")
+    table = Table(title=f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries")
     for heading in ("choice", "reward", "95% interval"):
         table.add_column(heading, justify="left" if heading == "choice" else "right")
     for name, found in trained["values"].items():

@@ -46,7 +46,13 @@ def headroom(
     rewards: Annotated[
         Path, typer.Argument(metavar="REWARDS", help="What `draftpick collect --out` wrote.")
     ],
-    reward: Annotated[str, typer.Option(help="What to maximise: {collect.REWARDS}.")] = "modelled",
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="What to maximise: {collect.REWARDS}. Default: modelled, and measured for "
+            "endpoints."
+        ),
+    ] = None,
     alpha: Annotated[
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
@@ -75,6 +81,7 @@ def headroom(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
+    from collect.store.dataset import read_manifest
     from collect.table import read_rewards
     from decoders.common.terminal import PIPE
     from policies.selection.headroom import headroom as found_in
@@ -82,6 +89,8 @@ def headroom(
 
     if out is not None:
         check_figure(out)
+    if reward is None:
+        reward = known.default(read_manifest(rewards).costs)
     noisy = known.get(reward).needs_measured
     table, left_out = read_rewards(
         rewards,

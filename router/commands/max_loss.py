@@ -17,15 +17,13 @@ if TYPE_CHECKING:
     from policies.risk_control.check import Kept
 
 PROMISED = "promised"  # the policy's name
-SPEED = "modelled"  # the reward unless another is named: what is bought with quality is speed
 
 MaxLoss = Annotated[
     float | None,
     typer.Option(
         metavar="LOSS",
         help="Also allow arms that change the answer, as long as greedy answers lose at most this "
-        "on average: 1 - ROUGE-L to the target's own, so 0.05 keeps 95 % of it. The reward is then "
-        "modelled unless you name another.",
+        "on average: 1 - ROUGE-L to the target's own, so 0.05 keeps 95 % of it.",
     ),
 ]
 Confidence = Annotated[

@@ -14,7 +14,6 @@ from router.commands.options import AsJson
 
 from .max_loss import (
     PROMISED,
-    SPEED,
     Confidence,
     InExpectation,
     MaxLoss,
@@ -46,9 +45,9 @@ measured on queries that it was not trained on (five folds), and unless the lowe
 is above zero, the best fixed arm is saved instead, with a sentence that says so and how many
 queries would settle it. --policy auto, the default, compares several ways to learn.
 
---paper trains as the paper does, and saves the result whatever it is worth: REINFORCE on the reward
-of the sampled arm alone, without a baseline, three epochs from a random start, the embedding its
-only input.
+--paper trains as the paper does, on the paper's reward, and saves the result whatever it is worth:
+REINFORCE on the reward of the sampled arm alone, without a baseline, three epochs from a random
+start, the embedding its only input.
 
 The table at the end gives the mean reward of the policy, on queries that it was not trained on,
 and of what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such
@@ -61,10 +60,10 @@ own below a parent run with means and deviations. What is saved is always the fi
 \b
   draftpick headroom rewards                       what there is to gain, before any training
   draftpick train --rewards rewards --out policy
-  draftpick train --rewards rewards --policy knn --reward modelled --register drafter
-  draftpick train --rewards rewards --seeds 5 --alphas 0,0.5,1
+  draftpick train --rewards rewards --policy knn --register drafter
+  draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
   draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
-  draftpick train --rewards rewards --reward modelled --features temperature,greedy
+  draftpick train --rewards rewards --features temperature,greedy
   draftpick train --rewards rewards --paper --judge-by modelled --train-size 100
   draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
   draftpick generate "Why is the sky blue?" --policy policy
@@ -115,9 +114,12 @@ def train(
         ),
     ] = False,
     reward: Annotated[
-        str,
-        typer.Option(help="What to maximise: {collect.REWARDS}."),
-    ] = "paper",
+        str | None,
+        typer.Option(
+            help="What to maximise: {collect.REWARDS}. Default: modelled, and measured for "
+            "endpoints; with --paper paper."
+        ),
+    ] = None,
     alpha: Annotated[
         float,
         typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
@@ -196,6 +198,7 @@ def train(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    from collect.rewards import DEFAULT
     from collect.store.dataset import read_manifest
     from collect.table import read_rewards
     from policies import PolicyError, report
@@ -220,7 +223,7 @@ def train(
     named = policy if _given(context, "policy") else None
     promised = asked_for(max_loss, confidence, in_expectation, named)
     if promised is not None:
-        policy, reward = PROMISED, reward if _given(context, "reward") else SPEED
+        policy = PROMISED
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
     if paper:
         if promised is not None:
@@ -229,9 +232,10 @@ def train(
             raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
         policy, guard, chosen = "reinforce", False, PAPER | chosen
         features = features or "none"
+        reward = reward or "paper"
     if alphas is not None and _given(context, "alpha"):
         raise PolicyError("give either --alpha or --alphas")
-    weights = [alpha] if alphas is None else weights_in(alphas, reward)
+    weights = [alpha] if alphas is None else weights_in(alphas, reward or DEFAULT)
     several = seeds > 1 or alphas is not None
     if several and (curve or leave_task_out or leave_arm_out):
         raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")

@@ -30,7 +30,10 @@ def weights_in(alphas: str, reward: str) -> list[float]:
     from collect.rewards import check_alpha, get
 
     if not get(reward).uses_alpha:
-        raise DraftpickError(f"the reward {reward!r} has no alpha; leave --alphas out")
+        raise DraftpickError(
+            f"the reward {reward!r} has no alpha; leave --alphas out, or name a reward "
+            "that has one, such as --reward paper"
+        )
     try:
         weights = list(dict.fromkeys(float(part) for part in alphas.split(",")))
     except ValueError:

@@ -192,7 +192,7 @@ def test_temperatures_from_the_command_line(
     record = json.loads(run(app, *shown, "--json").stdout)
     assert record["arms"]["small"]["mean"]["qa"] == pytest.approx(0.75)
     assert record["at_temperature"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
-    greedy = json.loads(run(app, "collect", "--summary", out, "--json").stdout)
+    greedy = json.loads(run(app, "collect", "--summary", out, "--reward", "paper", "--json").stdout)
     assert "at_temperature" not in greedy  # likeness is of greedy answers
     learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
     learn += ["--reward", "saved-passes", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]

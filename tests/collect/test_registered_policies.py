@@ -177,7 +177,20 @@ def sweep_of(place: Path, capsys: pytest.CaptureFixture[str], *more: object) -> 
 
 def test_seeds_and_alphas(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    found = sweep_of(place, capsys, "--alphas", "0,1", "--seeds", 2, "--seed", 5, "--out", out)
+    found = sweep_of(
+        place,
+        capsys,
+        "--reward",
+        "paper",
+        "--alphas",
+        "0,1",
+        "--seeds",
+        2,
+        "--seed",
+        5,
+        "--out",
+        out,
+    )
     assert [one["name"] for one in found["groups"]] == ["alpha=0", "alpha=1"]
     for group in found["groups"]:
         assert [run["seed"] for run in group["runs"]] == [5, 6]
@@ -191,6 +204,7 @@ def test_seeds_and_alphas(place: Path, tmp_path: Path, capsys: pytest.CaptureFix
 
 def test_a_sweep_fits_eighty_columns(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["train", "--rewards", place / "rewards", "--alphas", "0,0.5", "--policy", "auto"]
+    words += ["--reward", "paper"]
     assert main(*words) == 0
     captured = capsys.readouterr()
     for words_ in ("alpha=0.5, seed 0", "best-fixed", "alpha=0, 1 seed", "with a child for each"):
@@ -209,11 +223,17 @@ def test_a_registered_sweep_is_of_the_first_seed(
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--alphas", "0,much"], "--alphas takes numbers, such as 0,0.5,1, not '0,much'"),
-        (["--alphas", "0,2"], "alpha must be between 0"),
+        (
+            ["--reward", "paper", "--alphas", "0,much"],
+            "--alphas takes numbers, such as 0,0.5,1, not '0,much'",
+        ),
+        (["--reward", "paper", "--alphas", "0,2"], "alpha must be between 0"),
         (["--alphas", "0,1", "--reward", "acceptance"], "'acceptance' has no alpha"),
         (["--alphas", "0,1", "--alpha", "1"], "give either --alpha or --alphas"),
-        (["--alphas", "0,1", "--register", "x"], "--register takes one policy"),
+        (
+            ["--reward", "paper", "--alphas", "0,1", "--register", "x"],
+            "--register takes one policy",
+        ),
         (["--seeds", "2", "--curve"], "leave --seeds and --alphas out"),
     ],
 )
