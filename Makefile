@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test slow lint audit demo bench clean
+.PHONY: install test slow lint audit demo bench reproduce clean
 
 install: $(STAMP)
 
@@ -36,6 +36,10 @@ demo: install
 bench: install
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/floor.py
+
+# Repeat a paper's experiment, e.g. TABLE=table-1 ARGS="--seeds 3"; without TABLE, list them.
+reproduce: install
+	$(BIN)/python -m benchmarks.reproduce $(TABLE) $(ARGS)
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -19,7 +19,6 @@ from router.commands.listing import Listing
 from router.commands.options import AsJson, Config, engine_options, names_in, takes
 
 from .commands import evaluate, export, headroom, learn, promote, train
-from .commands import reproduce as reproduce_command
 from .commands import serve as serve_command
 from .commands import theory as theory_command
 from .commands import tradeoff as tradeoff_command
@@ -57,7 +56,6 @@ Pick, for every query, the cheapest way to make a language model answer.
   draftpick tradeoff sweep.yaml --out curves            quality against latency
   draftpick serve                                       OpenAI's API, an arm for every request
   draftpick demo                                        all of that, in minutes
-  draftpick reproduce table-1                           the paper's experiments, done again
 """
 
 app = typer.Typer(
@@ -327,7 +325,6 @@ def demo(
 collect_command.mount(app)
 theory_command.mount(app)
 tradeoff_command.mount(app)
-reproduce_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)

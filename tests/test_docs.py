@@ -83,6 +83,13 @@ OPERATORS = ("install", "podman", "python3", "sudo", "systemctl")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
+def make_commands() -> list[list[str]]:
+    """The arguments of every `make`, in blocks and in sentences."""
+    spoken = [w for page in PAGES for w in WORD.findall(prose(page)) if w.startswith("make ")]
+    typed = [words[1:] for _, words in COMMANDS if words[0] == "make"]
+    return [*(shlex.split(words)[1:] for words in spoken), *typed]
+
+
 @cache
 def group() -> Any:
     return typer.main.get_command(app)
@@ -183,13 +190,22 @@ def test_the_other_commands_exist() -> None:
 
 def test_make_targets_exist() -> None:
     targets = set(re.findall(r"^([\w-]+):", page("Makefile"), re.MULTILINE))
-    spoken = [w for page in PAGES for w in WORD.findall(prose(page)) if w.startswith("make ")]
-    typed = [" ".join(words) for _, words in COMMANDS if words[0] == "make"]
-    assert spoken
-    assert typed
-    for words in [*spoken, *typed]:
-        asked = {word for word in words.split()[1:] if "=" not in word}
-        assert asked <= targets, words
+    assert {words[0] for words in make_commands()} >= {"test", "reproduce"}
+    for words in make_commands():
+        assert {word for word in words if "=" not in word} <= targets, words
+
+
+def test_reproductions_named_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    parser = import_module("benchmarks.reproduce.__main__").parser()
+    known = import_module("benchmarks.reproduce.registry").REPRODUCTIONS
+    asked = [words[1:] for words in make_commands() if words[0] == "reproduce"]
+    assert any(asked)
+    for words in asked:
+        given = dict(word.split("=", 1) for word in words)
+        assert given.keys() <= {"TABLE", "ARGS"}
+        assert given.get("TABLE", "table-1") in known
+        parser.parse_args(shlex.split(given.get("ARGS", "")))
 
 
 def test_the_readme_names_the_test_command() -> None:

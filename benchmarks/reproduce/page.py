@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ..specbench.markdown import interval, percent, table_lines, times
+from router.specbench.markdown import interval, percent, table_lines, times
+
 from .records import MEAN, Claim, Column, Curve, Line, Measured, Reproduction, Table
 
 SHARES = ("acceptance_rate", "quality")

@@ -11,7 +11,7 @@ from decoders.arms import AUTOREGRESSIVE
 from . import queries
 from .records import MEAN, Arms, Claim, Column, Line, Measured, Models
 
-FAMILY = Path(__file__).resolve().parents[2] / "benchmarks" / "t5_family"
+FAMILY = Path(__file__).resolve().parents[1] / "t5_family"
 EN_DE, SUM = "draft-en-de", "draft-sum"
 DRAFTED = 4  # tokens a round; the paper's 7 does not suit drafters that cost this much
 EPOCHS = 30  # three passes over a few hundred queries would hardly move the policy

@@ -108,8 +108,7 @@ def require_weights(what: Reproduction) -> None:
     models = what.models
     if models.family is not None and not (Path(models.target) / WEIGHTS).is_file():
         raise DraftpickError(
-            f"{what.name} needs the weights in {models.family}, which are part of the repository "
-            f"and not of the installed package; run in a clone of it, or {models.make}"
+            f"{what.name} needs the weights in {models.family}, which are not there; {models.make}"
         )
 
 
@@ -242,10 +241,9 @@ def measure(
 ) -> dict[str, Any]:
     """One interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does."""
     from decoders import Engine
-
-    from ..routing.router import Router
-    from ..specbench.bench import specbench
-    from ..specbench.candidates import candidates_of
+    from router.routing.router import Router
+    from router.specbench.bench import specbench
+    from router.specbench.candidates import candidates_of
 
     asked = [query for query in questions if not run.tasks or query.task in run.tasks]
     options = engine_options(what, run.arms, device)

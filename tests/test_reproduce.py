@@ -1,8 +1,9 @@
-"""`draftpick reproduce`: what is declared fits together, and a family is reproduced end to end."""
+"""`make reproduce`: what is declared fits together, and a family is reproduced end to end."""
 
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +13,19 @@ import pytest
 from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
 from policies import load
-from router.cli import main
-from router.reproduce import queries
-from router.reproduce.captions import captions
-from router.reproduce.page import as_json, render, verdict
-from router.reproduce.records import MEAN, Claim, Curve, Measured, Reproduction
-from router.reproduce.registry import REPRODUCTIONS, reproduction
-from router.reproduce.rules import at_quality, in_time
-from router.reproduce.run import Scale, engine_options, keep_scale, require_weights, write
-from router.reproduce.t5 import FAMILY
 from router.specbench.protocol import check_measures
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+
+from benchmarks.reproduce import queries
+from benchmarks.reproduce.__main__ import main
+from benchmarks.reproduce.captions import captions
+from benchmarks.reproduce.page import as_json, render, verdict
+from benchmarks.reproduce.records import MEAN, Claim, Curve, Measured, Reproduction
+from benchmarks.reproduce.registry import REPRODUCTIONS, reproduction
+from benchmarks.reproduce.rules import at_quality, in_time
+from benchmarks.reproduce.run import Scale, engine_options, keep_scale, require_weights, write
+from benchmarks.reproduce.t5 import FAMILY
 
 ALL = [make() for make in REPRODUCTIONS.values()]
 
@@ -128,12 +132,17 @@ def test_a_folder_keeps_its_scale(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["seeds", "train", "test", "max-new-tokens"])
 def test_a_scale_of_nothing(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce", "table-1", f"--{option}", "0"]) == 2
+    assert main(["table-1", f"--{option}", "0"]) == 2
     assert f"--{option} must be 1 or more" in capsys.readouterr().err
 
 
+def test_an_unknown_name(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table-7"]) == 2
+    assert capsys.readouterr().err.startswith("error: unknown reproduction 'table-7'; known: ")
+
+
 def test_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["reproduce"]) == 0
+    assert main([]) == 0
     shown = capsys.readouterr().out
     assert all(name in shown for name in REPRODUCTIONS)
     assert max(map(len, shown.splitlines())) <= 100
