@@ -57,7 +57,7 @@ def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
     yield from (f"# {what.title}", "")
     scale, minutes = told["scale"], told["seconds"] / 60
     yield (
-        f"`draftpick reproduce {what.name}`: {scale['questions']} questions, seeds of every "
+        f"`make reproduce TABLE={what.name}`: {scale['questions']} questions, seeds of every "
         f"policy: {scale['seeds']}, minutes in the last run: {minutes:.1f}."
     )
     for table in what.tables:
