@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,16 @@ from decoders.backends.weights import blocked
 from decoders.backends.weights.blocked import NARROW, Bf16Blocks, Int4Blocks, Int8Blocks
 from decoders.backends.weights.int4 import GROUP, quantised
 from decoders.backends.weights.int8 import WIDE, Int8Weight
-from decoders.backends.weights.packed import MADE_BY, Rounding, kind_of, linear, rounded
+from decoders.backends.weights.packed import (
+    MADE_BY,
+    Rounding,
+    dense,
+    halved,
+    kind_of,
+    linear,
+    quartered,
+    rounded,
+)
 from decoders.backends.weights.rounded_store import RoundedStore
 from decoders.costs.passes import CostKey
 from decoders.models import loaders
@@ -66,7 +76,7 @@ def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, s
 @pytest.mark.parametrize("sizes", SIZES)
 def test_int8_is_rounded_as_for_other_kernels(sizes: tuple[int, int]) -> None:
     weight = some(*sizes)
-    made, plain = blocked.to_int8_blocks(weight, None), MADE_BY[Int8Weight](weight, None)
+    made, plain = blocked.to_int8_blocks(weight), MADE_BY[Int8Weight](weight)
     assert torch.equal(made.dequantised(), plain.dequantised())
     assert made.numel() == weight.numel() and made.precision == "int8"
 
@@ -75,7 +85,7 @@ def test_eight_inputs_of_an_output_lie_in_one_number() -> None:
     """As products.h reads them: even ones in the lower half, odd ones in the upper."""
     q = torch.randint(0, 16, (16, 32), generator=torch.Generator().manual_seed(1))
     q[:, 0], q[:, 1] = 0, 15  # so that each group is rounded to q itself, of scale 1 and zero 0
-    made = blocked.to_int4_blocks((q - 8).bfloat16(), None)
+    made = blocked.to_int4_blocks((q - 8).bfloat16())
     assert made.numel() == q.numel() and made.precision == "int4"
     bits = made.values[0, 0].long() & 0xFFFFFFFF  # [4, 16]
     for i in range(4):
@@ -175,7 +185,7 @@ told = []
 cpp_kernels.TUNED = ["-O1"]  # faster to make, and GCC knows little of what tiles read at any level
 assert cpp_kernels.load_kernel(Path(sys.argv[1]), told.append), told
 from decoders.backends.weights.blocked import to_int4_blocks
-made = to_int4_blocks(torch.eye(32).bfloat16(), None)
+made = to_int4_blocks(torch.eye(32).bfloat16())
 assert torch.equal(made.dequantised(), torch.eye(32).bfloat16())
 print(len(told))
 """
@@ -219,7 +229,7 @@ def rounding(request: pytest.FixtureRequest) -> Rounding:
 def numbers(rounding: Rounding, weight: torch.Tensor) -> torch.Tensor:
     """What a rounded weight [out, in] stands for."""
     if rounding == "int8":
-        return rounded(rounding, weight, None).dequantised()
+        return rounded(rounding, weight).dequantised()
     q, grid = quantised(weight)
     steps = grid.transpose(0, 1).float().repeat_interleave(GROUP, 1)  # [out, in, 2]
     return ((q - 8) * steps[..., 0] + steps[..., 1]).bfloat16()
@@ -230,7 +240,7 @@ def test_it_multiplies_by_those_numbers_as_well_as_other_kernels(
     kernel: None, rounding: Rounding, sizes: tuple[int, int]
 ) -> None:
     weight, x = some(*sizes), some(3, 5, sizes[1], seed=1)
-    made, plain = (rounded(rounding, weight, None, on) for on in (True, False))
+    made, plain = (rounded(rounding, weight, on) for on in (True, False))
     weight, bias = numbers(rounding, weight), some(sizes[0], seed=2)
     assert torch.equal(made.dequantised(), weight)
     found = made.times(x, bias)
@@ -256,7 +266,7 @@ def test_a_row_does_not_depend_on_the_others(
     weight[:, :32] *= spread
     before = torch.get_num_threads()
     for rounding in ROUNDINGS:
-        made, plain = (rounded(rounding, weight, None, on) for on in (True, False))
+        made, plain = (rounded(rounding, weight, on) for on in (True, False))
         exact = x.double() @ plain.dequantised().double().T
         try:
             torch.set_num_threads(2)
@@ -298,7 +308,7 @@ def test_in_bfloat16_it_multiplies_by_the_weight_itself(
 
 
 def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None:
-    made, x = rounded(rounding, some(32, 64), None, True), some(20, 64, seed=1)
+    made, x = rounded(rounding, some(32, 64), True), some(20, 64, seed=1)
     right = made.times(x, None)
     x[3, 5], x[17, 40] = torch.nan, torch.inf
     found = made.times(x, None)
@@ -309,8 +319,8 @@ def test_a_bad_row_spoils_itself_alone(kernel: None, rounding: Rounding) -> None
 
 def test_wrong_shapes_are_refused(kernel: None) -> None:
     four, eight = (
-        blocked.to_int4_blocks(some(32, 64), None),
-        blocked.to_int8_blocks(some(32, 64), None),
+        blocked.to_int4_blocks(some(32, 64)),
+        blocked.to_int8_blocks(some(32, 64)),
     )
     half, by_half = blocked.to_bf16_blocks(some(32, 64)).values, torch.ops.draftpick.bf16_blocks
     x, (values, grid), (whole, scale) = some(2, 64), four.stored, eight.stored
@@ -335,12 +345,23 @@ def test_wrong_shapes_are_refused(kernel: None) -> None:
             by(*wrong)
 
 
-def test_prompts_go_by_the_weight_itself(kernel: None, rounding: Rounding) -> None:
+@pytest.mark.parametrize("in_blocks", [True, False])
+def test_the_rounded_values_count_at_every_width(
+    kernel: None, rounding: Rounding, in_blocks: bool
+) -> None:
     weight = some(32, 64)
-    made = rounded(rounding, weight, weight, True)
+    made = (halved if rounding == "int8" else quartered)(
+        weight, partial(rounded, blocked=in_blocks)
+    )
+    assert not isinstance(made, torch.Tensor)
+    assert torch.equal(dense(made), made.dequantised())
+    exact = made.times(torch.eye(64).bfloat16(), None).T
+    assert torch.equal(made.dequantised(), exact)
     x = some(NARROW + 1, 64, seed=1)
-    assert torch.equal(linear(x, made), torch.nn.functional.linear(x, weight))
-    assert torch.equal(linear(x[:NARROW], made), made.times(x[:NARROW], None))
+    wide, narrow = linear(x, made), made.times(x, None)
+    torch.testing.assert_close(wide, narrow, rtol=0.02, atol=0.1)  # bfloat16's own rounding
+    assert (wide.float() - x.float() @ weight.float().T).abs().mean() > 0.02  # not the unrounded
+    assert torch.equal(linear(x[:32], made), made.times(x[:32], None))
 
 
 # -- models ----------------------------------------------------------------------------------------
@@ -415,12 +436,12 @@ def test_rounded_weights_are_kept_in_blocks_apart(
     made = {}
     for on in (True, False):
         store = RoundedStore(tmp_path, "model", told.append, on)
-        made[on] = store.rounded(rounding, weight, None)
+        made[on] = store.rounded(rounding, weight)
         store.save()
     assert len(list(tmp_path.iterdir())) == 2
     monkeypatch.setattr("decoders.backends.weights.rounded_store.rounded", None)  # all is recalled
     for on in (True, False):
-        again = RoundedStore(tmp_path, "model", told.append, on).rounded(rounding, weight, None)
+        again = RoundedStore(tmp_path, "model", told.append, on).rounded(rounding, weight)
         assert type(again) is type(made[on]) and not told
         assert all(map(torch.equal, again.stored, made[on].stored))
 

@@ -243,7 +243,7 @@ def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) 
     """Each as numbers of its own, summed in float32: 640 inputs are ten blocks."""
     x = states(3, 640, torch.bfloat16)
     dense = states(48, 640, torch.bfloat16)
-    weight = to_int8(dense, None) if rounding == "int8" else to_int4(dense, None)
+    weight = to_int8(dense) if rounding == "int8" else to_int4(dense)
     made = torch.empty(3, 48, device=DEVICE)
     fused.launcher(DEVICE).added(x, fused.kept(weight), None, made)
     if isinstance(weight, Int4Weight):

@@ -130,7 +130,7 @@ class BatchSlots:
 
     like: the model; its own sequence is left alone.
     narrow: tokens of a pass up to which rounded weights are multiplied by as they are; beyond, by
-        the unrounded ones beside them, which may be faster then (int8.py).
+        their copies in bfloat16, which may be faster then (int8.py).
     batch_invariant: never by those, so that an answer does not depend on what is read with it.
     """
 
@@ -142,7 +142,7 @@ class BatchSlots:
         self.all = [SlotBackend(like, self._cache, row) for row in range(n)]
         self.narrow, self.batch_invariant = like.narrow, batch_invariant
         self._most = WIDE if like.compiled is None else like.compiled.most
-        self._wide = None if batch_invariant else _unrounded(like.weights)
+        self._wide = None if batch_invariant else _wide(like.weights)
         self._rows = None if like.compiled is None else like.compiled.over(self._cache)
 
     @property
@@ -215,8 +215,8 @@ class BatchSlots:
         return SharedPass(readings, *parts, pointwise)
 
 
-def _unrounded(weights: Weights) -> Weights | None:
-    """The same model by the matrices that are kept beside its rounded ones; None where none are."""
+def _wide(weights: Weights) -> Weights | None:
+    """The same model by the copies of its matrices for wide passes; None where there are none."""
 
     def wide(matrix: Matrix) -> Matrix:
         return matrix.wide if isinstance(matrix, Rounded) and matrix.wide is not None else matrix

@@ -17,11 +17,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from .int4 import GROUP, quantised
+from .int4 import GROUP, quantised, values_of
 from .int8 import in_parts, to_int8
 
 OUTS = 16  # outputs of a block
 PAIRS = {torch.int8: torch.int16, torch.bfloat16: torch.int32}  # two numbers as one
+SHIFTS = torch.arange(4).unsqueeze(1) * 4 + torch.arange(2) * 16  # bits of eight inputs in an int32
 NARROW = 96  # rows up to which the kernels are used; for more, oneDNN is as fast
 
 
@@ -44,7 +45,7 @@ class Int4Blocks:
     narrow: ClassVar[int] = NARROW
     values: Tensor
     grid: Tensor
-    wide: Tensor | None
+    wide: Tensor | None = None
 
     @property
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -54,9 +55,10 @@ class Int4Blocks:
         return self.values.numel() * 8
 
     def dequantised(self) -> Tensor:
-        """What is multiplied by, as bfloat16 [out, in]: its product with each unit vector."""
-        units = torch.eye(self.values.shape[1] * GROUP, dtype=self.grid.dtype)
-        return self.times(units, None).T.contiguous()
+        """What is multiplied by, as bfloat16 [out, in]."""
+        eights = self.values.permute(0, 3, 1, 2)[..., None, None]  # as in `_int4_blocks`
+        q = (eights >> SHIFTS & 15).reshape(len(self.values) * OUTS, -1)
+        return values_of(q, self.grid.transpose(0, 1).flatten(1, 2))
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -77,7 +79,7 @@ class Int8Blocks:
     narrow: ClassVar[int] = NARROW
     values: Tensor
     scale: Tensor
-    wide: Tensor | None
+    wide: Tensor | None = None
 
     @property
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -132,27 +134,26 @@ Blocks = Int4Blocks | Int8Blocks | Bf16Blocks
 
 
 @torch.inference_mode()
-def to_int4_blocks(dense: Tensor, wide: Tensor | None) -> Int4Blocks:
+def to_int4_blocks(dense: Tensor) -> Int4Blocks:
     """dense: bfloat16 [out, in], which `fits`; rounded as `to_int4` does."""
     parts = [_int4_blocks(part) for part in in_parts(dense, OUTS)]
     values, grid = (torch.cat(each) for each in zip(*parts, strict=True))
-    return Int4Blocks(values, grid, wide)
+    return Int4Blocks(values, grid)
 
 
 def _int4_blocks(rows: Tensor) -> tuple[Tensor, Tensor]:
     """values and grid of some rows, a multiple of OUTS."""
     q, grid = quantised(rows)
     blocks = q.view(-1, OUTS, q.shape[1] // GROUP, 4, 4, 2)
-    shifts = torch.arange(4).unsqueeze(1) * 4 + torch.arange(2) * 16
-    values = (blocks << shifts).sum((-2, -1), dtype=torch.int32).permute(0, 2, 3, 1)
+    values = (blocks << SHIFTS).sum((-2, -1), dtype=torch.int32).permute(0, 2, 3, 1)
     return values, grid.view(len(grid), -1, OUTS, 2).transpose(0, 1)
 
 
 @torch.inference_mode()
-def to_int8_blocks(dense: Tensor, wide: Tensor | None) -> Int8Blocks:
+def to_int8_blocks(dense: Tensor) -> Int8Blocks:
     """Likewise, as `to_int8` does."""
-    plain = to_int8(dense, None)
-    return Int8Blocks(_paired(plain.values), plain.scale, wide)
+    plain = to_int8(dense)
+    return Int8Blocks(_paired(plain.values), plain.scale)
 
 
 @torch.inference_mode()

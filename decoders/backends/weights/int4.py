@@ -2,8 +2,8 @@
 
 A value is (q - 8) * scale + zero, q from 0 to 15. PyTorch has a kernel for it on a CPU, and on CUDA
 (compute capability 8.0 or more) one on tensor cores; each wants the q laid out its own way. On a
-CPU the packed bfloat16 weight is kept beside them for more than WIDE rows, as in int8.py; on CUDA
-the one kernel reads prompts too. Neither kernel's sums depend on how many rows there are.
+CPU the same values are kept packed in bfloat16 for more than WIDE rows, as in int8.py; on CUDA the
+one kernel reads prompts too. Neither kernel's sums depend on how many rows there are.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Int4Weight:
     narrow: ClassVar[int] = WIDE
     values: Tensor
     grid: Tensor
-    wide: Tensor | None
+    wide: Tensor | None = None
 
     @property
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -53,7 +53,7 @@ class Int4Weight:
         each zero 0, products with unit vectors are q - 8, which bfloat16 holds exactly."""
         grid = torch.zeros_like(self.grid)
         grid[..., 0] = 1
-        return Int4Weight(self.values, grid, None).dequantised().to(torch.int32) + 8
+        return Int4Weight(self.values, grid).dequantised().to(torch.int32) + 8
 
     def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x [..., in] -> [..., out]."""
@@ -66,12 +66,12 @@ class Int4Weight:
 
 
 @torch.inference_mode()
-def to_int4(dense: Tensor, wide: Tensor | None) -> Int4Weight:
+def to_int4(dense: Tensor) -> Int4Weight:
     """dense: bfloat16 [out, in], whose sizes `unsupported_reason` has passed."""
     parts = [quantised(part) for part in in_parts(dense)]
     q, grid = torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts], 1)
     laid_out = for_cpu(q) if dense.device.type == "cpu" else for_cuda(q)
-    return Int4Weight(laid_out, grid, wide)
+    return Int4Weight(laid_out, grid)
 
 
 def quantised(dense: Tensor) -> tuple[Tensor, Tensor]:
@@ -90,6 +90,20 @@ def quantised(dense: Tensor) -> tuple[Tensor, Tensor]:
     closer = one[2] <= other[2]
     q, grid = (torch.where(closer, a, b) for a, b in zip(one[:2], other[:2], strict=True))
     return q.flatten(1).to(torch.int32), grid.to(torch.bfloat16).transpose(0, 1).contiguous()
+
+
+def values_of(q: Tensor, grid: Tensor) -> Tensor:
+    """bfloat16 [out, in], the values that steps q [out, in] of a grid [in / GROUP, out, 2] are."""
+    scale, zero = grid.float().permute(2, 1, 0).unsqueeze(-1)  # each [out, in / GROUP, 1]
+    groups = q.view(len(q), -1, GROUP)
+    values: Tensor = (groups - 8) * scale + zero
+    return values.to(grid.dtype).flatten(1)
+
+
+@torch.inference_mode()
+def rounded_values(dense: Tensor) -> Tensor:
+    """bfloat16 [out, in]: what `to_int4` makes of a weight, as an ordinary tensor."""
+    return torch.cat([values_of(*quantised(part)) for part in in_parts(dense)])
 
 
 def _rounded(groups: Tensor, scale: Tensor, zero: Tensor) -> tuple[Tensor, Tensor, Tensor]:

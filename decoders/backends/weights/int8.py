@@ -1,11 +1,11 @@
 """Weights in int8, one scale for each of their rows: half the bytes of bfloat16 to read.
 
 PyTorch's kernels multiply bfloat16 rows by int8 weights; for many rows at once, a prompt, they are
-slow. On a CPU the packed bfloat16 weight is therefore kept beside the int8 one, and the prompt is
-read by the model itself, what follows by its copy. On CUDA only the int8 is kept, and a wide pass
-multiplies by it as bfloat16, made for that pass. Every arm does the same, and up to WIDE rows a
-row's product does not depend on how many others there are, so that answers do not depend on the
-arm. Figures in docs/notes/performance.md.
+slow. On a CPU the int8 values are therefore kept once more, packed in bfloat16, and a wide pass
+multiplies by these: the rounded weights count at every width. On CUDA only the int8 is kept, and a
+wide pass multiplies by it as bfloat16, made for that pass. Up to WIDE rows a row's product does not
+depend on how many others there are, so that answers do not depend on the arm. Figures in
+docs/notes/performance.md.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Int8Weight:
     """narrow: rows up to which they are multiplied by as they are, where there is `wide`.
     values: int8 [out, in].
     scale: bfloat16 [out].
-    wide: the same weight unrounded, packed; None where only the int8 is kept.
+    wide: the same rounded values in bfloat16, packed; None where only the int8 is kept.
     """
 
     precision: ClassVar[str] = "int8"
     narrow: ClassVar[int] = WIDE
     values: Tensor
     scale: Tensor
-    wide: Tensor | None
+    wide: Tensor | None = None
 
     @property
     def stored(self) -> tuple[Tensor, Tensor]:
@@ -70,12 +70,12 @@ def _in_blocks(rows: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def to_int8(dense: Tensor, wide: Tensor | None) -> Int8Weight:
+def to_int8(dense: Tensor) -> Int8Weight:
     """dense: bfloat16 [out, in], rounded to the nearest of 255 steps of its row's largest entry.
     The step is bfloat16 itself, so that the values are rounded to what will be multiplied."""
     parts = [_rounded(rows) for rows in in_parts(dense)]
     values, scale = (torch.cat(part) for part in zip(*parts, strict=True))
-    return Int8Weight(values, scale, wide)
+    return Int8Weight(values, scale)
 
 
 def in_parts(dense: Tensor, step: int = 1) -> Sequence[Tensor]:

@@ -26,14 +26,14 @@ from .blocked import (
     to_int4_blocks,
     to_int8_blocks,
 )
-from .int4 import Int4Weight, to_int4
+from .int4 import Int4Weight, rounded_values, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
 
 Rounding = Literal["int8", "int4"]
 Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
 KernelWeight = Rounded | Bf16Blocks  # with products of their own
 Matrix = Tensor | KernelWeight  # [out, in]
-MADE_BY: dict[type[Rounded], Callable[[Tensor, Tensor | None], Rounded]] = {
+MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int8Weight: to_int8,
     Int4Weight: to_int4,
     Int8Blocks: to_int8_blocks,
@@ -87,18 +87,16 @@ def kind_of(rounding: Rounding, sizes: torch.Size, blocked: bool) -> type[Rounde
     return Int8Weight if rounding == "int8" else Int4Weight
 
 
-def rounded(
-    rounding: Rounding, dense: Tensor, wide: Tensor | None, blocked: bool = False
-) -> Rounded:
-    """dense: bfloat16 [out, in], ordinary. wide: kept beside it. blocked: as in `kind_of`."""
-    return MADE_BY[kind_of(rounding, dense.shape, blocked)](dense, wide)
+def rounded(rounding: Rounding, dense: Tensor, blocked: bool = False) -> Rounded:
+    """dense: bfloat16 [out, in], ordinary. blocked: as in `kind_of`."""
+    return MADE_BY[kind_of(rounding, dense.shape, blocked)](dense)
 
 
-Rounder = Callable[[Rounding, Tensor, Tensor | None], Rounded]
+Rounder = Callable[[Rounding, Tensor], Rounded]
 
 
 def halved(weight: Matrix, by: Rounder = rounded) -> Matrix:
-    """In int8; on a CPU, the packed bfloat16 weight beside it, where that is faster for prompts."""
+    """In int8; on a CPU the same values also packed in bfloat16, where prompts are faster so."""
     return _rounded("int8", weight, by)
 
 
@@ -110,17 +108,20 @@ def quartered(weight: Matrix, by: Rounder = rounded) -> Matrix:
 def _rounded(rounding: Rounding, weight: Matrix, by: Rounder) -> Matrix:
     if isinstance(weight, KernelWeight):
         return weight
-    packed = pack(weight)
-    assert not isinstance(packed, KernelWeight)
-    for_prompts = packed if packed.device.type == "cpu" else None
-    made = by(rounding, dense(weight), for_prompts)
-    if isinstance(made, Int8Blocks | Int4Blocks) and not packed.is_mkldnn:
-        return replace(made, wide=None)  # oneDNN has no bfloat16 here
-    return made
+    plain = dense(weight)
+    made = by(rounding, plain)
+    if plain.device.type != "cpu":
+        return made
+    if isinstance(made, Int8Blocks | Int4Blocks) and not can_pack(plain.device, plain.dtype):
+        return made  # oneDNN has no bfloat16 here: the blocks are multiplied by at every width
+    values = rounded_values(plain) if isinstance(made, Int4Weight) else made.dequantised()
+    wide = pack(values)
+    assert not isinstance(wide, KernelWeight)
+    return replace(made, wide=wide)
 
 
 def dense(weight: Matrix) -> Tensor:
-    """The weight as an ordinary tensor [out, in], unrounded where it is kept so."""
+    """The weight that products are of, as an ordinary tensor [out, in]."""
     if isinstance(weight, KernelWeight):
         return weight.dequantised() if weight.wide is None else dense(weight.wide)
     return weight.to_dense() if weight.is_mkldnn else weight

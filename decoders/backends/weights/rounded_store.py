@@ -48,17 +48,17 @@ class RoundedStore:
             except (SafetensorError, OSError):
                 self._discard()
 
-    def rounded(self, rounding: Rounding, dense: Tensor, wide: Tensor | None) -> Rounded:
+    def rounded(self, rounding: Rounding, dense: Tensor) -> Rounded:
         """As packed.rounded, recalled where it is kept."""
         kind = kind_of(rounding, dense.shape, self._blocked)
         name = f"{kind.__name__}-{_digest(dense)}-{'x'.join(map(str, dense.shape))}"
         parts = self._recalled(name) if name in self._kept else None
         if parts is None:
-            made = rounded(rounding, dense, None, self._blocked)
+            made = rounded(rounding, dense, self._blocked)
             parts, self._changed = made.stored, True
         self._digests[name] = _digest(*parts)
         self._tensors |= {f"{name}.{at}": part for at, part in enumerate(parts)}
-        return kind(*parts, wide)
+        return kind(*parts)
 
     def save(self) -> None:
         """Write what was used, if any of it was not kept yet."""
