@@ -66,13 +66,13 @@ class Outcome:
     rounds, drafted, accepted: what the arm's loop does while it writes the target's answer: the
         greedy one, or above temperature 0 one that the target drew, where they are expectations.
     calls: steps that the models of its drafter took meanwhile; None where each drafted token is
-        one, as it is not where tokens are copied too, and in collections before 0.2.
+        one, as it is not where tokens are copied too.
     how: where they come from above temperature 0: "exact", "simulated" or "live", as in
         `decoders.offline.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
-    loops: whether the target's answer repeats itself to the end (see `collect.repetition`); None in
-        rows of collections before 0.2, and where the arm failed.
+    loops: whether the target's answer repeats itself to the end (see `collect.repetition`); None
+        where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured.
     prompt_tokens: of the prompt, as an endpoint counted them; None for the arms of a target.

@@ -22,7 +22,7 @@ from .embedders import Embedder
 from .features import FEATURES, RequestContext, feature_vector
 from .records import Outcome
 from .rewards import Reward
-from .store.dataset import SIZES, Manifest, read_manifest, read_table
+from .store.dataset import Manifest, read_manifest, read_table
 from .store.embeddings import embeddings_of
 from .store.outcomes import Place, looping_places, outcomes_by_place
 
@@ -90,9 +90,8 @@ def reward_table(
     answer and the target's at temperature 0.
 
     Raises DraftpickError for an unknown reward, arm, feature or embedder, an alpha outside [0, 1],
-    an empty or damaged collection, a temperature or load that was not collected, a measured reward
-    where nothing was measured, and a reward of sizes where an early exit's was counted without the
-    layers that it runs.
+    an empty or damaged collection, a temperature or load that was not collected, and a measured
+    reward where nothing was measured.
     """
     table, _ = read_rewards(
         folder, reward, alpha, arms, embedder, temperatures, features, loops, at_once
@@ -137,8 +136,6 @@ def read_rewards(
         )
     if chosen.needs_prices:
         _require_prices(folder, manifest, names)
-    if chosen.uses_size:
-        _require_sizes(folder, manifest, names)
     wanted = _temperatures(folder, manifest, chosen, temperatures)
     loads = {answers - 1 for answers in _at_once(folder, manifest, chosen, at_once)}
     outcomes = outcomes_by_place(folder)
@@ -171,7 +168,7 @@ def read_rewards(
             + f"; collect more (`draftpick collect --out {folder}`), or look at its errors "
             f"(`draftpick collect --summary {folder}`)"
         )
-    contexts = [_request(queries[at.query], manifest, at) for at in places]
+    contexts = [_request(queries[at.query], at) for at in places]
     columns, read = _features(features, contexts)
     table = RewardTable(
         query_ids=[at.name for at in places],
@@ -233,11 +230,10 @@ def _at_once(
     return set(asked)
 
 
-def _request(query: dict[str, Any], manifest: Manifest, at: Place) -> RequestContext:
-    asked = query["max_new_tokens"]
+def _request(query: dict[str, Any], at: Place) -> RequestContext:
     return RequestContext(
         prompt_ids=query["prompt_ids"],
-        max_new_tokens=manifest.identity.max_new_tokens if asked is None else asked,
+        max_new_tokens=query["max_new_tokens"],
         temperature=at.temperature,
         running=at.running,
     )
@@ -260,8 +256,7 @@ def _machine(manifest: Manifest) -> str:
     """The one that the costs are of."""
     hardware = manifest.sessions[0]["hardware"]
     processor = ", ".join(hardware["gpus"]) or hardware["cpu"]
-    threads = hardware.get("threads")  # collections before 0.2 do not say
-    return f"{processor}, {hardware['cores']} cores" + (f", {threads} threads" if threads else "")
+    return f"{processor}, {hardware['cores']} cores, {hardware['threads']} threads"
 
 
 def _losses(
@@ -310,23 +305,6 @@ def _require_prices(folder: str | Path, manifest: Manifest, names: Sequence[str]
             "`prompt_price` and `completion_price` in the arms file (of a machine of your own, "
             "what an hour costs over the tokens it gives) and collect into another --out"
         )
-
-
-def _require_sizes(folder: str | Path, manifest: Manifest, names: Sequence[str]) -> None:
-    exits = [arm.name for arm in manifest.arms if arm.name in names and _has_exit(arm.recipe)]
-    if exits and manifest.identity.sizes < SIZES:
-        raise DraftpickError(
-            f"{folder} was collected when an early exit ({', '.join(exits)}) still counted its "
-            "adapter alone, without the layers that it runs; collect again into another --out, "
-            "leave the arm out, or take a reward without sizes, such as 'latency-ratio'"
-        )
-
-
-def _has_exit(recipe: Any) -> bool:
-    """Whether an arm as declared is an early exit, or holds one."""
-    if isinstance(recipe, dict):
-        return recipe.get("kind") == "early_exit" or any(map(_has_exit, recipe.values()))
-    return isinstance(recipe, list) and any(map(_has_exit, recipe))
 
 
 def _rewards_of(

@@ -15,11 +15,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from decoders.common.errors import Damaged, DraftpickError
+from decoders.common.errors import Damaged
 from decoders.common.files import write_atomically
 
 STATE = "state"  # of the metadata
-OLD = ".pt"  # suffix of what earlier versions wrote, a pickle
 
 
 def keep(path: Path, state: dict[str, Any]) -> None:
@@ -47,15 +46,9 @@ def keep(path: Path, state: dict[str, Any]) -> None:
 def kept(path: Path, device: torch.device) -> dict[str, Any] | None:
     """What `keep` wrote, its tensors on the device, its tuples as lists; None where there is none.
 
-    Raises Damaged for another file, and DraftpickError for a checkpoint of an earlier version.
+    Raises Damaged for another file.
     """
-    old = path.with_suffix(OLD)
     if not path.is_file():
-        if old.is_file():
-            raise DraftpickError(
-                f"{old} is a checkpoint of an earlier version, a pickle, which is not read any "
-                "more; delete it to start over, or name another --out"
-            )
         return None
     try:
         with safe_open(path, "pt", str(device)) as file:

@@ -35,9 +35,8 @@ from ..records import ArmInfo, OutcomeRow, QueryRow
 if TYPE_CHECKING:
     import datasets
 
-FORMAT = "draftpick-rewards-1"
+FORMAT = "draftpick-rewards-2"  # raised with a column, and with what ROUGE-L or sizes count
 MANIFEST = "manifest.json"
-SIZES = 2  # 1: an early exit counted its adapter alone. 2: the layers and the head's rows, too
 LOCK = ".lock"
 
 QUERIES_SCHEMA = pa.schema(
@@ -84,9 +83,6 @@ OUTCOMES_SCHEMA = pa.schema(
         ("agree", pa.list_(pa.bool_())),
     ]
 )
-# Columns that older shards lack.
-LATER = ("temperature", "running", "calls", "how", "loops", "max_new_tokens", "prompt_tokens")
-UNSAID = {"temperature": 0.0, "running": 0}  # what their rows are of; null in the other columns
 
 
 @dataclass(frozen=True)
@@ -96,13 +92,9 @@ class Identity:
     embedder: the target's own space, in which every collection stores its queries.
     temperature: of the autoregressive arm's sampled answer that is scored against its greedy one.
     seed: of sampled answers.
-    rouge_words: the tokenizer that `rouge_l` was computed with (rouge.WORDS).
-    sizes: how `parameters` were counted (SIZES).
     likeness: whether drafters also wrote by themselves; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
     at_once: as of SweepOptions.
-
-    Older collections lack the last four.
     """
 
     target: str
@@ -113,8 +105,6 @@ class Identity:
     temperature: float
     seed: int
     measured: bool
-    rouge_words: str = "ascii"
-    sizes: int = 1
     likeness: bool = True
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
@@ -240,7 +230,7 @@ class Store:
 
 def timed_otherwise(sessions: Sequence[dict[str, Any]], session: dict[str, Any]) -> str | None:
     """What the folder's costs were measured by, where that is not what `session` runs by; None
-    where it is, or where one of them does not say (older collections, endpoints)."""
+    where it is, or where one of them does not say (endpoints)."""
     first, now = sessions[0].get("timed_by"), session.get("timed_by")
     return first if first and now and first != now else None
 
@@ -262,15 +252,15 @@ def read_manifest(folder: str | Path) -> Manifest:
     try:
         if record["format"] != FORMAT:
             raise DraftpickError(
-                f"{path} has the format {record['format']!r}, this version reads {FORMAT!r}; "
-                "collect again into another --out"
+                f"{path} has the format {record['format']!r}, and this version reads {FORMAT!r} "
+                "alone; collect again into another --out"
             )
         return Manifest(
             identity=_identity(record["identity"]),
             arms=tuple(ArmInfo(**arm) for arm in record["arms"]),
             costs=Costs.from_json(record["costs"]),
             sessions=tuple(record["sessions"]),
-            embedder=str(record.get("embedder", "")),  # collections before 0.2 name none
+            embedder=str(record["embedder"]),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise Damaged(
@@ -286,8 +276,7 @@ def _identity(record: dict[str, Any]) -> Identity:
 def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = None) -> pa.Table:
     """The committed rows of "queries" or "outcomes"; columns: those to read, None for all.
 
-    Shards of earlier versions are read as what they are: at temperature 0, and null in the other
-    columns that they lack. Raises Damaged naming the shard that cannot be read and what to do.
+    Raises Damaged naming the shard that cannot be read and what to do.
     """
     folder = Path(folder)
     schema = QUERIES_SCHEMA if table == "queries" else OUTCOMES_SCHEMA
@@ -297,24 +286,15 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
     for shard in _shards(folder, "outcomes"):  # an outcomes shard is what commits its pair
         path = folder / table / shard.name
         try:
-            parts.append(_read_shard(path, schema))
+            parts.append(
+                pq.read_table(path, columns=schema.names).select(schema.names).cast(schema)
+            )
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are made anew"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
-
-
-def _read_shard(path: Path, schema: pa.Schema) -> pa.Table:
-    held = set(pq.read_schema(path).names)
-    lacking = [name for name in schema.names if name in LATER and name not in held]
-    part = pq.read_table(path, columns=[name for name in schema.names if name not in lacking])
-    for name in lacking:
-        kind = schema.field(name).type
-        empty = pa.nulls(len(part), kind)
-        part = part.append_column(name, empty.fill_null(UNSAID[name]) if name in UNSAID else empty)
-    return part.select(schema.names).cast(schema)
 
 
 def load(folder: str | Path) -> Tables:

@@ -20,8 +20,7 @@ from decoders.records import Request
 
 from ..embedders import Embedder, load_embedder
 from ..records import ArmInfo, OutcomeRow, QueryRow
-from ..rouge import WORDS
-from ..store.dataset import SIZES, Identity, Store, read_table, timed_otherwise
+from ..store.dataset import Identity, Store, read_table, timed_otherwise
 from ..store.embeddings import embeddings_of
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
@@ -158,8 +157,6 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         temperature=options.temperature,
         seed=options.seed,
         measured=options.measure,
-        rouge_words=WORDS,
-        sizes=SIZES,
         likeness=options.likeness,
         temperatures=options.temperatures,
         at_once=options.at_once,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from decoders.records import DecodeResult
@@ -37,14 +36,7 @@ class Turn:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Turn:
-        """Reads rows of earlier versions too, which hold the decode's fields beside the turn's own.
-        `draft_calls` and `draft_work` are nan where the oldest did not count them."""
-        if "result" in data:
-            return cls(**{**data, "result": DecodeResult(**data["result"])})
-        own = {each.name for each in fields(cls)}
-        decode: dict[str, Any] = {"draft_calls": math.nan, "draft_work": math.nan}
-        decode |= {n: value for n, value in data.items() if n not in own and value is not None}
-        return cls(DecodeResult(**decode), **{n: value for n, value in data.items() if n in own})
+        return cls(**{**data, "result": DecodeResult(**data["result"])})
 
 
 @dataclass(frozen=True)
@@ -110,7 +102,7 @@ class Row:
     def from_json(cls, data: dict[str, Any]) -> Row:
         answers = {
             method: Answer(
-                tuple(map(Turn.from_json, answer["turns"])), answer["error"], answer.get("others")
+                tuple(map(Turn.from_json, answer["turns"])), answer["error"], answer["others"]
             )
             for method, answer in data["answers"].items()
         }

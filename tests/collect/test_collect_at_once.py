@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -146,21 +145,6 @@ def test_summaries_name_the_load(folder: Path) -> None:
     assert len(summarise_all(folder, "paper")) == 1
     assert len(read_outcomes(folder, 0.0, 7)) == 12
     assert Place("qa-0", 0.0, 7) in outcomes_by_place(folder)
-
-
-def test_older_shards_are_of_one_answer_at_a_time(folder: Path, tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    sweep(FakeEngine(), make_queries(), tmp_path / "old", SweepOptions(max_new_tokens=8))
-    for shard in (tmp_path / "old" / "outcomes").iterdir():
-        pq.write_table(pq.read_table(shard).drop_columns(["running"]), shard)
-    path = tmp_path / "old" / "manifest.json"
-    record = json.loads(path.read_text())
-    del record["identity"]["at_once"], record["costs"]["at_once"]
-    path.write_text(json.dumps(record))
-    assert dataset.read_manifest(tmp_path / "old").identity.at_once == (1,)
-    assert {key[3] for key in rows(tmp_path / "old")} == {0}
-    assert len(reward_table(tmp_path / "old", "modelled")) == 12
 
 
 @pytest.mark.parametrize("wrong", [(8,), (0, 1), ()])

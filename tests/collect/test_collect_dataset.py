@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,17 +143,32 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
         sweep(FakeEngine(), make_queries(), tmp_path / "thesis.tex", OPTIONS)
 
 
-@pytest.mark.parametrize("text", ["", "{half", "[]", '{"format": "draftpick-rewards-1"}'])
+@pytest.mark.parametrize("text", ["", "{half", "[]", '{"format": "draftpick-rewards-2"}'])
 def test_a_damaged_manifest(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(Damaged, match="is damaged"):
         reward_table(folder)
 
 
-def test_a_manifest_of_another_version(folder: Path) -> None:
-    (folder / MANIFEST).write_text('{"format": "draftpick-rewards-9"}')
-    with pytest.raises(DraftpickError, match="has the format 'draftpick-rewards-9'"):
-        reward_table(folder)
+@pytest.mark.parametrize("found", ["draftpick-rewards-1", "draftpick-rewards-9"])
+def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, found: str) -> None:
+    record = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**record, "format": found}))
+    before = tree(folder)
+    uses: list[Callable[[], object]] = [
+        lambda: reward_table(folder),
+        lambda: summarise(folder),
+        lambda: load(folder),
+        lambda: sweep(FakeEngine(), make_queries(3), folder, OPTIONS),
+    ]
+    for use in uses:
+        with pytest.raises(DraftpickError, match=f"has the format '{found}'.*collect again into"):
+            use()
+    assert tree(folder) == before
+
+
+def test_the_default_reward_is_of_speed(folder: Path) -> None:
+    assert reward_table(folder).reward_name == summarise(folder).reward == "modelled@3"
 
 
 def test_reward_table(folder: Path) -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import test_collect_every_arm as every_arm
 from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
@@ -247,41 +245,6 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
     assert summarise(tmp_path, "modelled", temperature=1.0).looping == 0
     with pytest.raises(NoSuchName, match="some"):
         read_rewards(tmp_path, "modelled", loops="some")
-
-
-NEW = ("temperature", "how", "loops", "max_new_tokens")
-
-
-def as_before(folder: Path) -> None:
-    """Make a collection look as the last version wrote it."""
-    import pyarrow as pa
-
-    for path in folder.glob("*/*.parquet"):
-        table = pq.read_table(path)
-        table = table.drop_columns([name for name in NEW if name in table.column_names])
-        for name in ("rounds", "drafted", "accepted"):
-            if name in table.column_names:
-                at = table.column_names.index(name)
-                table = table.set_column(at, name, table[name].cast(pa.int32()))
-        pq.write_table(table, path)
-    manifest = folder / dataset.MANIFEST
-    record = json.loads(manifest.read_text())
-    del record["identity"]["temperatures"]
-    manifest.write_text(json.dumps(record))
-
-
-def test_an_older_collection_is_at_temperature_0(tmp_path: Path) -> None:
-    greedy = SweepOptions(max_new_tokens=20, batch_size=4)
-    sweep(Looping(), make_queries(), tmp_path, greedy)
-    choices = ("all", "without")
-    now = {loops: reward_table(tmp_path, "modelled", loops=loops).digest for loops in choices}
-    assert now["all"] != now["without"]
-    as_before(tmp_path)
-    assert {loops: reward_table(tmp_path, "modelled", loops=loops).digest for loops in now} == now
-    assert {row["temperature"] for row in rows(tmp_path).values()} == {0.0}
-    more = sweep(Looping(), make_queries(3), tmp_path, greedy)  # and it goes on
-    assert (more.already, more.collected) == (12, 6)
-    assert len(reward_table(tmp_path, "modelled")) == 18
 
 
 def test_a_summary_for_each_temperature(folder: Path) -> None:
