@@ -6,7 +6,7 @@ Random weights in the shapes of SmolLM2-135M and of a Llama of 1.2B, which are a
 on. Four parts, each going on where another fails: every kernel beside PyTorch's operators and every
 width bit by bit beside all at once; passes by CUDA events, fused, as plain graphs and eager, beside
 the floor that a measured copy sets; whole rounds by the host's clock; and each kernel of a pass by
-the profiler. fused_tiles.py tries other tiles.
+the profiler.
 """
 
 from __future__ import annotations

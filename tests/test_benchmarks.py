@@ -279,19 +279,6 @@ def test_every_arm_is_timed_once_a_query_and_a_run_goes_on(
     assert set(np.load(f"{place}.npz")) == {row["id"] for row in rows}
 
 
-def test_copies_are_counted_by_the_length_of_their_match(
-    tmp_path: Path, script: Main, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from collect.align.tokens import Text, save
-
-    # after 1 2 comes 3 again; after that 4 once more, then 9 where 5 was copied
-    save(tmp_path / "t.npz", [Text([1, 2, 3, 4, 5, 1, 2, 3, 4, 9], 7, "qa")])
-    script("copy_chances", "--tokens", tmp_path / "t.npz")
-    line = next(x for x in capsys.readouterr().out.splitlines() if x.startswith("temperature 0"))
-    shares = line.partition(": ")[2].split(", ")
-    assert shares[2:4] == ["1.00", "0.00"]  # 1 2 3 -> 4 accepted, 1 2 3 4 -> 5 not
-
-
 def test_both_forms_of_bild_stand_side_by_side(
     model: Path,
     queries: Path,
@@ -375,13 +362,3 @@ def test_prompts_are_timed_by_their_length(
     told = capsys.readouterr().out
     assert "native, float32" in told and "hf, float32" in told
     assert [line.split("│")[1].strip() for line in told.splitlines() if "│" in line] == ["5", "40"]
-
-
-def test_products(script: Main, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "products.json"
-    script("products", "--rows", 1, 33, "--layers", 1, "--repeats", 2, "--out", out)
-    found = json.loads(out.read_text())["products"]
-    ways = {one["way"] for one in found}
-    assert {"PyTorch", "unrounded"} <= ways <= {"PyTorch", "blocks", "unrounded"}
-    assert len(found) == 5 * 2 * len(ways) and all(one["us"] > 0 for one in found)
-    assert "Microseconds by number of rows" in capsys.readouterr().out

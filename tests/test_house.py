@@ -149,8 +149,8 @@ BARE = (
     ),
 )
 SCRIPTS = (
-    "collect_speed", "decode", "floor", "footprint", "glance", "gpu_summary", "lossless",
-    "perplexity", "random_llama", "train_t5_family",
+    "collect_speed", "decode", "floor", "glance", "gpu_summary", "lossless",
+    "random_llama", "train_t5_family",
 )  # fmt: skip
 
 
