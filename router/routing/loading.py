@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from decoders.records import Request
     from policies import Policy
 
-DEFAULT_POLICY = Path(__file__).parent / "default_policy"
+DEFAULT_POLICY = Path(__file__).parents[1] / "default_policy"
 BEST_FIXED = "hybrid"  # the arm that ships and is best on average
 UNTRAINED = "max-gram"  # the arm for a target that nothing was trained for
 OWN_POLICY = (
