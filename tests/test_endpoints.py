@@ -76,7 +76,7 @@ def test_collect_train_and_generate_route_by_the_query(
 ) -> None:
     arms = ("--config", "arms.yaml")
     told = said(capsys, "collect", "--queries", "queries.jsonl", *arms, "--out", "rewards")
-    assert "16 queries collected" in told and "train --rewards rewards --reward measured" in told
+    assert "16 queries collected" in told and "train --rewards rewards" in told
     train = ("train", "--rewards", "rewards", "--reward", "measured", "--policy", "knn")
     said(capsys, *train, "--no-guard", "--set", "k=3", "--out", "policy")
     for text, arm in ((CODE[0], "copier"), (TALES[0], "drafter")):
