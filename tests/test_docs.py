@@ -165,7 +165,7 @@ def test_options_in_the_text_exist(page: Path) -> None:
         for flag in (*p.opts, *p.secondary_opts)
     }
     found = {w for words in WORD.findall(prose(page)) for w in re.findall(r"--[a-z][\w-]*", words)}
-    assert found <= every | {"--debug"}
+    assert found <= every | {"--debug", "--help"}
 
 
 def test_the_other_commands_exist() -> None:
@@ -204,7 +204,7 @@ def test_reproductions_named_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     for words in asked:
         given = dict(word.split("=", 1) for word in words)
         assert given.keys() <= {"TABLE", "ARGS"}
-        assert given.get("TABLE", "table-1") in known
+        assert given.get("TABLE", "table-1") in {*known, "NAME"}  # NAME: any of them
         parser.parse_args(shlex.split(given.get("ARGS", "")))
 
 

@@ -26,9 +26,10 @@ from router.cli import app, main
 from router.commands import serve as command
 from router.commands.router_options import LogOptions
 from router.serve.app import Settings
+from router.serve.replicas import proxy
 from router.serve.replicas.aggregate import summed
 from router.serve.replicas.proxy import Proxy
-from router.serve.replicas.replicas import Replicas, proxy
+from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
 
 CHAT = "/v1/chat/completions"
