@@ -17,6 +17,7 @@ from decoders.records import Request
 from router.commands import collect as collect_command
 from router.commands.listing import Listing
 from router.commands.options import AsJson, Config, engine_options, names_in, takes
+from router.commands.renamed import Renames
 
 from .commands import evaluate, export, headroom, learn, promote, train
 from .commands import serve as serve_command
@@ -60,6 +61,7 @@ Pick, for every query, the cheapest way to make a language model answer.
 
 app = typer.Typer(
     name="draftpick",
+    cls=Renames,
     help=EXAMPLES,
     no_args_is_help=True,
     add_completion=False,
