@@ -12,10 +12,12 @@ from typer.core import TyperGroup
 
 from decoders.common.errors import DraftpickError
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {"reproduce": "make reproduce TABLE=NAME, in a clone"}
 """Old command -> the command to run instead, as the user types it."""
 
-OPTIONS: dict[str, dict[str, str | None]] = {}
+OPTIONS: dict[str, dict[str, str | None]] = {
+    "serve": {"--seats": "--slots", "--steady": "--batch-invariant"},
+}
 """Command -> old option -> new option; None where the option went without a successor."""
 
 OPTIONS_OF_ALL: dict[str, str | None] = {}
