@@ -12,7 +12,7 @@ from .errors import PolicyError
 from .evaluation.evaluate import Evaluation, Value, report, value
 from .fitting import POLICIES, fit, options_of
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform, fixed_policy, uniform_policy
-from .learners.bands import fit_bands
+from .learners.binned import fit_binned
 from .learners.exact import fit_exact
 from .learners.knn import fit_knn
 from .learners.logistic import fit_logistic
@@ -55,8 +55,8 @@ __all__ = [
     "Value",
     "check_compatible",
     "fit",
-    "fit_bands",
     "fit_best_fixed",
+    "fit_binned",
     "fit_exact",
     "fit_fixed",
     "fit_knn",

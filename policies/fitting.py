@@ -7,11 +7,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, fields, replace
 from typing import Any
 
+from decoders.common.errors import NoSuchName
 from decoders.common.plugins import watched
 
-from .errors import PolicyError, unknown
+from .errors import PolicyError
 from .fixed import fit_best_fixed, fit_fixed, fit_uniform
-from .learners.bands import fit_bands
+from .learners.binned import fit_binned
 from .learners.exact import fit_exact
 from .learners.knn import fit_knn
 from .learners.logistic import fit_logistic
@@ -28,7 +29,7 @@ POLICIES: dict[str, Fit] = {
     "knn": fit_knn,
     "regression": fit_regression,
     "logistic": fit_logistic,
-    "bands": fit_bands,
+    "binned": fit_binned,
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,
@@ -36,14 +37,25 @@ POLICIES: dict[str, Fit] = {
     "thompson": fit_thompson,
     "linucb": fit_linucb,
 }
+RENAMED = {"bands": "binned"}  # old name -> new
 watched("policy", POLICIES)
+
+
+def check_name(name: str, *others: str) -> None:
+    """Raise PolicyError for a name that policies no longer have, NoSuchName for an unknown one.
+
+    others: names that count as known, such as "auto".
+    """
+    if name in RENAMED and name not in POLICIES:
+        raise PolicyError(f"the policy {name!r} is now called {RENAMED[name]!r}")
+    if name not in POLICIES and name not in others:
+        raise NoSuchName("policy", name, [*others, *POLICIES])
 
 
 def options_of(name: str) -> dict[str, Any]:
     """The options that a policy's fit function takes, with their defaults: its keyword-only
     arguments, and the fields of a `Training` among them."""
-    if name not in POLICIES:
-        raise unknown("policy", name, list(POLICIES))
+    check_name(name)
     found: dict[str, Any] = {}
     for option, default in _keywords(name).items():
         found |= asdict(default) if isinstance(default, Training) else {option: default}

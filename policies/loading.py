@@ -6,11 +6,12 @@ import tempfile
 from pathlib import Path
 
 from decoders.common import plugins
+from decoders.common.errors import DraftpickError
 
 from .base import BasePolicy
 from .errors import PolicyError
 from .fixed import ConstantPolicy
-from .learners.bands import BandPolicy
+from .learners.binned import BinnedPolicy
 from .learners.knn import NeighbourPolicy
 from .learners.network import NetworkPolicy
 from .online import OnlinePolicy
@@ -21,7 +22,7 @@ KINDS: dict[str, type[BasePolicy]] = {
     cls.kind: cls
     for cls in (
         ConstantPolicy,
-        BandPolicy,
+        BinnedPolicy,
         NetworkPolicy,
         NeighbourPolicy,
         PromisedPolicy,
@@ -66,5 +67,5 @@ def read(folder: Path) -> BasePolicy:
         )
     try:
         return KINDS[stored.kind].rebuild(stored.origin, stored.settings, stored.arrays)
-    except (PolicyError, KeyError, TypeError, ValueError) as error:
+    except (DraftpickError, KeyError, TypeError, ValueError) as error:
         raise damaged(stored.path, str(error)) from error

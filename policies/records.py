@@ -13,7 +13,9 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import PolicyError, unknown
+from decoders.common.errors import NoSuchName
+
+from .errors import PolicyError
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -389,5 +391,5 @@ def check_compatible(
 def arm_index(arms: Sequence[str], arm: str) -> int:
     """The arm's place; raises PolicyError with the names that exist."""
     if arm not in arms:
-        raise unknown("arm", arm, tuple(arms))
+        raise NoSuchName("arm", arm, tuple(arms))
     return list(arms).index(arm)

@@ -20,7 +20,7 @@ from .errors import PolicyError
 from .records import Origin
 
 MANIFEST = "policy.json"
-FORMAT = 1
+FORMAT = 2
 _NAMED = ("name", "arms", "embedder")  # an origin's fields without a default
 
 

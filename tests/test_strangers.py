@@ -131,7 +131,7 @@ def test_a_policy_of_a_kind_that_nothing_brings_is_not_called_damaged(
     with pytest.raises(DraftpickError) as caught:
         policies.load(folder)
     said = str(caught.value)
-    assert "is of the kind 'mine', which is not registered here (known: bands, constant, " in said
+    assert "is of the kind 'mine', which is not registered here (known: binned, constant, " in said
     assert "install or import the package that brings it" in said
     assert "damaged" not in said
     source = """
@@ -155,7 +155,7 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     install(site, "mine", source, "mine = mine")
     assert main(["train", "--help"]) == 0
     said = "".join(capsys.readouterr().out.split())  # a name may be broken at its hyphen
-    kinds = "exact,knn,regression,logistic,bands,best-fixed,fixed,uniform,promised,thompson,linucb"
+    kinds = "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,promised,thompson,linucb"
     assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said
     assert main(["collect", "--help"]) == 0

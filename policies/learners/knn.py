@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.errors import NoSuchName
+
 from ..base import BasePolicy, as_rows, from_rewards, moments, origin_of
-from ..errors import PolicyError, unknown
+from ..errors import PolicyError
 from ..records import Fitted, Float32, Float64, Origin, RewardTable
 
 METRICS = ("cosine", "euclidean")
@@ -37,7 +39,7 @@ class NeighbourPolicy(BasePolicy):
     ) -> None:
         super().__init__(origin)
         if metric not in METRICS:
-            raise unknown("metric", metric, METRICS)
+            raise NoSuchName("metric", metric, METRICS)
         if k < 1 or temperature < 0:
             raise PolicyError("k must be at least 1 and temperature at least 0")
         if points.ndim != 2 or rewards.shape != (len(points), len(origin.arms)):

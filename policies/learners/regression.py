@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from decoders.common.errors import NoSuchName
+
 from ..base import moments, origin_of
-from ..errors import PolicyError, unknown
+from ..errors import PolicyError
 from ..records import Fitted, Float64, RewardTable
 from .network import Layer, NetworkPolicy
 from .training import Head, Training, train
@@ -43,7 +45,7 @@ def fit_regression(
     if model == "ridge":
         return _fit_ridge(table, seed, ridge, temperature, training.standardise)
     if model != "mlp":
-        raise unknown("regression model", model, MODELS)
+        raise NoSuchName("regression model", model, MODELS)
     targets = table.filled().rewards
     center, scale = float(targets.mean()), float(targets.std()) or 1.0
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..errors import unknown
+from decoders.common.errors import NoSuchName
+
 from ..fixed import best_fixed_index
 from ..records import Fitted, Float64, RewardTable
 from .training import Training, train
@@ -53,9 +54,9 @@ def fit_reinforce(
     Raises PolicyError on an option out of range.
     """
     if baseline not in BASELINES:
-        raise unknown("baseline", baseline, BASELINES)
+        raise NoSuchName("baseline", baseline, BASELINES)
     if start not in STARTS:
-        raise unknown("start", start, STARTS)
+        raise NoSuchName("start", start, STARTS)
 
     def loss(logits: Tensor, rewards: Tensor, generator: torch.Generator) -> Tensor:
         return reinforce_loss(logits, rewards, generator, entropy_bonus, baseline)

@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.errors import NoSuchName
+
 from ..base import BasePolicy, as_rows
-from ..errors import PolicyError, unknown
+from ..errors import PolicyError
 from ..records import Decision, Float64, Origin, arm_index
 from .beliefs import Beliefs
 from .budget import Budget
@@ -101,7 +103,7 @@ class OnlinePolicy(BasePolicy):
     ) -> None:
         super().__init__(origin)
         if algorithm not in ALGORITHMS:
-            raise unknown("online algorithm", algorithm, ALGORITHMS)
+            raise NoSuchName("online algorithm", algorithm, ALGORITHMS)
         if beliefs.moment.shape != traffic.shape or len(traffic) != len(origin.arms):
             raise PolicyError("an online policy needs a belief for each of its arms")
         if not 0 <= state.best < len(origin.arms):

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from decoders.common.errors import NoSuchName
+
 from ..base import BasePolicy, origin_of
-from ..errors import PolicyError, unknown
+from ..errors import PolicyError
 from ..learners.knn import fit_knn
 from ..learners.network import Layer, NetworkPolicy
 from ..learners.regression import fit_regression
@@ -114,7 +116,7 @@ def learn(table: RewardTable, lossless: list[str], model: str = "ridge", seed: i
     model: "ridge", "knn", or "mean", each arm's mean, whatever the query is.
     """
     if model not in MODELS:
-        raise unknown("model of a promise", model, ("auto", *MODELS))
+        raise NoSuchName("model of a promise", model, ("auto", *MODELS))
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     lossy = replace(greedy, rewards=counted_losses(greedy, lossless), losses=None)
     rewards, losses = _predictor(table, model, seed), _predictor(lossy, model, seed)

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import PolicyError, unknown
+from ..errors import PolicyError
 from ..evaluation.bounds import Gain, gain_of, resampled
-from ..fitting import POLICIES, check_options, fit, options_of
+from ..fitting import check_name, check_options, fit, options_of
 from ..fixed import fit_best_fixed
-from ..learners.bands import parting_features, parting_together
+from ..learners.binned import splitting_features, splitting_pairs
 from ..records import Fitted, Float64, RewardTable
 from .crossfit import (
     LEAST,
@@ -37,7 +37,7 @@ from .verdict import verdict
 AUTO = "auto"
 FIXED = "best-fixed"
 CONSTANT = (FIXED, "fixed", "uniform")  # nothing in them is learnt from a query
-LEARNERS: dict[str, dict[str, Any]] = {  # what `auto` tries beside the bands, simplest first
+LEARNERS: dict[str, dict[str, Any]] = {  # what `auto` tries after the binned policies
     "regression": {},
     "knn": {},
     "logistic": {"weighted": True},
@@ -54,8 +54,9 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        features = [self.options[key] for key in ("feature", "beside") if self.options.get(key)]
-        return f"{self.policy} of {' and '.join(features)}" if features else self.policy
+        keys = ("feature", "second_feature")
+        features = [self.options[key] for key in keys if self.options.get(key)]
+        return f"{self.policy} by {' and '.join(features)}" if features else self.policy
 
 
 @dataclass(frozen=True)
@@ -112,29 +113,29 @@ def check_policy(policy: str, options: Mapping[str, Any] | None = None) -> None:
             "are for"
         )
     if policy != AUTO:
-        if policy not in POLICIES:
-            raise unknown("policy", policy, [AUTO, *POLICIES])
+        check_name(policy, AUTO)
         check_options(policy, options or {})
 
 
 def candidates(
     policy: str, table: RewardTable, options: Mapping[str, Any] | None = None
 ) -> list[Candidate]:
-    """What the guard compares, simplest first: the best arm by bands of each feature that parts
-    the table, and of temperature and load together; then the policy asked for, or with "auto" every
-    learner worth trying.
+    """The policies that the guard compares, simplest first.
+
+    A binned policy for each feature that splits the table, and for temperature and load together;
+    then the policy asked for, or with "auto" every learner worth trying.
 
     Raises PolicyError as `check_policy`.
     """
     check_policy(policy, options)
-    found = [Candidate("bands", {"feature": name}) for name in parting_features(table)]
-    for feature, beside in parting_together(table):
-        found.append(Candidate("bands", {"feature": feature, "beside": beside}))
+    found = [Candidate("binned", {"feature": name}) for name in splitting_features(table)]
+    for feature, second in splitting_pairs(table):
+        found.append(Candidate("binned", {"feature": feature, "second_feature": second}))
     if policy == AUTO:
         return found + [Candidate(name, dict(given)) for name, given in LEARNERS.items()]
     asked = Candidate(policy, dict(options or {}))
-    if policy == "bands":
-        asked = Candidate(policy, {"feature": options_of("bands")["feature"]} | asked.options)
+    if policy == "binned":
+        asked = Candidate(policy, {"feature": options_of("binned")["feature"]} | asked.options)
         found = [other for other in found if other.name != asked.name]
     return [*found, asked]
 

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PolicyError, unknown
+from decoders.common.errors import NoSuchName
+
+from ..errors import PolicyError
 from ..evaluation.bounds import gain_of, resampled
 from ..evaluation.evaluate import references
 from ..evaluation.oracle import oracle_of
 from ..fixed import best_fixed_index
-from ..learners.bands import MOST, bands_of, parting_features, parting_together
+from ..learners.binned import MOST, bins_of, splitting_features, splitting_pairs
 from ..records import Float64, RewardTable
 from .advice import Choice, Facts, advice
 from .crossfit import (
@@ -38,7 +40,7 @@ LEARNERS = {"ridge": "regression", "kNN": "knn"}
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the rows: a task, or a band of a feature.
+    """Some of the rows: a task, or a bin of a feature.
 
     by: "task", or the feature.
     arm: the best one here, seen with hindsight, and what it earns.
@@ -100,7 +102,7 @@ def headroom(
 ) -> Headroom:
     """The headroom of a table.
 
-    by: features to look at; without any, all that part the table (`parting_features`).
+    by: features to look at; without any, all that split the table (`splitting_features`).
     noisy: whether the reward is measured, so that the oracle of a query that was measured once is
         optimistic.
 
@@ -109,7 +111,7 @@ def headroom(
     """
     for name in by:
         if name not in table.feature_names:
-            raise unknown("feature", name, table.feature_names)
+            raise NoSuchName("feature", name, table.feature_names)
     found = usable(table)
     rows = found.table
     queries = len(set(rows.groups))
@@ -124,8 +126,8 @@ def headroom(
         )
     oracle = oracle_of(rows, seed)
     folds, counts = folds_of(rows, seed), resampled(queries, seed)
-    features = list(by) or parting_features(rows)
-    together = [pair for pair in parting_together(rows) if set(pair) <= set(features)]
+    features = list(by) or splitting_features(rows)
+    together = [pair for pair in splitting_pairs(rows) if set(pair) <= set(features)]
     choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)
     best = best_fixed_index(rows)
     probs = {"best fixed": best_fixed(rows, rows)}
@@ -172,10 +174,10 @@ def _choosers(
     """Name -> (kind, chooser), simplest first."""
     found: dict[str, tuple[str, Chooser]] = {}
     for name in features:
-        found[f"best by {name}"] = ("feature", learned("bands", seed, {"feature": name}))
-    for feature, beside in together:
-        options = {"feature": feature, "beside": beside}
-        found[f"best by {feature} and {beside}"] = ("feature", learned("bands", seed, options))
+        found[f"best by {name}"] = ("feature", learned("binned", seed, {"feature": name}))
+    for feature, second in together:
+        options = {"feature": feature, "second_feature": second}
+        found[f"best by {feature} and {second}"] = ("feature", learned("binned", seed, options))
     if tasks:
         found["best by task"] = ("task", _best_by_task)
     for name, policy in LEARNERS.items():
@@ -230,9 +232,9 @@ def _parts(
     tasks = sorted(set(rows.tasks))
     members = [("task", task, np.array([t == task for t in rows.tasks])) for task in tasks]
     for name in features:
-        bands = bands_of(_column(rows, name), MOST)
-        band = bands.of(_column(rows, name))
-        members += [(name, words, band == i) for i, words in enumerate(bands.names())]
+        bins = bins_of(_column(rows, name), MOST)
+        which = bins.of(_column(rows, name))
+        members += [(name, words, which == i) for i, words in enumerate(bins.names())]
     gap = float((oracle - fixed).sum())
     found = []
     for by, name, mask in members:

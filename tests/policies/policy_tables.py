@@ -65,12 +65,12 @@ def promising(seed: int = 0, failures: bool = False) -> RewardTable:
 
 
 def data_for(name: str, seed: int = 0, failures: bool = False) -> RewardTable:
-    """A table that the policy can be trained on: bands need a feature to read, a promise losses."""
+    """A table that the policy can be trained on: bins need a feature to read, a promise losses."""
     if name == "promised":
         return promising(seed, failures)
     data = tiny(seed, failures)
     temperature = np.arange(len(data)) % 3 / 2
-    return with_features(data, temperature=temperature) if name == "bands" else data
+    return with_features(data, temperature=temperature) if name == "binned" else data
 
 
 OPTIONS: dict[str, dict[str, object]] = {
@@ -79,7 +79,7 @@ OPTIONS: dict[str, dict[str, object]] = {
     "knn": {"k": 3},
     "regression": {},
     "logistic": {},
-    "bands": {},
+    "binned": {},
     "best-fixed": {},
     "fixed": {"arm": "small"},
     "uniform": {},

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from policy_tables import ARMS, OPTIONS, data_for, separable, table, tiny
 
 import policies
+from decoders.common.errors import NoSuchName
 from policies import POLICIES, Policy, PolicyError
 from policies.base import from_rewards
 
@@ -122,15 +123,15 @@ def test_bad_queries_are_refused(x: np.ndarray, says: str) -> None:
 
 
 def test_unknown_names_and_options() -> None:
-    with pytest.raises(PolicyError, match="unknown policy 'nope'; known: reinforce, exact"):
+    with pytest.raises(NoSuchName, match="unknown policy 'nope'; known: best-fixed, binned"):
         policies.fit("nope", tiny())
     with pytest.raises(PolicyError, match="no option 'epochs'; it takes: k, metric"):
         policies.fit("knn", tiny(), epochs=3)
-    with pytest.raises(PolicyError, match="unknown baseline"):
+    with pytest.raises(NoSuchName, match="unknown baseline"):
         policies.fit("reinforce", tiny(), baseline="median")
     with pytest.raises(PolicyError, match="epochs must be at least 1"):
         policies.fit("exact", tiny(), epochs=0)
-    with pytest.raises(PolicyError, match="unknown arm 'x'"):
+    with pytest.raises(NoSuchName, match="unknown arm 'x'"):
         policies.fit("fixed", tiny(), arm="x")
     other = table(tiny().embeddings, tiny().rewards, ["a", "b", "c"])
     with pytest.raises(PolicyError, match="differ in arms"):

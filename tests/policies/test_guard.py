@@ -14,10 +14,11 @@ from policy_tables import ARMS, separable, table, tiny, with_features
 from scipy.stats import binom
 
 import policies
+from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
 from policies.evaluation.bounds import CONFIDENCE, gain_of, resampled
 from policies.evaluation.regret import regret
-from policies.learners.bands import bands_of
+from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
 from policies.selection.curves import learning_curve, leave_one_task_out
 from policies.selection.guard import LEARNERS, candidates
@@ -113,9 +114,9 @@ def test_auto_takes_a_more_complex_one_where_it_is_surely_better() -> None:
     assert by_name[found.saved].mean > by_name["regression"].mean
 
 
-def test_bands_are_saved_where_the_temperature_decides() -> None:
+def test_bins_are_saved_where_the_temperature_decides() -> None:
     found = guarded(banded(), seed=0, policy="knn")
-    assert found.saved == "bands of temperature"
+    assert found.saved == "binned by temperature"
     policy = found.fitted.policy
     assert policy.embedder == "any" and policy.origin.features == ("temperature",)
     assert [policy.choose(np.array([t])).arm for t in (0.0, 0.5, 1.0)] == [
@@ -123,7 +124,7 @@ def test_bands_are_saved_where_the_temperature_decides() -> None:
         "small",
         "small",
     ]
-    assert [one.name for one in found.tried] == ["bands of temperature", "bands of words", "knn"]
+    assert [one.name for one in found.tried] == ["binned by temperature", "binned by words", "knn"]
     assert policies.value(policy, banded(), greedy=True).mean > 1.1
 
 
@@ -192,25 +193,25 @@ def test_a_candidate_that_cannot_be_trained_is_named(monkeypatch: pytest.MonkeyP
 def test_candidates() -> None:
     data = banded()
     names = [one.name for one in candidates("auto", data)]
-    assert names == ["bands of temperature", "bands of words", *LEARNERS]
+    assert names == ["binned by temperature", "binned by words", *LEARNERS]
     alike = with_features(separable(30), words=np.ones(30), temperature=np.arange(30))
-    assert [c.name for c in candidates("knn", alike)] == ["bands of temperature", "knn"]
+    assert [c.name for c in candidates("knn", alike)] == ["binned by temperature", "knn"]
     greedy = np.arange(30) % 2
     both = with_features(separable(30), greedy=greedy, words=np.arange(30), temperature=1 - greedy)
     assert [c.name for c in candidates("knn", both)] == [
-        "bands of temperature",
-        "bands of words",
+        "binned by temperature",
+        "binned by words",
         "knn",
     ]
     load = {"temperature": greedy, "requests-running": np.arange(30) % 3}
     names = [c.name for c in candidates("knn", with_features(separable(30), **load))]
-    assert names[2] == "bands of temperature and requests-running"
-    asked = candidates("bands", data, {"feature": "words"})
-    assert [c.name for c in asked] == ["bands of temperature", "bands of words"]
-    with pytest.raises(PolicyError, match="unknown policy 'guess'; known: auto, reinforce"):
+    assert names[2] == "binned by temperature and requests-running"
+    asked = candidates("binned", data, {"feature": "words"})
+    assert [c.name for c in asked] == ["binned by temperature", "binned by words"]
+    with pytest.raises(NoSuchName, match="unknown policy 'guess'; known: auto, best-fixed"):
         candidates("guess", data)
-    with pytest.raises(PolicyError, match="unknown feature 'load'; known: temperature, words"):
-        guarded(data, policy="bands", options={"feature": "load"})
+    with pytest.raises(NoSuchName, match="unknown feature 'load'; known: temperature, words"):
+        guarded(data, policy="binned", options={"feature": "load"})
 
 
 @settings(max_examples=25, deadline=None)
@@ -311,13 +312,13 @@ def test_verdicts() -> None:
 
 
 def test_band_edges_and_names() -> None:
-    few = bands_of(np.array([0.7, 0.0, 1.0, 0.7], np.float32), most=8)
+    few = bins_of(np.array([0.7, 0.0, 1.0, 0.7], np.float32), most=8)
     assert few.names() == ["0", "0.7", "1"]
     assert few.of(np.array([-1, 0.3, 0.4, 0.84, 0.86, 2])).tolist() == [0, 0, 1, 1, 2, 2]
-    many = bands_of(np.arange(100), most=8)
+    many = bins_of(np.arange(100), most=8)
     assert np.bincount(many.of(np.arange(100))).tolist() == [25, 25, 25, 25]
     assert many.names() == ["below 24.75", "24.75 to 49.5", "49.5 to 74.25", "from 74.25"]
-    heap = bands_of(np.array([0] * 90 + list(range(10))), most=8)
+    heap = bins_of(np.array([0] * 90 + list(range(10))), most=8)
     assert heap.names() == ["all"], "most of them are the least: nothing to part at the quarters"
 
 
@@ -326,29 +327,29 @@ def test_a_band_of_few_queries_takes_the_best_fixed_arm() -> None:
     rewards = np.tile([1.0, 0.9, 0.0], (40, 1))
     rewards[38:, 1] = 1.3  # two queries do not outweigh ten at the mean of all
     data = with_features(table(np.zeros((40, 1), np.float32), rewards), temperature=temperature)
-    assert policies.fit("bands", data).policy.choose(np.array([1.0])).arm == ARMS[0]
-    bold = policies.fit("bands", data, prior=0.0).policy
+    assert policies.fit("binned", data).policy.choose(np.array([1.0])).arm == ARMS[0]
+    bold = policies.fit("binned", data, prior=0.0).policy
     assert bold.choose(np.array([1.0])).arm == ARMS[1]
     assert bold.choose(np.array([0.0])).arm == ARMS[0]
 
 
-def test_bands_of_two_features_hold_an_arm_for_each_pair(tmp_path: Path) -> None:
-    """Where one arm is best in each of two bands of both, and another where they differ."""
+def test_bins_of_two_features_hold_an_arm_for_each_pair(tmp_path: Path) -> None:
+    """Where one arm is best in each of two bins of both, and another where they differ."""
     temperature, running = np.tile([0.0, 1.0], 60), np.repeat([0.0, 2.0, 3.0], 40)
     rewards = np.tile([0.5, 0.6, 0.0], (120, 1))
     rewards[(temperature == 1) & (running == 3), 0] = 2.0
     x = {"temperature": temperature, "requests-running": running}
     data = with_features(table(np.zeros((120, 1), np.float32), rewards), **x)
-    policy = policies.fit("bands", data, beside="requests-running").policy
+    policy = policies.fit("binned", data, second_feature="requests-running").policy
     again = policies.load(policy.save(tmp_path))  # type: ignore[attr-defined]
     for each in (policy, again):
         assert each.origin.features == ("temperature", "requests-running")
         found = [each.choose(np.array([t, r])).arm for t in (0, 1) for r in (0, 2, 3)]
         assert found == [ARMS[1]] * 5 + [ARMS[0]]
     with pytest.raises(PolicyError, match="reads temperature once"):
-        policies.fit("bands", data, beside="temperature")
-    with pytest.raises(PolicyError, match="unknown feature 'load'"):
-        policies.fit("bands", data, beside="load")
+        policies.fit("binned", data, second_feature="temperature")
+    with pytest.raises(NoSuchName, match="unknown feature 'load'"):
+        policies.fit("binned", data, second_feature="load")
 
 
 def test_of_near_ties_in_a_band_the_best_fixed_arm_is_taken() -> None:
@@ -358,8 +359,8 @@ def test_of_near_ties_in_a_band_the_best_fixed_arm_is_taken() -> None:
     rewards[:200, 0] += 0.05  # surely best at 0, and so on the whole
     rewards[200:, 1] += 0.005 - (rewards[200:, 1] - rewards[200:, 0]).mean()  # hardly at 1
     data = with_features(table(np.zeros((400, 1), np.float32), rewards), temperature=temperature)
-    careful = policies.fit("bands", data, prior=0.0).policy
-    bold = policies.fit("bands", data, prior=0.0, caution=0.0).policy
+    careful = policies.fit("binned", data, prior=0.0).policy
+    bold = policies.fit("binned", data, prior=0.0, caution=0.0).policy
     assert [careful.choose(np.array([t])).arm for t in (0.0, 1.0)] == [ARMS[0], ARMS[0]]
     assert [bold.choose(np.array([t])).arm for t in (0.0, 1.0)] == [ARMS[0], ARMS[1]]
 

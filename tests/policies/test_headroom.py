@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from policy_tables import ARMS, separable, table, with_features
 
+from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable
 from policies.evaluation.bounds import Gain
 from policies.evaluation.oracle import oracle_of
@@ -94,8 +95,8 @@ def test_the_temperature_is_found() -> None:
     assert found.advice[0].startswith("Route by temperature: best by temperature gains ")
     assert "It takes small (50%), ngram (50%)." in found.advice[0]
     assert found.advice[-1] == "Never the best arm: autoregressive."
-    bands = {(p.by, p.name): p.arm for p in found.parts if p.by == "temperature"}
-    assert bands == {("temperature", "0"): "ngram", ("temperature", "1"): "small"}
+    bins = {(p.by, p.name): p.arm for p in found.parts if p.by == "temperature"}
+    assert bins == {("temperature", "0"): "ngram", ("temperature", "1"): "small"}
     names = [one.name for one in headroom(data, by=["words"]).choices]
     assert "best by words" in names and "best by temperature" not in names
 
@@ -184,7 +185,7 @@ def test_noise_that_cannot_be_taken_off_is_said() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(PolicyError, match="unknown feature 'load'; known: none"):
+    with pytest.raises(NoSuchName, match="unknown feature 'load'; known: none"):
         headroom(separable(40), by=["load"])
     with pytest.raises(PolicyError, match=r"10 queries are too few .* at least 20"):
         headroom(separable(10))

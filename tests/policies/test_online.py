@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from policy_tables import ARMS, separable, table
 
 import policies
+from decoders.common.errors import DraftpickError, NoSuchName
 from policies import OnlinePolicy, PolicyError, RewardTable
 from policies.online.beliefs import SHRINK, Beliefs
 from policies.online.budget import Budget
@@ -203,7 +204,7 @@ def test_bad_answers_are_refused_and_change_nothing(change: dict[str, Any], says
     policy = learner()
     before = policy.fingerprint
     given_ = {"x": np.zeros(8, np.float32), "arm": "small", "reward": 1.0, "propensity": 0.5}
-    with pytest.raises(PolicyError, match=says):
+    with pytest.raises(DraftpickError, match=says):
         policy.update(**(given_ | change))
     assert policy.fingerprint == before
 
@@ -394,5 +395,5 @@ def test_a_detector_without_enough_rows_says_so() -> None:
     assert 0 < detector.evidence() < 1
     with pytest.raises(PolicyError, match="has seen 0"):
         learner().drift_evidence("small")
-    with pytest.raises(PolicyError, match="unknown arm"):
+    with pytest.raises(NoSuchName, match="unknown arm"):
         learner().drift_evidence("huge")

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binom
 
 import policies
+from decoders.common.errors import DraftpickError
 from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
 from policies.learners.exploring import ExploringPolicy
 from policies.risk_control.bounds import Risk
@@ -258,7 +259,7 @@ def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
         ({}, {"lossless": ["guess"]}, "unknown arm 'guess'"),
         ({}, {"max_loss": 0.0}, "leave the lossy arms out"),
         ({}, {"confidence": 1.0}, "the confidence must be above 0"),
-        ({}, {"model": "forest"}, "known: auto, mean, ridge, knn"),
+        ({}, {"model": "forest"}, "known: auto, knn, mean, ridge"),
         ({}, {"calibration_share": 1.0}, "share to calibrate on"),
         ({}, {}, "needs at least 59 .* there are 50; collect at least 118 to train on, of which"),
         ({}, {"in_expectation": True, "max_loss": 0.01}, "in expectation needs at least 99"),
@@ -267,7 +268,7 @@ def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
 )
 def test_mistakes_are_sentences(change: dict, options: dict, says: str) -> None:  # type: ignore[type-arg]
     given = {"lossless": LOSSLESS, "in_expectation": "model" in options} | options
-    with pytest.raises(PolicyError, match=says):
+    with pytest.raises(DraftpickError, match=says):
         policies.fit("promised", replace(world(100), **change), **given)
 
 

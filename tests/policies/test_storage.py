@@ -51,7 +51,7 @@ def test_a_fingerprint_is_of_what_is_stored(name: str, tmp_path: Path) -> None:
 def test_fingerprints_outlive_this_version() -> None:
     """Logs name policies by it: it changes neither with the code nor with new fields."""
     shipped = Path(policies.__file__).parents[1] / "router" / "default_policy"
-    assert policies.load(shipped).fingerprint == "e1def37ccb3ee6be"
+    assert policies.load(shipped).fingerprint == "1090c3621acfe249"
 
 
 def test_damage_is_found(folder: Path) -> None:
@@ -67,7 +67,7 @@ def test_damage_is_found(folder: Path) -> None:
     manifest.write_bytes(whole.replace(b"ngram", b"other"))
     with pytest.raises(PolicyError, match="does not match its checksum"):
         policies.load(folder)
-    manifest.write_bytes(whole.replace(b'"format": 1', b'"format": 9'))
+    manifest.write_bytes(whole.replace(b'"format": 2', b'"format": 9'))
     with pytest.raises(PolicyError, match="has format 9"):
         policies.load(folder)
     manifest.write_bytes(whole)
@@ -116,3 +116,19 @@ def test_a_disk_that_refuses(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(PolicyError, match=r"cannot write the policy to .*file"):
         policies.uniform_policy(["a"]).save(tmp_path / "file")
+
+
+def test_an_older_folder_is_refused_and_left_alone(tmp_path: Path) -> None:
+    folder = policies.fixed_policy(["a", "b"], "a").save(tmp_path)
+    manifest = folder / "policy.json"
+    manifest.write_bytes(manifest.read_bytes().replace(b'"format": 2', b'"format": 1'))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(PolicyError, match="has format 1, this version reads 2; train the policy"):
+        policies.load(folder)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+@pytest.mark.parametrize(("old", "new"), [("bands", "binned")])
+def test_an_older_name_is_refused_with_the_new_one(old: str, new: str) -> None:
+    with pytest.raises(PolicyError, match=f"the policy '{old}' is now called '{new}'"):
+        policies.options_of(old)

@@ -214,8 +214,8 @@ def test_a_band_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> N
     rewards[:, 1] += np.where(temperature > 0.7, 1, -1)
     data = table(separable(60).embeddings, rewards)
     data = with_features(data, temperature=temperature, length=np.arange(60.0))
-    run = train_run(data, policy="bands", held_out=0)
-    assert run.guarded is not None and run.guarded.saved == "bands of temperature"
+    run = train_run(data, policy="binned", held_out=0)
+    assert run.guarded is not None and run.guarded.saved == "binned by temperature"
     answer = policies.load(run.policy_uri, run.tracking_uri).choose(np.array([1.0]))
     assert answer.arm == "small"
     with mlflow_store.using(run.tracking_uri):

@@ -182,7 +182,7 @@ def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *more.left_out.values(),
     ):
         whole(text, [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"])
-    whole(text, ["gap to the oracle closed", "worse than plain decoding", "bands of temperature"])
+    whole(text, ["gap to the oracle closed", "worse than plain decoding", "binned by temperature"])
     assert "…" not in text
 
 
