@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -118,6 +118,16 @@ ON_ITS_LAYERS = (
     "early-exit-tree",
     "calm",
 )  # which transformers' decoders do not let run
+EVERYWHERE = (
+    "autoregressive",
+    "neural",
+    "tree",
+    "early-exit",
+    "recurrent",
+    "calm",
+    "beam",
+    "token-cascade",
+)
 SAME_TWICE = [m for m in METHODS if not m.startswith("beam") and m != "neural-adaptive"]
 PROMPTS = ([3], [3, 1, 4, 1, 5, 1])
 LONG = 16
@@ -167,9 +177,22 @@ def placed(value: Any, places: dict[str, str]) -> Any:
     return places.get(value, value) if isinstance(value, str) else value
 
 
-@pytest.fixture(params=BACKENDS)
-def backend(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+def on_backends(names: Iterable[str]) -> pytest.MarkDecorator:
+    """Each method on the first backend, and on the others those that touch a backend in a way of
+    their own; the rest of the product is slow."""
+    return pytest.mark.parametrize(
+        ("name", "backend"),
+        [
+            pytest.param(
+                name,
+                backend,
+                id=f"{backend}-{name}",
+                marks=[] if backend == BACKENDS[0] or name in EVERYWHERE else [pytest.mark.slow],
+            )
+            for backend in BACKENDS
+            for name in names
+        ],
+    )
 
 
 def ready(engines: Callable[[str], Engine], backend: str, name: str) -> Engine:
@@ -221,7 +244,7 @@ def test_every_kind_is_here() -> None:
     assert {body.get("kind", name) for name, body in METHODS.items()} == set(KINDS) - remote
 
 
-@pytest.mark.parametrize("name", METHODS)
+@on_backends(METHODS)
 def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     """A prompt of one token and a longer one; never more than asked; an end token and a stop string
     wherever they come. What is lossless writes what plain decoding does."""
@@ -251,7 +274,7 @@ def test_ends(name: str, backend: str, engines: Callable[[str], Engine]) -> None
             assert stopped.text == Letters().decode(free.ids[: len(stopped.ids)])
 
 
-@pytest.mark.parametrize("name", SAME_TWICE)
+@on_backends(SAME_TWICE)
 def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     engine = ready(engines, backend, name)
     sampling = Sampling(1.2, top_k=12, top_p=0.95, repetition_penalty=1.1)
@@ -267,7 +290,7 @@ def test_seeds_reproduce(name: str, backend: str, engines: Callable[[str], Engin
         assert (ended.ids[-1] == end) == (ended.finish_reason == "eos")
 
 
-@pytest.mark.parametrize("name", METHODS)
+@on_backends(METHODS)
 def test_a_method_that_sits_out_rounds(
     name: str, backend: str, engines: Callable[[str], Engine]
 ) -> None:
@@ -284,7 +307,7 @@ def test_a_method_that_sits_out_rounds(
             assert result.ids == engine.decode("autoregressive", PROMPTS[1], request).ids
 
 
-@pytest.mark.parametrize("name", METHODS)
+@on_backends(METHODS)
 def test_clocks(name: str, backend: str, engines: Callable[[str], Engine]) -> None:
     """The seconds of an answer, its parts added up, within 2%; a busy machine may stop us in
     between, so that one of a few answers has to do."""
