@@ -2,7 +2,7 @@
 
     python benchmarks/load.py --clients 1 2 4 8 16 32 --out load.json
 
-Each client asks, waits for the whole answer and asks its next question, through the desk that
+Each client asks, waits for the whole answer and asks its next question, through the scheduler that
 `draftpick serve` answers at, without the network. Every arm is asked the same questions with the
 same seeds at each load, in turns, `--repeats` times; figures are medians over repeats. `auto` lets
 the policy pick. --server NAME=MODEL@URL adds an OpenAI-compatible server, --gguf OpenVINO GenAI's
@@ -41,14 +41,14 @@ from decoders.zoo.catalogue import cache_dir
 from router import Router
 from router.routing.results import Chosen, RoutedResult
 from router.serve.queue import FairQueue
-from router.serve.scheduler import DEFAULT, Desk, Order
+from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 
 AUTO = "auto"
 
 
 @dataclass
 class Timing:
-    """A Listener. Seconds since it was asked."""
+    """A Callbacks. Seconds since it was asked."""
 
     asked: float = field(default_factory=time.perf_counter)
     first_s: float = 0.0
@@ -109,9 +109,9 @@ def main() -> None:
         router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs"
     )
     # questions come again: what a seat holds of them is read anew
-    desk = Desk({DEFAULT: router}, FairQueue(1024), room, reuse=False)
+    scheduler = Scheduler({DEFAULT: router}, FairQueue(1024), room, reuse=False)
     asked = questions(router, given)
-    askers: dict[str, Any] = {arm: Own(desk, arm) for arm in given.arms}
+    askers: dict[str, Any] = {arm: Own(scheduler, arm) for arm in given.arms}
     for named in given.server:
         name, _, rest = named.partition("=")
         model, _, url = rest.partition("@")
@@ -135,7 +135,7 @@ def main() -> None:
             "rows": rows,
         }
         write_atomically(given.out, json.dumps(record, indent=1))
-    desk.close()
+    scheduler.close()
     show(rows, list(askers), given.clients)
 
 
@@ -153,15 +153,17 @@ def questions(router: Router, given: argparse.Namespace) -> list[Question]:
 
 
 class Own:
-    """The desk, asked for one arm."""
+    """The scheduler, asked for one arm."""
 
-    def __init__(self, desk: Desk, arm: str) -> None:
-        self._desk, self._arm = desk, None if arm == AUTO else arm
+    def __init__(self, scheduler: Scheduler, arm: str) -> None:
+        self._scheduler, self._arm = scheduler, None if arm == AUTO else arm
 
     def ask(self, question: Question, name: str, client: str) -> Answered:
         timing = Timing()
-        order = Order(question.ids, question.request, question.text, self._arm, False, name, client)
-        self._desk.submit(order, timing)
+        generation = GenerationRequest(
+            question.ids, question.request, question.text, self._arm, False, name, client
+        )
+        self._scheduler.submit(generation, timing)
         timing.over.wait()
         if timing.error is not None:
             raise timing.error

@@ -37,7 +37,7 @@ from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.parsing import Limits
 from router.serve.queue import FairQueue
-from router.serve.scheduler import DEFAULT, Desk
+from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound, serve
 
 HERE = Path(__file__).resolve().parent
@@ -146,9 +146,9 @@ def serving(
     torch.set_num_threads(1)
     book = None if log is None else DecisionLog(log, text=True)
     router = Router(engine, uniform_policy(engine.arm_names), log=book)
-    desk = Desk({DEFAULT: router}, FairQueue(PLACES), batch_engine(engine, slots))
+    scheduler = Scheduler({DEFAULT: router}, FairQueue(PLACES), room_of(engine, seats))
     settings = Settings(Limits(most_tokens=256), timeout_s=timeout_s)
-    serve(make_app(desk, settings), desk, held, drain_s=5.0)
+    serve(make_app(scheduler, settings), scheduler, held, drain_s=5.0)
 
 
 @dataclass

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..routing.router import Router
     from ..serve.app import Settings
-    from ..serve.scheduler import Desk
+    from ..serve.scheduler import Scheduler
 
 ENGINES = ("local", "ray")
 LOCAL = ("127.0.0.1", "localhost", "::1")
@@ -53,7 +53,8 @@ def serve(
         typer.Option(
             envvar="DRAFTPICK_API_KEY",
             metavar="KEY",
-            help="Ask clients for this key; best given by the environment, as others see commands.",
+            help="Ask clients for this key. Prefer the environment variable: command lines are visible to "
+            "other users.",
         ),
     ] = None,
     allow_origin: Annotated[
@@ -74,7 +75,7 @@ def serve(
         bool,
         typer.Option(
             "--batch-invariant",
-            help="An answer never depends on what else is written; slower for many at once.",
+            help="An answer never depends on the others in its batch; slower for many at once.",
         ),
     ] = False,
     queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 64,
@@ -176,7 +177,7 @@ def serve(
     named = policies_of(policy or [])
     origins = origins_of(allow_origin or [])
     held = bound(host, port)
-    limits = Limits(most_tokens=max_tokens, most_orders=queue, usual=usual.sampling)
+    limits = Limits(most_tokens=max_tokens, most_answers=queue, usual=usual.sampling)
     settings = Settings(limits, api_key, max_body, timeout, origins=origins)
     if host not in LOCAL and api_key is None:
         print(f"anyone who reaches {host} may ask; --api-key asks them for a key", file=sys.stderr)
@@ -184,11 +185,11 @@ def serve(
         options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn
     )
     if engine == "local":
-        app, desk = asked.make()
+        app, scheduler = asked.make()
         try:
-            run(app, desk, held, drain)
+            run(app, scheduler, held, drain)
         finally:
-            desk.routers[DEFAULT].save_learned()
+            scheduler.routers[DEFAULT].save_learned()
         return
     from ..serve.replicas.on_ray import OnRay
     from ..serve.replicas.proxy import Proxy
@@ -203,7 +204,7 @@ def serve(
 
 
 BUSY = (
-    "the policy learns from tokens a second, which fall with every answer that is written beside: "
+    "the policy learns from tokens a second, which fall as more answers share a pass: "
     "serve with --slots 1, or train it on --reward saved-passes, which load does not change"
 )
 
@@ -223,16 +224,16 @@ class Served:
     warm_up: bool
     learn: Path | None = None
 
-    def make(self) -> tuple[FastAPI, Desk]:
-        """Load it: the application, and the desk that it answers through."""
-        from decoders.continuous_batching import batch_engine
+    def make(self) -> tuple[FastAPI, Scheduler]:
+        """Load it: the application, and the scheduler that it answers through."""
+        from decoders.continuous_batching import room_of
         from decoders.zoo.catalogue import cache_dir
 
         from ..routing.learning import SPEEDS
         from ..serve.app import make_app
         from ..serve.queue import FairQueue
-        from ..serve.scheduler import DEFAULT, Desk
-        from ..serve.warm_up import warm
+        from ..serve.scheduler import DEFAULT, Scheduler
+        from ..serve.warm_up import warm_up
 
         routers = load_routers(self.options, self.named, self.embedder, self.log)
         if self.learn is not None:
@@ -240,11 +241,11 @@ class Served:
             if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
         cache = cache_dir() / "costs"
-        room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
+        room = room_of(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
-            warm(routers, room)
-        desk = Desk(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
-        return make_app(desk, self.settings), desk
+            warm_up(routers, room)
+        scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
+        return make_app(scheduler, self.settings), scheduler
 
     def placed(self) -> Served:
         """The same for a process with another working directory: paths become absolute ones."""

@@ -1,4 +1,4 @@
-"""The answers of one request, followed from the event loop while the desk writes them."""
+"""The answers of one request, followed from the event loop while the scheduler writes them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from decoders.common.errors import Cancelled
 
 from ..routing.results import Chosen, RoutedResult
 from .errors import ApiError, as_api_error
-from .metrics import Ledger
-from .scheduler import Desk, Order, Ticket
+from .metrics import Metrics
+from .scheduler import GenerationRequest, RequestHandle, Scheduler
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ Event = Round | RoutedResult | Exception
 
 
 class Answer:
-    """The desk's Listener for one answer; what it is told is handed on to the event loop.
+    """The scheduler's Callbacks for one answer; what it is told is handed on to the event loop.
 
     choice: None until the prompt was read.
     result: None until the answer is whole.
@@ -49,11 +49,11 @@ class Answer:
     gave_up: why it was cancelled: cancelled or timeout.
     """
 
-    def __init__(self, index: int, ledger: Ledger, tell: Callable[[Answer, Event], None]) -> None:
+    def __init__(self, index: int, metrics: Metrics, tell: Callable[[Answer, Event], None]) -> None:
         self.index, self.drafts, self.gave_up = index, 0, "cancelled"
         self.choice: Chosen | None = None
         self.result: RoutedResult | None = None
-        self._ledger, self._tell = ledger, tell
+        self._metrics, self._tell = metrics, tell
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
         self._first_s: float | None = None
@@ -64,7 +64,7 @@ class Answer:
         """Its name; empty until one was chosen."""
         return "" if self.choice is None else self.choice.arm
 
-    # In the desk's thread.
+    # In the scheduler's thread.
 
     def began(self, choice: Chosen) -> None:
         self.choice = choice
@@ -89,41 +89,45 @@ class Answer:
             case Round():
                 if self._first_s is None:
                     self._first_s = event.elapsed_s
-                    self._ledger.first_token(event.elapsed_s)
+                    self._metrics.first_token(event.elapsed_s)
                 self.elapsed_s = event.elapsed_s
                 self.drafts += event.drafted > 0
-                self._ledger.round(self.arm, len(event.ids), event.accepted, event.drafted)
+                self._metrics.round(self.arm, len(event.ids), event.accepted, event.drafted)
             case RoutedResult():
                 self.result = event
-                self._ledger.answered(self.arm, event, self._first_s, self.elapsed_s)
+                self._metrics.answered(self.arm, event, self._first_s, self.elapsed_s)
             case Cancelled():
-                self._ledger.unanswered(self.arm, self.gave_up)
+                self._metrics.unanswered(self.arm, self.gave_up)
             case _:
-                self._ledger.unanswered(self.arm, "error")
+                self._metrics.unanswered(self.arm, "error")
         self._tell(self, event)
 
 
 class Answers:
-    """All answers of a request, begun when made. Raises what `Desk.submit` raises.
+    """All answers of a request, begun when made. Raises what `Scheduler.submit` raises.
 
     timeout_s: for all of them together, the time in the queue included.
     """
 
     def __init__(
-        self, desk: Desk, orders: Sequence[Order], ledger: Ledger, timeout_s: float
+        self,
+        scheduler: Scheduler,
+        requests: Sequence[GenerationRequest],
+        metrics: Metrics,
+        timeout_s: float,
     ) -> None:
         self._events: asyncio.Queue[tuple[Answer, Event]] = asyncio.Queue()
         self._timeout_s = timeout_s
         self._until = asyncio.get_running_loop().time() + timeout_s
         self._peeked: tuple[Answer, Round | RoutedResult] | None = None
-        self._tickets: list[Ticket] = []
+        self._handles: list[RequestHandle] = []
         self.all = [
-            Answer(index, ledger, lambda *told: self._events.put_nowait(told))
-            for index in range(len(orders))
+            Answer(index, metrics, lambda *told: self._events.put_nowait(told))
+            for index in range(len(requests))
         ]
         try:
-            for order, answer in zip(orders, self.all, strict=True):
-                self._tickets.append(desk.submit(order, answer))
+            for request, answer in zip(requests, self.all, strict=True):
+                self._handles.append(scheduler.submit(request, answer))
         except Exception:
             self.cancel()
             raise
@@ -154,10 +158,10 @@ class Answers:
 
     def cancel(self, why: str = "cancelled") -> None:
         """End those that are not whole, within one round."""
-        for ticket, answer in zip(self._tickets, self.all, strict=False):
-            if not ticket.cancelled:
+        for handle, answer in zip(self._handles, self.all, strict=False):
+            if not handle.cancelled:
                 answer.gave_up = why
-                ticket.cancel()
+                handle.cancel()
 
     async def _next(self) -> tuple[Answer, Round | RoutedResult]:
         try:

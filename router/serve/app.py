@@ -20,11 +20,11 @@ from starlette.types import Receive, Scope, Send
 from . import errors, page
 from .answers import Answer, Answers, Round
 from .errors import ApiError
-from .metrics import Ledger
-from .middleware import Guards
-from .parsing import AUTO, Intake, Limits, Way
+from .metrics import Metrics
+from .middleware import RequestLimits
+from .parsing import AUTO, Limits, RequestParser, Way
 from .replies import ChatReply, Reply, TextReply
-from .scheduler import DEFAULT, Desk
+from .scheduler import DEFAULT, Scheduler
 from .schemas import ChatBody, CompletionBody
 from .timeouts import BODY_S
 
@@ -51,8 +51,8 @@ class Settings:
     origins: tuple[str, ...] = ()
 
 
-def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
-    """The application over a desk, whose routers share one engine."""
+def make_app(scheduler: Scheduler, settings: Settings | None = None) -> FastAPI:
+    """The application over a scheduler, whose routers share one engine."""
     settings = Settings() if settings is None else settings
     app = FastAPI(
         title="draftpick",
@@ -61,12 +61,12 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
         redoc_url=None,
     )
     app.add_middleware(
-        Guards, key=settings.api_key, most_bytes=settings.max_body, body_s=settings.body_s
+        RequestLimits, key=settings.api_key, most_bytes=settings.max_body, body_s=settings.body_s
     )
     if settings.origins:  # outside the guards: browsers ask for leave without a key
         app.add_middleware(CORSMiddleware, **sharing(settings.origins))
     errors.mount(app)
-    service = Service(desk, settings)
+    service = Service(scheduler, settings)
     started = service.started
 
     page.mount(app)
@@ -95,7 +95,7 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
 
     @readable(app, "/ready")
     async def ready() -> Response:
-        if desk.draining:
+        if scheduler.draining:
             return JSONResponse({"status": "shutting down"}, 503)
         return JSONResponse({"status": "ready"})
 
@@ -105,7 +105,7 @@ def make_app(desk: Desk, settings: Settings | None = None) -> FastAPI:
 
     @readable(app, "/metrics")
     async def metrics() -> Response:
-        content, kind = service.ledger.exposition()
+        content, kind = service.metrics.exposition()
         return Response(content, media_type=kind)
 
     return app
@@ -135,24 +135,24 @@ def sharing(origins: Sequence[str]) -> dict[str, Any]:
 
 
 class Service:
-    """Answers requests through a desk."""
+    """Answers requests through a scheduler."""
 
-    def __init__(self, desk: Desk, settings: Settings) -> None:
-        self._desk, self._timeout_s = desk, settings.timeout_s
+    def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
+        self._scheduler, self._timeout_s = scheduler, settings.timeout_s
         self._limits = settings.limits
-        router = desk.routers.get(DEFAULT) or next(iter(desk.routers.values()))
+        router = scheduler.routers.get(DEFAULT) or next(iter(scheduler.routers.values()))
         engine = router.engine
         self.started = int(time.time())
         self.models = [AUTO, *engine.arm_names]
-        policies = [name for name, each in desk.routers.items() if each.policy is not None]
-        self._intake = Intake(engine, policies, settings.limits)
+        policies = [name for name, each in scheduler.routers.items() if each.policy is not None]
+        self._parser = RequestParser(engine, policies, settings.limits)
         self._tokenizer = copy.deepcopy(engine.tokenizer)  # of the event loop
-        self.ledger = Ledger(
+        self.metrics = Metrics(
             target=engine.target_name,
             policy=router.policy.name if router.policy is not None else None,
             arms=engine.arm_names,
-            running=lambda: desk.running,
-            waiting=lambda: desk.waiting,
+            running=lambda: scheduler.running,
+            waiting=lambda: scheduler.waiting,
         )
 
     def stats(self) -> dict[str, Any]:
@@ -161,21 +161,21 @@ class Service:
             "most_tokens": self._limits.most_tokens,
             "temperature": self._limits.usual.temperature,
         }
-        return self.ledger.stats() | {"limits": limits}
+        return self.metrics.stats() | {"limits": limits}
 
     async def answer(
         self, kind: Callable[..., Reply], body: ChatBody | CompletionBody, request: Request
     ) -> Response:
         """The response to a request; its answers end when its client goes."""
         try:
-            way = self._intake.way(body)
-            orders = await self._intake.orders(body, way, _client(request))
-            answers = Answers(self._desk, orders, self.ledger, self._timeout_s)
+            way = self._parser.way(body)
+            requests = await self._parser.requests(body, way, _client(request))
+            answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
-            self.ledger.unanswered("", "refused")
+            self.metrics.unanswered("", "refused")
             raise
         reply = kind(
-            orders[0].id.partition("/")[0],
+            requests[0].id.partition("/")[0],
             body.model,
             way,
             answers.all,
@@ -249,7 +249,7 @@ def _headers(reply: Reply, way: Way, answer: Answer) -> dict[str, str]:
         "x-draftpick-arm": quote(choice.arm),  # names may be of any characters, headers not
         "x-draftpick-propensity": f"{choice.propensity:.6g}",
         "x-draftpick-policy": quote(way.policy or "none"),
-        "x-draftpick-reason": way.told(choice),
+        "x-draftpick-reason": way.reason_for(choice),
         "x-request-id": reply.request_id,
     }
 

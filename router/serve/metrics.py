@@ -1,4 +1,4 @@
-"""What the server counts: for Prometheus under vLLM's names where it has one, and for /stats."""
+"""The server's metrics: for Prometheus, under vLLM's names where it has one, and for /stats."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 
 from ..routing.results import RoutedResult
 
-RECENT_S = 10.0  # what the current speed is taken over
+RECENT_S = 10.0  # window of the current speed
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 TOKEN_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 
 @dataclass
 class ArmCounts:
-    """What one arm did since the start.
+    """Counts of one arm since the start.
 
     drafts: rounds that drafted; drafted: tokens, along a tree's longest branch.
     accepted: at i, how often the (i + 1)-th drafted token was.
@@ -41,7 +41,7 @@ class ArmCounts:
                 self.accepted[position] += 1
 
     def add(self, other: ArmCounts) -> None:
-        """What the arm did on another server."""
+        """Add the counts of the same arm on another server."""
         self.requests += other.requests
         self.drafts += other.drafts
         self.drafted += other.drafted
@@ -52,8 +52,7 @@ class ArmCounts:
         self.seconds += other.seconds
 
     def to_json(self, requests: int) -> dict[str, Any]:
-        """The counts, and rates from them. requests: of all arms. accepted_per_position: shares of
-        the drafts."""
+        """Counts and the rates that follow from them. requests: of all arms."""
         accepted = sum(self.accepted)
         return asdict(self) | {
             "share": self.requests / requests if requests else 0.0,
@@ -64,22 +63,41 @@ class ArmCounts:
         }
 
     @classmethod
-    def from_json(cls, told: Mapping[str, Any]) -> ArmCounts:
-        """The counts that `to_json` told."""
-        return cls(**{each.name: told[each.name] for each in fields(cls)})
+    def from_json(cls, stats: Mapping[str, Any]) -> ArmCounts:
+        """Inverse of `to_json`."""
+        return cls(**{each.name: stats[each.name] for each in fields(cls)})
 
 
 def by_arm(arms: Mapping[str, ArmCounts]) -> dict[str, dict[str, Any]]:
-    """What /stats tells of arms."""
+    """The `arms` of /stats."""
     requests = sum(counts.requests for counts in arms.values())
     return {name: counts.to_json(requests) for name, counts in arms.items()}
 
 
-class Ledger:
+class Metrics:
     """Counts of one application, used from its event loop alone.
 
-    running, waiting: requests now.
+    running, waiting: number of requests at the moment.
     plain: the arm that drafts nothing.
+
+    PromQL over the last five minutes; add `by (arm)` to a sum to compare arms:
+
+        acceptance rate          sum(rate(vllm:spec_decode_num_accepted_tokens_total[5m]))
+                                 / sum(rate(vllm:spec_decode_num_draft_tokens_total[5m]))
+        mean acceptance length,  1 + sum(rate(vllm:spec_decode_num_accepted_tokens_total[5m]))
+        bonus token included     / sum(rate(vllm:spec_decode_num_drafts_total[5m]))
+        acceptance by position   sum by (position)
+                                 (rate(vllm:spec_decode_num_accepted_tokens_per_pos_total[5m]))
+                                 / ignoring (position) group_left
+                                 sum(rate(vllm:spec_decode_num_drafts_total[5m]))
+        tokens a second          sum(rate(vllm:generation_tokens_total[5m]))
+        share of an arm          sum by (arm) (rate(draftpick_requests_total[5m]))
+                                 / ignoring (arm) group_left
+                                 sum(rate(draftpick_requests_total[5m]))
+
+    Example: two rounds draft 3 tokens each, of which 3 and 1 are accepted. They write 4 + 2 = 6
+    tokens: drafts 2, draft tokens 6, accepted 4, so acceptance rate 4 / 6 = 0.67, mean acceptance
+    length 1 + 4 / 2 = 3.0, acceptance by position 2 / 2, 1 / 2, 1 / 2.
     """
 
     def __init__(
@@ -194,7 +212,7 @@ class Ledger:
         while self._recent and self._recent[0][0] < time.monotonic() - RECENT_S:
             self._recent.popleft()
 
-    # -- what is told
+    # -- what is reported
 
     def stats(self) -> dict[str, Any]:
         """What `GET /stats` gives, but for the limits."""

@@ -1,4 +1,4 @@
-"""What is asked of a request before it is read: a key, no more bytes than allowed, and in time."""
+"""Checks before a request is read: the key, the size of the body and the time it takes."""
 
 from __future__ import annotations
 
@@ -12,12 +12,16 @@ from .timeouts import BODY_S
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-GUARDED = ("/v1/", "/stats", "/metrics")  # paths that need the key
+NEED_KEY = ("/v1/", "/stats", "/metrics")  # path prefixes
 
 
-class Guards:
-    """ASGI middleware. key: None asks for none. most_bytes, body_s: of a body, and seconds until it
-    is there."""
+class RequestLimits:
+    """ASGI middleware.
+
+    key: None if no key is needed.
+    most_bytes: longest body.
+    body_s: seconds in which the body has to arrive.
+    """
 
     def __init__(
         self, app: ASGIApp, key: str | None, most_bytes: int, body_s: float = BODY_S
@@ -44,7 +48,7 @@ class Guards:
         await self._app(scope, again, send)
 
     def _check_key(self, scope: Scope) -> None:
-        if self._key is None or not scope["path"].startswith(GUARDED):
+        if self._key is None or not scope["path"].startswith(NEED_KEY):
             return
         given = bearer(scope)
         if given is None or not hmac.compare_digest(given, self._key.encode()):

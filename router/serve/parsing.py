@@ -1,4 +1,4 @@
-"""From what a client sent to orders for the desk: which arm, which tokens, how many."""
+"""From a request's body to the scheduler's requests: which arm, which tokens, how many."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from decoders.records import Request, Sampling
 from ..routing.messages import as_messages
 from ..routing.results import Chosen
 from .errors import ApiError
-from .scheduler import DEFAULT, Order
-from .schemas import LONGEST_SEED, ChatBody, CompletionBody, Wishes
+from .scheduler import DEFAULT, GenerationRequest
+from .schemas import LONGEST_SEED, ChatBody, CommonFields, CompletionBody
 
 if TYPE_CHECKING:
     from ..protocols import RoutingEngine
@@ -33,13 +33,13 @@ PLAIN = "autoregressive"
 class Limits:
     """What one request may take.
 
-    most_tokens: of an answer; a chat that asks for no number gets so many.
-    most_orders: answers, n of them for each prompt.
-    usual: how tokens are chosen where a request does not say.
+    most_tokens: longest answer, and the length of a chat's answer without a limit of its own.
+    most_answers: over all prompts of a request, n for each.
+    usual: sampling of requests that name none.
     """
 
     most_tokens: int = 1024
-    most_orders: int = 64
+    most_answers: int = 64
     usual: Sampling = field(default_factory=Sampling)
 
 
@@ -47,8 +47,8 @@ class Limits:
 class Way:
     """How a request's arm is found.
 
-    arm: None where a policy chooses.
-    policy: its registered name; None where none is asked.
+    arm: None if a policy chooses.
+    policy: its registered name; None if no policy is asked.
     reason: best or drawn (by the policy), forced, or no-speculation.
     """
 
@@ -56,13 +56,14 @@ class Way:
     policy: str | None
     reason: str
 
-    def told(self, choice: Chosen) -> str:
+    def reason_for(self, choice: Chosen) -> str:
         """The reason, once it is known whether the policy drew: one that learns always does."""
         return "drawn" if self.reason == "best" and choice.drawn else self.reason
 
 
-class Intake:
-    """Makes orders. Tokenizers are not safe among threads, so that it has one of its own."""
+class RequestParser:
+    """Turns bodies into requests for the scheduler. It has a tokenizer of its own, since tokenizers
+    are not thread-safe."""
 
     def __init__(self, engine: RoutingEngine, policies: Sequence[str], limits: Limits) -> None:
         self._engine = copy.copy(engine)
@@ -70,12 +71,14 @@ class Intake:
         self._policies, self._limits = list(policies), limits
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
-    async def orders(self, body: ChatBody | CompletionBody, way: Way, client: str) -> list[Order]:
-        """The answers that a request wants, in their order. Raises ApiError and DraftpickError."""
+    async def requests(
+        self, body: ChatBody | CompletionBody, way: Way, client: str
+    ) -> list[GenerationRequest]:
+        """One request to the scheduler for each answer, in order. Raises ApiError and DraftpickError."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._orders, body, way, client)
+        return await loop.run_in_executor(self._thread, self._requests, body, way, client)
 
-    def way(self, body: Wishes) -> Way:
+    def way(self, body: CommonFields) -> Way:
         """Raises ApiError for names that are not known or contradict each other."""
         arms = self._engine.arm_names
         if body.model != AUTO and body.model not in arms:
@@ -102,25 +105,27 @@ class Intake:
             raise ApiError(400, f"no policy is loaded; name one of: {', '.join(arms)}", "model")
         return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
 
-    def _orders(self, body: ChatBody | CompletionBody, way: Way, client: str) -> list[Order]:
+    def _requests(
+        self, body: ChatBody | CompletionBody, way: Way, client: str
+    ) -> list[GenerationRequest]:
         copies = body.n or 1
         prompts = self._chat(body) if isinstance(body, ChatBody) else self._texts(body)
-        if len(prompts) * copies > self._limits.most_orders:
-            words = f"a request may ask for at most {self._limits.most_orders} answers"
+        if len(prompts) * copies > self._limits.most_answers:
+            words = f"a request may ask for at most {self._limits.most_answers} answers"
             raise ApiError(400, words, "n")
         request_id = uuid.uuid4().hex
-        orders: list[Order] = []
+        requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
             wanted = self._request(body, prompt_ids)
             if text is None:
                 text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             for _ in range(copies):
-                number = len(orders)
+                number = len(requests)
                 seed = wanted.seed
                 if seed is not None and number:  # the first is as it would be alone
                     seed = derived_seed(seed, number)
-                orders.append(
-                    Order(
+                requests.append(
+                    GenerationRequest(
                         prompt_ids=prompt_ids,
                         request=replace(wanted, seed=seed),
                         text=text,
@@ -132,7 +137,7 @@ class Intake:
                         streamed=bool(body.stream),
                     )
                 )
-        return orders
+        return requests
 
     def _chat(self, body: ChatBody) -> list[tuple[list[int], str | None]]:
         try:

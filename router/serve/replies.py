@@ -66,7 +66,7 @@ class Reply:
         """A part of it in a choice of a chunk."""
         raise NotImplementedError
 
-    def logprobs(self, found: Sequence[ToldToken]) -> Json:
+    def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         """Of an answer's tokens."""
         raise NotImplementedError
 
@@ -145,7 +145,7 @@ class Reply:
     def _logprobs(self, result: DecodeResult, text: str) -> Json | None:
         if result.logprobs is None:
             return None
-        return self.logprobs(list(told_tokens(result, self.tokenizer, text)))
+        return self.logprobs(list(scored_tokens(result, self.tokenizer, text)))
 
     def _frame(self, kind: str, choices: list[Json]) -> Json:
         named = {"id": self._id, "object": kind, "created": self._created, "model": self.model}
@@ -159,7 +159,7 @@ class Reply:
             "arm": choice.arm,
             "propensity": choice.propensity,
             "policy": self.way.policy,
-            "reason": self.way.told(choice),
+            "reason": self.way.reason_for(choice),
             "scores": dict(choice.scores),
             "running": choice.running,
         }
@@ -180,7 +180,7 @@ class ChatReply(Reply):
     def piece(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
-    def logprobs(self, found: Sequence[ToldToken]) -> Json:
+    def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         told = []
         for each in found:
             top = [_scored(text, logprob) for text, logprob in each.top]
@@ -199,7 +199,7 @@ class TextReply(Reply):
     def piece(self, text: str) -> Json:
         return {"text": text}
 
-    def logprobs(self, found: Sequence[ToldToken]) -> Json:
+    def logprobs(self, found: Sequence[ScoredToken]) -> Json:
         lengths = [len(each.text) for each in found]
         return {
             "tokens": [each.text for each in found],
@@ -224,7 +224,7 @@ def decode_of(answer: Answer) -> DecodeResult:
 
 
 @dataclass(frozen=True)
-class ToldToken:
+class ScoredToken:
     """A token as it is spelled after those before it. top: the likeliest in its place, likewise."""
 
     text: str
@@ -232,7 +232,7 @@ class ToldToken:
     top: list[tuple[str, float]]
 
 
-def told_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ToldToken]:
+def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ScoredToken]:
     """Those of the answer's text, without one that ends it or comes after it."""
     assert result.logprobs is not None
     count, told = len(result.ids) - (result.finish_reason == "eos"), 0
@@ -242,7 +242,7 @@ def told_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[Tol
         spell = partial(spelled, tokenizer, result.ids[max(0, at - NEAR) : at])
         word = spell(token)
         told += len(word)
-        yield ToldToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
+        yield ScoredToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
 
 
 def _scored(text: str, logprob: float) -> Json:

@@ -1,5 +1,5 @@
-"""Where answers are written: one thread that takes orders from a fair queue, and writes as many
-answers at once as there are seats."""
+"""The scheduler: one thread takes requests from a fair queue and writes as many answers at once as
+there are slots."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DEFAULT = "default"  # the policy that the server was started with
-LOOK_S = 0.2  # how often an idle desk looks whether it was closed
-END_S = 5.0  # that cancelled answers have to end by themselves when it is
+LOOK_S = 0.2  # how often an idle scheduler checks whether it was closed
+END_S = 5.0  # given to cancelled answers to end when the scheduler is closed
 
 
 class Closing(Exception):
-    """The desk takes no more orders."""
+    """The scheduler accepts no more requests."""
 
 
 @dataclass(frozen=True)
-class Order:
-    """One answer wanted.
+class GenerationRequest:
+    """One answer to generate.
 
-    text: of the query, for an embedder that reads text.
-    arm: None lets the policy choose.
-    dynamic: draw the arm from the policy's distribution.
-    id: of the line in the log of decisions.
-    client: who asks; clients take turns.
-    policy: a registered one's name, None for the default.
-    streamed: whoever asks sees the beginning before the answer is whole.
+    text: the query, for an embedder that reads text.
+    arm: None if the policy chooses.
+    dynamic: the arm is drawn from the policy's distribution.
+    id: names the line in the log of decisions.
+    client: sender of the request; clients take turns.
+    policy: name of a registered policy, None for the default.
+    streamed: the client sees the beginning before the answer is complete.
     """
 
     prompt_ids: list[int]
@@ -57,8 +57,8 @@ class Order:
     streamed: bool = True
 
 
-class Listener(Protocol):
-    """Told of one order's answer in the thread that decodes; must not block."""
+class Callbacks(Protocol):
+    """Called for one request in the thread that decodes; must not block."""
 
     def began(self, choice: Chosen) -> None:
         """The prompt was read and an arm chosen."""
@@ -69,20 +69,22 @@ class Listener(Protocol):
         ...
 
     def done(self, result: RoutedResult) -> None:
-        """The answer is whole; nothing follows."""
+        """The answer is complete; nothing follows."""
         ...
 
     def failed(self, error: Exception) -> None:
-        """There will be no answer, Cancelled among the reasons; nothing follows."""
+        """There will be no answer (cancellation included); nothing follows."""
         ...
 
 
-class Ticket:
-    """One order on its way."""
+class RequestHandle:
+    """A submitted request, to cancel it by."""
 
-    def __init__(self, desk: Desk, order: Order, listener: Listener) -> None:
-        self.order, self.listener = order, listener
-        self._desk = desk
+    def __init__(
+        self, scheduler: Scheduler, generation: GenerationRequest, callbacks: Callbacks
+    ) -> None:
+        self.generation, self.callbacks = generation, callbacks
+        self._scheduler = scheduler
         self._cancelled = threading.Event()
 
     @property
@@ -90,26 +92,26 @@ class Ticket:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """End the answer within one round; nothing happens where it has ended."""
+        """End the answer within one round; has no effect after the end."""
         self._cancelled.set()
-        self._desk.withdraw(self)
+        self._scheduler.withdraw(self)
 
 
-class Desk:
-    """Answers orders; any thread may submit.
+class Scheduler:
+    """Answers requests; any thread may submit.
 
-    routers: over one engine, by the name of their policy; DEFAULT is the one for orders that name
+    routers: by the name of their policy, all over one engine; DEFAULT answers requests that name
         none.
-    queue: where orders wait.
-    room: where answers are written, over that engine; None writes one at a time.
+    queue: holds the requests that wait.
+    room: writes the answers, over that engine; None writes one at a time.
     reuse: as in `Router.generate`.
     """
 
     def __init__(
         self,
         routers: Mapping[str, Router],
-        queue: FairQueue[Ticket],
-        batch: BatchEngine | None = None,
+        queue: FairQueue[RequestHandle],
+        room: Room | None = None,
         reuse: bool = True,
     ) -> None:
         self.routers, self.queue, self._reuse = dict(routers), queue, reuse
@@ -119,51 +121,51 @@ class Desk:
             (slot, {name: each.on(slot.engine) for name, each in self.routers.items()})
             for slot in self._room.slots
         ]
-        self._ends = 0.0  # when what has not ended is left, once closed
-        self._busy: dict[Ticket, Any] = {}  # with its seat, once it has one
+        self._ends = 0.0  # when unfinished answers are abandoned, once closed
+        self._busy: dict[RequestHandle, Any] = {}  # the slot of each, None before it has one
         self._draining = self._closed = False
-        self._lock = threading.Lock()  # of the three above, and of what is between queue and busy
-        let_go()  # whoever loaded the engine
-        self._thread = threading.Thread(target=self._work, name="desk", daemon=True)
+        self._lock = threading.Lock()  # guards the three above, and moves from queue to busy
+        let_go()  # the thread that loaded the engine
+        self._thread = threading.Thread(target=self._work, name="scheduler", daemon=True)
         self._thread.start()
 
     @property
     def running(self) -> int:
-        """Answers being written."""
+        """Number of answers being written."""
         return len(self._busy)
 
     @property
     def waiting(self) -> int:
-        """Orders in the queue."""
+        """Number of requests in the queue."""
         return len(self.queue)
 
     @property
     def draining(self) -> bool:
-        """No more orders are taken."""
+        """No more requests are accepted."""
         return self._draining
 
-    def submit(self, order: Order, listener: Listener) -> Ticket:
+    def submit(self, generation: GenerationRequest, callbacks: Callbacks) -> RequestHandle:
         """Raises QueueFull, Closing, and NoSuchName for a policy that is not registered."""
-        name = DEFAULT if order.policy is None else order.policy
+        name = DEFAULT if generation.policy is None else generation.policy
         if name not in self.routers:
             raise NoSuchName("policy", name, list(self.routers))
-        ticket = Ticket(self, order, listener)
+        handle = RequestHandle(self, generation, callbacks)
         with self._lock:
             if self._draining:
                 raise Closing("the server is shutting down; ask again elsewhere or later")
-            evicted = self.queue.put(order.client, ticket)
+            evicted = self.queue.put(generation.client, handle)
         if evicted is not None:
             words = "the queue is full, and others have fewer requests in it"
-            evicted.listener.failed(QueueFull(words))
-        return ticket
+            evicted.callbacks.failed(QueueFull(words))
+        return handle
 
-    def withdraw(self, ticket: Ticket) -> None:
-        """Take an order out of the queue; one that is being answered ends by its own ticket."""
-        if self.queue.remove(ticket):
-            ticket.listener.failed(Cancelled("cancelled before it began"))
+    def withdraw(self, handle: RequestHandle) -> None:
+        """Take a request out of the queue; one that is being answered checks its own handle."""
+        if self.queue.remove(handle):
+            handle.callbacks.failed(Cancelled("cancelled before it began"))
 
     def drain(self, timeout_s: float) -> bool:
-        """Take no more orders and wait until those taken have ended; False where some have not."""
+        """Accept no more requests and wait for those accepted; False if some did not end in time."""
         with self._lock:
             self._draining = True
         until = time.monotonic() + timeout_s
@@ -174,17 +176,17 @@ class Desk:
         return True
 
     def close(self) -> None:
-        """Take no more orders, cancel those that were taken, and end the thread. An answer that
-        waits for a silent server is left after some seconds."""
+        """Accept no more requests, cancel those accepted, and end the thread. An answer that waits
+        for a silent server is abandoned after some seconds."""
         with self._lock:
             self._ends = time.monotonic() + END_S
             self._draining = self._closed = True
             busy = list(self._busy)
-        for ticket in busy:
-            ticket.cancel()
+        for handle in busy:
+            handle.cancel()
         while (waiting := self.queue.take()) is not None:
             waiting.cancel()
-            waiting.listener.failed(Cancelled("the server shuts down"))
+            waiting.callbacks.failed(Cancelled("the server shuts down"))
         self._thread.join()
 
     def _occupied(self) -> bool:
@@ -192,95 +194,95 @@ class Desk:
             return bool(self._busy) or len(self.queue) > 0
 
     def _work(self) -> None:
-        while not self._closed or self._room.running:  # cancelled ones end by themselves
-            if self._closed and time.monotonic() > self._ends:  # not where a server says nothing
+        while not self._closed or self._room.running:  # cancelled answers end within a round
+            if self._closed and time.monotonic() > self._ends:  # some wait for a silent server
                 self._room.close()
-            while self._room.free() is not None and (ticket := self._next()) is not None:
-                slot = self._room.free(ticket.order.prompt_ids if self._reuse else ())
-                assert slot is not None
-                self._busy[ticket] = slot
-                self._room.begin(slot, self._answering(ticket, slot))
+            while self._room.free() is not None and (handle := self._next()) is not None:
+                seat = self._room.free(handle.generation.prompt_ids if self._reuse else ())
+                assert seat is not None
+                self._busy[handle] = seat
+                self._room.begin(seat, self._answering(handle, seat))
             if self._room.running:
                 self._step()
             else:
                 self.queue.wait(LOOK_S)
 
-    def _next(self) -> Ticket | None:
-        """The next order, running from then on."""
-        with self._lock:  # so that none is ever seen neither waiting nor running
-            ticket = None if self._closed else self.queue.take()
-            if ticket is not None:
-                self._busy[ticket] = None
-            return ticket
+    def _next(self) -> RequestHandle | None:
+        """The next request, which counts as running from here on."""
+        with self._lock:  # no request is ever seen as neither waiting nor running
+            handle = None if self._closed else self.queue.take()
+            if handle is not None:
+                self._busy[handle] = None
+            return handle
 
     def _step(self) -> None:
         try:
-            for ticket, slot in list(self._busy.items()):
-                if ticket.cancelled:
-                    self._room.stop(slot, Cancelled("cancelled while it was answered"))
+            for handle, seat in list(self._busy.items()):
+                if handle.cancelled:
+                    self._room.stop(seat, Cancelled("cancelled while it was answered"))
             for _, routers in self._seated:
                 for router in routers.values():
                     router.running = self._room.running - 1
             self._room.step()
-        except Exception:  # not an order's: that was told of its own
+        except Exception:  # a request's own error reaches its callbacks instead
             logger.exception("a step failed")
 
-    def _answering(self, ticket: Ticket, slot: Any) -> Callable[[Any], None]:
-        """What answers an order in a seat."""
-        (routers,) = (routers for own, routers in self._seated if own is slot)
+    def _answering(self, handle: RequestHandle, seat: Any) -> Callable[[Any], None]:
+        """The function that answers a request in a slot."""
+        (routers,) = (routers for own, routers in self._seated if own is seat)
 
         def answer(_: Any) -> None:
             try:
-                self._answer(ticket, routers)
-            except Exception:  # a listener's own; the next order should not suffer for it
-                logger.exception("a listener failed")
+                self._answer(handle, routers)
+            except Exception:  # in the callbacks themselves; the next request goes on
+                logger.exception("a callback failed")
             finally:
                 with self._lock:
-                    self._busy.pop(ticket, None)
+                    self._busy.pop(handle, None)
 
         return answer
 
-    def _answer(self, ticket: Ticket, routers: Mapping[str, Router]) -> None:
-        order, listener = ticket.order, ticket.listener
-        router = routers[DEFAULT if order.policy is None else order.policy]
+    def _answer(self, handle: RequestHandle, routers: Mapping[str, Router]) -> None:
+        generation, callbacks = handle.generation, handle.callbacks
+        router = routers[DEFAULT if generation.policy is None else generation.policy]
         try:
-            _stop_if(ticket)
+            _stop_if(handle)
             result = router.answer(
-                order.prompt_ids,
-                order.request,
-                text=order.text,
-                arm=order.arm,
-                dynamic=order.dynamic,
+                generation.prompt_ids,
+                generation.request,
+                text=generation.text,
+                arm=generation.arm,
+                dynamic=generation.dynamic,
                 reuse=self._reuse,
-                streamer=_Rounds(ticket),
-                request_id=order.id,
-                chosen=listener.began,
+                streamer=_Rounds(handle),
+                request_id=generation.id,
+                chosen=callbacks.began,
             )
         except Exception as error:
-            listener.failed(error)
+            callbacks.failed(error)
         else:
-            listener.done(result)
+            callbacks.done(result)
 
 
 class _Rounds:
-    """A RoundStreamer that hands on every round, and ends the answer of a cancelled order."""
+    """A RoundStreamer that passes on every round, and ends the answer of a cancelled request."""
 
-    def __init__(self, ticket: Ticket) -> None:
-        self._ticket = ticket
-        self.shown = ticket.order.streamed
+    def __init__(self, handle: RequestHandle) -> None:
+        self._handle = handle
+        self.shown = handle.generation.streamed
 
     def put(self, ids: object) -> None:
         """The prompt, before the first token."""
-        _stop_if(self._ticket)
+        _stop_if(self._handle)
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
-        self._ticket.listener.wrote(ids, accepted, drafted)
-        _stop_if(self._ticket)
+        self._handle.callbacks.wrote(ids, accepted, drafted)
+        _stop_if(self._handle)
 
     def end(self) -> None:
         pass
 
 
-def _stop_if(ticket: Ticket) -> None:
-    if ticket.cancelled:
+def _stop_if(handle: RequestHandle) -> None:
+    if handle.cancelled:
         raise Cancelled("cancelled while it was answered")

@@ -105,7 +105,7 @@ class Message(Body):
         return {"role": role, "content": self.content}
 
 
-class Wishes(Body):
+class CommonFields(Body):
     """What both endpoints take.
 
     model: auto, or an arm.
@@ -147,7 +147,7 @@ class Wishes(Body):
     prompt_cache_key: str | None = None
 
     @model_validator(mode="after")
-    def _streamed(self) -> Wishes:
+    def _streamed(self) -> CommonFields:
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options are for stream: true; leave them out")
         return self
@@ -164,7 +164,7 @@ class Wishes(Body):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class ChatBody(Wishes):
+class ChatBody(CommonFields):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1)]
@@ -199,7 +199,7 @@ class ChatBody(Wishes):
         return self.top_logprobs or 0 if self.logprobs else None
 
 
-class CompletionBody(Wishes):
+class CompletionBody(CommonFields):
     """POST /v1/completions. prompt: a text or token ids, or several of either."""
 
     prompt: Annotated[list[Words | list[int]], BeforeValidator(_listed_prompts)]

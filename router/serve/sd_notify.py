@@ -1,4 +1,4 @@
-"""Telling a service manager how the server is: systemd's sd_notify(3), over a unix socket."""
+"""The server's state for a service manager: systemd's sd_notify(3), over a unix socket."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ READY, STOPPING = "READY=1", "STOPPING=1"
 
 
 def notify(state: str) -> bool:
-    """Send `state` where NOTIFY_SOCKET names a socket; whether it was sent. A failure is told on
-    standard error and reaches nobody else."""
+    """Send `state` to the socket that NOTIFY_SOCKET names; returns whether it was sent. A failure is
+    printed on standard error."""
     place = os.environ.get("NOTIFY_SOCKET")
     if not place:
         return False
@@ -22,6 +22,6 @@ def notify(state: str) -> bool:
             own.connect(place)
             own.sendall(state.encode())
     except OSError as error:
-        print(f"the service manager could not be told {state}: {error}", file=sys.stderr)
+        print(f"{state} could not be sent to the service manager: {error}", file=sys.stderr)
         return False
     return True

@@ -14,7 +14,7 @@ from starlette.types import ASGIApp
 from decoders.common.errors import DraftpickError
 
 from .sd_notify import READY, STOPPING, notify
-from .timeouts import HeadInTime, limit_reading
+from .timeouts import HeaderTimeout, limit_unread_time
 
 BACKLOG = 2048  # connections that the system holds while others are accepted
 # For which an idle connection is kept: longer than proxies in front keep theirs, usually a minute,
@@ -31,7 +31,7 @@ def bound(host: str, port: int) -> socket.socket:
         )[0]
         held = socket.socket(family, kind, proto)
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        limit_reading(held)
+        limit_unread_time(held)
         held.bind(address)
     except (OSError, OverflowError) as error:
         words = getattr(error, "strerror", None) or str(error)
@@ -42,7 +42,7 @@ def bound(host: str, port: int) -> socket.socket:
 
 
 class Drains(Protocol):
-    """What answers: a Desk, or Replicas, which have one each."""
+    """What answers: a Scheduler, or Replicas, which have one each."""
 
     def drain(self, timeout_s: float) -> bool:
         """Take nothing more and wait until what was taken has ended; False where some has not."""
@@ -53,29 +53,29 @@ class Drains(Protocol):
         ...
 
 
-def serve(app: ASGIApp, desk: Drains, held: socket.socket, drain_s: float) -> None:
+def serve(app: ASGIApp, scheduler: Drains, held: socket.socket, drain_s: float) -> None:
     """Serve until a signal. At the first SIGTERM or SIGINT answers under way end, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once."""
     config = uvicorn.Config(
         app,
-        http=HeadInTime,
+        http=HeaderTimeout,
         log_level="warning",
         backlog=BACKLOG,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=5,
         lifespan="off",
     )
-    server = _Server(config, desk, drain_s)
+    server = _Server(config, scheduler, drain_s)
     try:
         server.run(sockets=[held])
     finally:
-        desk.close()
+        scheduler.close()
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, desk: Drains, drain_s: float) -> None:
+    def __init__(self, config: uvicorn.Config, scheduler: Drains, drain_s: float) -> None:
         super().__init__(config)
-        self._desk, self._drain_s = desk, drain_s
+        self._scheduler, self._drain_s = scheduler, drain_s
         self._draining = False
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -88,17 +88,17 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         end = self._go if self._draining else self._drain
         self._draining = True
-        # A signal comes in the middle of anything, the desk's lock included.
+        # A signal comes in the middle of anything, the scheduler's lock included.
         threading.Thread(target=end, name="drain", daemon=True).start()
 
     def _drain(self) -> None:
         print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
         notify(STOPPING)
-        if not self._desk.drain(self._drain_s):
+        if not self._scheduler.drain(self._drain_s):
             print("some answers had not ended in time", file=sys.stderr, flush=True)
-            self._desk.close()
+            self._scheduler.close()
         self.should_exit = True
 
     def _go(self) -> None:
-        self._desk.close()
+        self._scheduler.close()
         self.force_exit = self.should_exit = True

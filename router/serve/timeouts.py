@@ -7,23 +7,23 @@ import socket
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-HEAD_S = 30.0  # for a request's headers
+HEADERS_S = 30.0  # for a request's headers
 BODY_S = 60.0  # and for its body
-READING_S = 60.0  # in which a client reads nothing of what waits for it
+UNREAD_S = 60.0  # in which a client reads nothing of its answer
 
 
-def limit_reading(held: socket.socket) -> None:
-    """Close the connections of a listening socket whose client does not read, where the system can
-    (Linux): else each would keep its answer for as long as it likes."""
+def limit_unread_time(held: socket.socket) -> None:
+    """Close connections of a listening socket whose client stops reading (Linux only); otherwise
+    each could keep its answer in memory without end."""
     option = getattr(socket, "TCP_USER_TIMEOUT", None)
     if option is not None and held.family in (socket.AF_INET, socket.AF_INET6):
-        held.setsockopt(socket.IPPROTO_TCP, option, int(READING_S * 1000))
+        held.setsockopt(socket.IPPROTO_TCP, option, int(UNREAD_S * 1000))
 
 
-class HeadInTime(H11Protocol):
-    """uvicorn's protocol; closes a connection on which a request's headers do not come in time.
+class HeaderTimeout(H11Protocol):
+    """uvicorn's protocol; closes a connection whose request headers do not arrive in time.
 
-    uvicorn itself waits for the first byte of a connection, and for the rest of a head, for ever.
+    uvicorn itself waits without limit for a connection's first byte and for the rest of the headers.
     """
 
     _late: asyncio.TimerHandle | None = None
@@ -44,7 +44,7 @@ class HeadInTime(H11Protocol):
         if self.cycle is not None and not self.cycle.response_complete:  # a request is answered
             self._forget()
         elif self._late is None:
-            self._late = self.loop.call_later(HEAD_S, self.transport.abort)
+            self._late = self.loop.call_later(HEADERS_S, self.transport.abort)
 
     def _forget(self) -> None:
         if self._late is not None:

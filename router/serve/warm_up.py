@@ -1,4 +1,4 @@
-"""Before the first request: every arm answers once, so that what it needs is loaded."""
+"""Every arm answers once before the first request, so that its drafter is loaded."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ if TYPE_CHECKING:
 
     from ..routing.router import Router
 
-QUERIES = 2  # of each task, from which it is seen what the policy picks
+QUERIES = 2  # of each task, to see which arms the policy picks
 
 
-def warm(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> None:
-    """Answer a few tokens through every arm; one that cannot be used is told and stays.
+def warm_up(routers: Mapping[str, Router], room: Room | None = None) -> None:
+    """Answer a few tokens through every arm. An arm that fails is reported on standard error and
+    stays.
 
-    room: where requests will be answered; its seats get the arms too.
+    room: will answer the requests; its slots load the arms too.
 
-    Where drafters' memory is bounded, those that the policy picks most come first, and what does
-    not fit beside them loads when it is first used.
+    If drafters' memory is bounded, the arms that the policy picks most come first; those that do
+    not fit load when they are first used.
     """
     from decoders.models.drafter_memory import DrafterMemory, NoRoom
 
@@ -49,11 +50,11 @@ def warm(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> Non
         for arm in reversed(arms):
             drafters.touch(arm)
         if later:
-            print(_said(drafters, later), file=sys.stderr)
+            print(_report(drafters, later), file=sys.stderr)
 
 
 def likely_first(router: Router) -> list[str]:
-    """The engine's arms, those that the policy picks most for the queries that ship first."""
+    """The engine's arms, ordered by how often the policy picks them for the shipped queries."""
     from collect.queries import first_per_task, shipped
 
     arms = list(router.engine.arm_names)
@@ -70,8 +71,8 @@ def _slot(arm: str, batch: BatchEngine | None) -> None:
         slot.engine.strategy(arm)
 
 
-def _said(drafters: DrafterMemory, later: list[str]) -> str:
+def _report(drafters: DrafterMemory, later: list[str]) -> str:
     return (
-        f"drafters take {drafters.bytes / 1e6:.1f} MB; {', '.join(later)} did not fit beside them "
+        f"drafters take {drafters.bytes / 1e6:.1f} MB; {', '.join(later)} did not fit "
         "and will load when first used"
     )

@@ -297,7 +297,7 @@ def test_a_policy_that_cannot_learn_is_told(
 def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
     from decoders.records import Request
     from router.serve.queue import FairQueue
-    from router.serve.scheduler import DEFAULT, Desk, Order
+    from router.serve.scheduler import DEFAULT, GenerationRequest, Scheduler
 
     class Ended(threading.Event):
         def began(self, choice: Any) -> None: ...
@@ -312,13 +312,16 @@ def test_a_server_learns_from_what_it_answers(tmp_path: Path) -> None:
 
     policy = learner()
     router = Router(FakeEngine(), policy).learning(tmp_path / "learned", every=4)
-    desk = Desk({DEFAULT: router}, FairQueue(16))
+    scheduler = Scheduler({DEFAULT: router}, FairQueue(16))
     ended = [Ended() for _ in range(6)]
     for number, heard in enumerate(ended):
         request = Request(8, seed=number)
-        desk.submit(Order([1, 2, 3 + number], request, None, None, False, str(number), "a"), heard)
+        scheduler.submit(
+            GenerationRequest([1, 2, 3 + number], request, None, None, False, str(number), "a"),
+            heard,
+        )
     assert all(heard.wait(10) for heard in ended)
-    desk.close()
+    scheduler.close()
     assert policy.status.requests == 6
     assert policies.load(tmp_path / "learned").status.requests == 4  # type: ignore[attr-defined]
     router.save_learned()

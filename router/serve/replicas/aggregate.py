@@ -1,18 +1,18 @@
-"""Metrics of several servers as those of one."""
+"""The metrics of several servers, added up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-COUNTED = ("counter", "histogram", "summary")  # kinds of metrics that only grow
+COUNTED = ("counter", "histogram", "summary")  # types that only grow
 
 
-class _Sums:
-    """A collector of metric families, samples of the same name and labels added up."""
+class _Aggregate:
+    """A collector of metric families; samples with the same name and labels are added."""
 
     def __init__(self, texts: Iterable[tuple[str, bool]]) -> None:
-        """texts: each with whether its gauges count too."""
+        """texts: expositions, each with whether its gauges count too."""
         from prometheus_client.parser import text_string_to_metric_families
 
         self._families: dict[str, Any] = {}
@@ -37,13 +37,14 @@ class _Sums:
         return [family for family in self._families.values() if family.samples]
 
 
-def summed(texts: Sequence[str], counters_of: Sequence[str] = ()) -> tuple[bytes, str]:
-    """(what Prometheus reads, its content type) of what each server's /metrics gave.
+def aggregate(texts: Sequence[str], counters_of: Sequence[str] = ()) -> tuple[bytes, str]:
+    """(exposition, content type) of the sum.
 
-    counters_of: more of them, of which counters and histograms alone are taken.
+    texts: each server's /metrics.
+    counters_of: further ones, of which only counters and histograms count.
     """
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
     whole = [(text, True) for text in texts]
-    collector: Any = _Sums([*whole, *((text, False) for text in counters_of)])
+    collector: Any = _Aggregate([*whole, *((text, False) for text in counters_of)])
     return generate_latest(collector), CONTENT_TYPE_LATEST

@@ -24,7 +24,7 @@ Make = Callable[[], "tuple[ASGIApp, Drains]"]
 
 
 class _Replica:
-    """One device: the application over a desk of its own, served from a thread."""
+    """One device: the application over a scheduler of its own, served from a thread."""
 
     def __init__(self, make: Make, head: str) -> None:
         self._make, self._head = make, head
@@ -36,7 +36,7 @@ class _Replica:
 
         from ..server import BACKLOG, bound
 
-        app, self._desk = self._make()
+        app, self._scheduler = self._make()
         here = ray.get_runtime_context().get_node_id() == self._head
         util: Any = ray.util
         held = bound("127.0.0.1" if here else util.get_node_ip_address(), 0)

@@ -24,8 +24,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from .. import errors
 from ..app import GONE, Gone, Settings, sharing, watched
 from ..errors import ApiError
-from ..middleware import Guards
-from .counters import Told, Totals
+from ..middleware import RequestLimits
+from .counters import Counters, Snapshot
 from .replicas import Replica, Replicas
 
 MOST_DEATHS = 3  # of replicas over one request
@@ -48,7 +48,7 @@ class Proxy:
         self._started = time.monotonic()
         self._client: httpx.AsyncClient | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._totals = Totals()
+        self._counters = Counters()
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         key = settings.api_key
         self._own = {} if key is None else {b"authorization": b"Bearer " + key.encode()}
@@ -62,7 +62,7 @@ class Proxy:
         ]
         app = Starlette(routes=routes)
         errors.mount(app)
-        self._app: ASGIApp = Guards(app, key, settings.max_body, settings.body_s)
+        self._app: ASGIApp = RequestLimits(app, key, settings.max_body, settings.body_s)
         if settings.origins:
             self._app = CORSMiddleware(self._app, **sharing(settings.origins))
 
@@ -228,11 +228,11 @@ class Proxy:
             "lost": self._replicas.lost_count,
             "replicas": each,
         }
-        return JSONResponse(self._totals.stats() | own)
+        return JSONResponse(self._counters.stats() | own)
 
     async def _metrics(self, request: Request) -> Response:
         await self._everywhere()
-        content, kind = self._totals.metrics()
+        content, kind = self._counters.metrics()
         return Response(content, media_type=kind)
 
     async def _everywhere(self) -> list[dict[str, Any]]:
@@ -241,7 +241,7 @@ class Proxy:
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all())
         each = await asyncio.shield(self._asking)
-        if self._totals.empty:
+        if self._counters.empty:
             raise ApiError(503, "no replica has said anything yet; ask again in a moment")
         return each
 
@@ -249,13 +249,13 @@ class Proxy:
         asked = self._replicas.live
         answers = await asyncio.gather(*map(self._told, asked))
         told = {replica: each for replica, each in zip(asked, answers, strict=True) if each}
-        self._totals.update(told, self._replicas.live)
+        self._counters.update(told, self._replicas.live)
         return [
             {"url": replica.url, "answers": each is not None} | (each.stats if each else {})
             for replica, each in zip(asked, answers, strict=True)
         ]
 
-    async def _told(self, replica: Replica) -> Told | None:
+    async def _told(self, replica: Replica) -> Snapshot | None:
         """None where it does not answer in time: the next request or look finds out why."""
         assert self._client is not None
         try:
@@ -267,7 +267,7 @@ class Proxy:
                 ]  # fmt: skip
         except (TimeoutError, httpx.HTTPError):
             return None
-        return Told(stats.json(), metrics.text)
+        return Snapshot(stats.json(), metrics.text)
 
 
 class _Through(StreamingResponse):

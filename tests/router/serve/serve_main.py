@@ -9,9 +9,9 @@ from serve_toys import ToyPolicy, toy_engine
 from router.routing.router import Router
 from router.serve.app import make_app
 from router.serve.queue import FairQueue
-from router.serve.scheduler import DEFAULT, Desk
+from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound, serve
 
 router = Router(toy_engine(pause_s=0.05), ToyPolicy())  # type: ignore[arg-type]
-desk = Desk({DEFAULT: router}, FairQueue(8))
-serve(make_app(desk), desk, bound("127.0.0.1", 0), float(sys.argv[1]))
+scheduler = Scheduler({DEFAULT: router}, FairQueue(8))
+serve(make_app(scheduler), scheduler, bound("127.0.0.1", 0), float(sys.argv[1]))

@@ -25,9 +25,9 @@ from decoders.continuous_batching import batch_engine
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
-from router.serve.scheduler import DEFAULT, Desk
+from router.serve.scheduler import DEFAULT, Scheduler
 from router.serve.server import bound
-from router.serve.timeouts import HeadInTime
+from router.serve.timeouts import HeaderTimeout
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz .\n"
 EOS = len(LETTERS)
@@ -115,7 +115,7 @@ class Served:
     """A running server."""
 
     url: str
-    desk: Desk
+    scheduler: Scheduler
     engine: Engine
     server: uvicorn.Server
 
@@ -142,21 +142,21 @@ def served(
     engine = toy_engine(pause_s) if engine is None else engine
     policies = {DEFAULT: policy or ToyPolicy(), **(others or {})}
     routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
-    desk = Desk(routers, FairQueue(places), batch_engine(engine, slots))
+    scheduler = Scheduler(routers, FairQueue(places), room_of(engine, seats))
     held = bound("127.0.0.1", 0)
-    app = make_app(desk, settings)
-    config = uvicorn.Config(app, http=HeadInTime, log_level="warning", lifespan="off")
+    app = make_app(scheduler, settings)
+    config = uvicorn.Config(app, http=HeaderTimeout, log_level="warning", lifespan="off")
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)
     thread.start()
     try:
         while not server.started:
             time.sleep(0.01)
-        yield Served(f"http://127.0.0.1:{held.getsockname()[1]}", desk, engine, server)
+        yield Served(f"http://127.0.0.1:{held.getsockname()[1]}", scheduler, engine, server)
     finally:
         server.should_exit = True
         thread.join(10)
-        desk.close()
+        scheduler.close()
 
 
 def until(true: Any, timeout_s: float = 5.0) -> bool:

@@ -20,7 +20,7 @@ from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
 from decoders.records import Request
 from router.serve import scheduler as desk_module
-from router.serve.scheduler import Order
+from router.serve.scheduler import GenerationRequest
 
 CHAT = "/v1/chat/completions"
 PROMPT = "why is the sky blue"
@@ -218,7 +218,7 @@ def test_an_endpoint_is_left_when_its_client_goes(three: tuple[Any, ...]) -> Non
     with server.http() as http:
         with http.stream("POST", CHAT, json=asked(stream=True, max_tokens=500)) as response:
             next(response.iter_lines())
-        assert until(lambda: first.left == 1) and until(lambda: server.desk.running == 0)
+        assert until(lambda: first.left == 1) and until(lambda: server.scheduler.running == 0)
 
 
 def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
@@ -230,9 +230,9 @@ def test_an_endpoint_that_says_nothing_does_not_hold_up_the_end(
     monkeypatch.setattr(desk_module, "END_S", 0.1)
     ids = server.engine.encode_text(PROMPT)
     nobody: Any = SimpleNamespace(began=id, wrote=id, done=id, failed=id)
-    server.desk.submit(Order(ids, Request(), None, None, False, "1", "me"), nobody)
+    server.scheduler.submit(GenerationRequest(ids, Request(), None, None, False, "1", "me"), nobody)
     assert until(lambda: first.asked)
-    ending = threading.Thread(target=server.desk.close)
+    ending = threading.Thread(target=server.scheduler.close)
     ending.start()
     ending.join(5)
     assert not ending.is_alive()

@@ -24,7 +24,7 @@ from router.serve.parsing import Limits
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
-from router.serve.timeouts import HeadInTime
+from router.serve.timeouts import HeaderTimeout
 
 CHAT = "/v1/chat/completions"
 ASKED = {"messages": [{"role": "user", "content": "abcabc"}], "max_tokens": 4}
@@ -55,7 +55,7 @@ def reached(way: str, settings: Settings) -> Iterator[httpx.Client]:
             return
         held = bound("127.0.0.1", 0)
         app = Proxy(Replicas(One(toy.url), 1), settings)
-        config = uvicorn.Config(app, http=HeadInTime, log_level="warning", lifespan="off")
+        config = uvicorn.Config(app, http=HeaderTimeout, log_level="warning", lifespan="off")
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, kwargs={"sockets": [held]}, daemon=True)
         thread.start()

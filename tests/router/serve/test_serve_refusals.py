@@ -87,7 +87,7 @@ def dumps(body: Any) -> str:
 
 @pytest.fixture(scope="module")
 def strict() -> Any:
-    limits = Limits(most_tokens=64, most_orders=8)
+    limits = Limits(most_tokens=64, most_answers=8)
     with served(Settings(limits, max_body=5000)) as running:
         yield running
 
@@ -190,9 +190,9 @@ def test_a_full_queue_is_a_429() -> None:
 
         threads = [threading.Thread(target=ask) for _ in range(2)]
         threads[0].start()
-        assert until(lambda: toy.desk.running == 1)
+        assert until(lambda: toy.scheduler.running == 1)
         threads[1].start()
-        assert until(lambda: toy.desk.waiting == 1)
+        assert until(lambda: toy.scheduler.waiting == 1)
         made = http.post(CHAT, json={"messages": [USER]})
         assert refused(made, 429)["code"] == "queue_full" and int(made.headers["Retry-After"]) >= 1
         for thread in threads:
@@ -204,7 +204,7 @@ def test_an_answer_that_takes_too_long() -> None:
     with served(Settings(timeout_s=0.2), pause_s=0.02) as toy, toy.http() as http:
         body = {"messages": [USER], "max_tokens": 400}
         assert "0.2 s" in refused(http.post(CHAT, json=body), 504)["message"]
-        assert until(lambda: toy.desk.running == 0)
+        assert until(lambda: toy.scheduler.running == 0)
         text = http.post(CHAT, json=body | {"stream": True}).text
         assert "timeout_error" in text.split("\n\n")[-2] and "[DONE]" not in text
         with pytest.raises(openai.APIError, match=r"0\.2 s"):
@@ -221,10 +221,10 @@ def test_while_it_drains_new_requests_are_refused_and_old_ones_end() -> None:
 
         thread = threading.Thread(target=ask)
         thread.start()
-        assert until(lambda: toy.desk.running == 1)
-        draining = threading.Thread(target=toy.desk.drain, args=(10,))
+        assert until(lambda: toy.scheduler.running == 1)
+        draining = threading.Thread(target=toy.scheduler.drain, args=(10,))
         draining.start()
-        assert until(lambda: toy.desk.draining)
+        assert until(lambda: toy.scheduler.draining)
         assert httpx.get(f"{toy.url}/ready").status_code == 503
         assert httpx.get(f"{toy.url}/health").status_code == 200
         made = httpx.post(f"{toy.url}{CHAT}", json={"messages": [USER]})
@@ -241,11 +241,11 @@ def test_an_answer_ends_when_its_client_leaves(stream: bool) -> None:
             if stream:
                 with http.stream("POST", CHAT, json=body) as made:
                     next(made.iter_lines())
-                    assert toy.desk.running == 1
+                    assert toy.scheduler.running == 1
             else:
                 with pytest.raises(httpx.ReadTimeout):
                     http.post(CHAT, json=body, timeout=0.2)
-        assert until(lambda: toy.desk.running == 0, 2)  # whole, it takes 4 s or more
+        assert until(lambda: toy.scheduler.running == 0, 2)  # whole, it takes 4 s or more
         with toy.http() as http:
             assert until(lambda: 'outcome="cancelled"} 1.0' in http.get("/metrics").text)
             assert http.post(CHAT, json=body | {"max_tokens": 2}).status_code == 200
@@ -260,11 +260,11 @@ def test_a_client_that_leaves_the_queue_is_forgotten(stream: bool) -> None:
             )
         )
         first.start()
-        assert until(lambda: toy.desk.running == 1)
+        assert until(lambda: toy.scheduler.running == 1)
         with pytest.raises(httpx.ReadTimeout):
             http.post(CHAT, json={"messages": [USER], "stream": stream}, timeout=0.3)
-        assert until(lambda: toy.desk.waiting == 0)
-        assert toy.desk.running == 1  # the other client's answer goes on
+        assert until(lambda: toy.scheduler.waiting == 0)
+        assert toy.scheduler.running == 1  # the other client's answer goes on
         first.join(20)
         found = http.get("/metrics").text
         assert 'draftpick_requests_total{arm="",outcome="cancelled"} 1.0' in found

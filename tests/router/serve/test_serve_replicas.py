@@ -27,7 +27,7 @@ from router.commands import serve as command
 from router.commands.router_options import LogOptions
 from router.serve.app import Settings
 from router.serve.replicas import proxy
-from router.serve.replicas.aggregate import summed
+from router.serve.replicas.aggregate import aggregate
 from router.serve.replicas.proxy import Proxy
 from router.serve.replicas.replicas import Replicas
 from router.serve.server import bound
@@ -164,7 +164,7 @@ def test_a_dead_one_is_replaced_and_waiting_answers_are_written_elsewhere() -> N
         ]
         for each in asking:
             each.start()
-        assert until(lambda: all(each.desk.running for each in starter.started))
+        assert until(lambda: all(each.scheduler.running for each in starter.started))
         cut(starter.started[0])
         for each in asking:
             each.join(30)
@@ -183,7 +183,7 @@ def test_a_stream_whose_writer_dies_says_so() -> None:
             for line in answer.iter_lines():
                 lines += [line] if line else []
                 if line and len(lines) == 4:
-                    (busy,) = [each for each in starter.started if each.desk.running]
+                    (busy,) = [each for each in starter.started if each.scheduler.running]
                     cut(busy)
         assert json.loads(lines[-1].removeprefix("data: "))["error"]["code"] == "died"
         assert "data: [DONE]" not in lines
@@ -206,7 +206,7 @@ def test_who_leaves_ends_the_answer() -> None:
         asked = ASKED | {"max_tokens": 400, "model": "autoregressive"}  # of 20 s at least
 
         def ended() -> bool:
-            return until(lambda: not any(each.desk.running for each in starter.started), 3)
+            return until(lambda: not any(each.scheduler.running for each in starter.started), 3)
 
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(url + CHAT, json=asked, timeout=httpx.Timeout(5, read=0.4))
@@ -254,8 +254,8 @@ def test_one_that_hangs_keeps_nobody_from_the_others_figures(
             http.post(url + CHAT, json=ASKED)
         counted = counters(http, url)
         for hung in starter.started[:2]:
-            (listener,) = hung.server.servers
-            listener.get_loop().call_soon_threadsafe(time.sleep, 3)
+            (listening,) = hung.server.servers
+            listening.get_loop().call_soon_threadsafe(time.sleep, 3)
         began = time.monotonic()
         assert counters(http, url) == counted
         stats = http.get(f"{url}/stats").json()
@@ -340,7 +340,7 @@ def test_metrics_add_up() -> None:
         'h_bucket{le="1.0"} 1.0\nh_bucket{le="+Inf"} 2.0\nh_count 2.0\nh_sum 5.5\n'
     )
     other = '# HELP a_total Of arms.\n# TYPE a_total counter\na_total{arm="x"} 5.0\n'
-    content, kind = summed([one, other])
+    content, kind = aggregate([one, other])
     lines = content.decode().splitlines()
     assert 'a_total{arm="x"} 7.0' in lines and 'a_total{arm="y"} 1.0' in lines
     assert 'h_bucket{le="+Inf"} 2.0' in lines and "h_sum 5.5" in lines
@@ -393,10 +393,10 @@ def toy_application() -> Any:
     from router.routing.router import Router
     from router.serve.app import make_app
     from router.serve.queue import FairQueue
-    from router.serve.scheduler import DEFAULT, Desk
+    from router.serve.scheduler import DEFAULT, Scheduler
 
-    desk = Desk({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
-    return make_app(desk), desk
+    scheduler = Scheduler({DEFAULT: Router(toy_engine(0.02), ToyPolicy())}, FairQueue(8))  # type: ignore[arg-type]
+    return make_app(scheduler), scheduler
 
 
 def broken() -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serve_toys import LETTERS, ToyPolicy, native_engine, served, until
-from test_serve_desk import Heard, order
+from test_serve_scheduler import Heard, generation
 from torch import Tensor
 
 from decoders import Engine
@@ -20,7 +20,7 @@ from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engi
 from decoders.records import Request, Sampling
 from router.routing.router import Router
 from router.serve.queue import FairQueue
-from router.serve.scheduler import DEFAULT, Desk
+from router.serve.scheduler import DEFAULT, Scheduler
 
 SEATS = 4
 WORDS = ("abcabcabc", "hellothere", "zzz", "alongerlineofletters", "qrs", "tengreenbottles")
@@ -32,24 +32,24 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 
 @pytest.fixture
-def desk(engine: Engine) -> Iterator[Desk]:
-    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SEATS))  # type: ignore[arg-type]
+def scheduler(engine: Engine) -> Iterator[Scheduler]:
+    made = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
     yield made
     made.close()
 
 
-def test_each_answer_is_what_it_would_be_alone(desk: Desk, engine: Engine) -> None:
+def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Engine) -> None:
     asked = []
     for number in range(18):
         sampling = Sampling(temperature=number % 2)
         arm = (None, "copy", "autoregressive")[number % 3]
         request = Request(20 + number, sampling, seed=number)
         asked.append(
-            order(WORDS[number % len(WORDS)], arm=arm, request=request, client=str(number))
+            generation(WORDS[number % len(WORDS)], arm=arm, request=request, client=str(number))
         )
     told = [Heard() for _ in asked]
     for each, heard in zip(asked, told, strict=True):
-        desk.submit(each, heard)
+        scheduler.submit(each, heard)
     assert all(heard.ended.wait(60) for heard in told)
     alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
     for each, heard in zip(asked, told, strict=True):
@@ -60,24 +60,24 @@ def test_each_answer_is_what_it_would_be_alone(desk: Desk, engine: Engine) -> No
     assert max(heard.choice.running for heard in told if heard.choice) == SEATS - 1
 
 
-def test_one_that_leaves_ends_and_the_others_go_on(desk: Desk, engine: Engine) -> None:
+def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine: Engine) -> None:
     stays, leaves = Heard(), Heard(leave_after=3)
-    desk.submit(order(tokens=100, arm="autoregressive"), stays)
-    leaves.ticket = desk.submit(order(WORDS[1], tokens=100, arm="autoregressive"), leaves)
+    scheduler.submit(generation(tokens=100, arm="autoregressive"), stays)
+    leaves.handle = scheduler.submit(generation(WORDS[1], tokens=100, arm="autoregressive"), leaves)
     assert leaves.ended.wait(20) and isinstance(leaves.error, Cancelled)
     assert leaves.rounds == 3 and not stays.ended.is_set()
     assert stays.ended.wait(20) and stays.result is not None
-    expected = engine.decode("autoregressive", order().prompt_ids, Request(100))
+    expected = engine.decode("autoregressive", generation().prompt_ids, Request(100))
     assert stays.ids == expected.ids
-    assert until(lambda: desk.running == 0)
+    assert until(lambda: scheduler.running == 0)
 
 
 def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    batch = batch_engine(engine, SEATS)
-    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch)  # type: ignore[arg-type]
-    read, began = BatchSlots.read, threading.Event()
+    room = room_of(engine, SEATS)
+    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room)  # type: ignore[arg-type]
+    read, began = Seats.read, threading.Event()
 
     def slowly(self: BatchSlots, wanted: Sequence[Wanted]) -> list[Tensor]:
         began.set()
@@ -90,25 +90,27 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     )  # a part between two passes
     monkeypatch.setattr("decoders.backends.batched.slots.CHUNK", 1)
     stays, leaves = Heard(), Heard()
-    desk.submit(order(tokens=200, arm="autoregressive"), stays)
+    scheduler.submit(generation(tokens=200, arm="autoregressive"), stays)
     assert began.wait(20)
-    ticket = desk.submit(order("a" * 100, tokens=5, arm="autoregressive"), leaves)
-    assert until(lambda: desk.running == 2)
-    ticket.cancel()
+    handle = scheduler.submit(generation("a" * 100, tokens=5, arm="autoregressive"), leaves)
+    assert until(lambda: scheduler.running == 2)
+    handle.cancel()
     assert leaves.ended.wait(1) and isinstance(leaves.error, Cancelled)  # of two seconds of reading
     assert leaves.rounds == 0 and leaves.choice is None and not stays.ended.is_set()
-    desk.close()
+    scheduler.close()
 
 
 def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
-    desk = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SEATS))  # type: ignore[arg-type]
+    scheduler = Scheduler(
+        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS)
+    )  # type: ignore[arg-type]
     told = [Heard() for _ in range(7)]
     for heard in told:
-        desk.submit(order(tokens=200), heard)
-    assert until(lambda: desk.running == SEATS)
-    desk.close()
+        scheduler.submit(generation(tokens=200), heard)
+    assert until(lambda: scheduler.running == SEATS)
+    scheduler.close()
     assert all(heard.ended.is_set() and isinstance(heard.error, Cancelled) for heard in told)
-    assert desk.running == desk.waiting == 0
+    assert scheduler.running == scheduler.waiting == 0
 
 
 def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
@@ -162,16 +164,18 @@ def native_engine_by_cost(engine: Engine) -> Engine:
     return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
 
 
-def test_the_next_turn_goes_where_the_last_was_written(desk: Desk, engine: Engine) -> None:
+def test_the_next_turn_goes_where_the_last_was_written(
+    scheduler: Scheduler, engine: Engine
+) -> None:
     first, other = Heard(), Heard()
-    desk.submit(order("abcdefghij" * 4, tokens=10, arm="copy"), first)
-    desk.submit(order("zyx" * 9, tokens=3, arm="copy"), other)
+    scheduler.submit(generation("abcdefghij" * 4, tokens=10, arm="copy"), first)
+    scheduler.submit(generation("zyx" * 9, tokens=3, arm="copy"), other)
     assert first.ended.wait(20) and other.ended.wait(20) and first.result is not None
     turn = [*first.result.result.prompt_ids, *first.ids, 3, 4]
-    slots = desk._room.slots
-    assert max(slot.engine.held(turn) for slot in slots) == len(turn) - 3
+    seats = scheduler._room.seats
+    assert max(seat.engine.held(turn) for seat in seats) == len(turn) - 3
     again = Heard()
-    desk.submit(replace(order(tokens=12, arm="copy"), prompt_ids=turn), again)
+    scheduler.submit(replace(generation(tokens=12, arm="copy"), prompt_ids=turn), again)
     assert again.ended.wait(20) and again.result is not None
     assert again.ids == engine.decode("copy", turn, Request(12)).ids
     used = [slot for slot in slots if slot.engine.held([*turn, *again.ids]) > len(turn)]
@@ -179,19 +183,19 @@ def test_the_next_turn_goes_where_the_last_was_written(desk: Desk, engine: Engin
 
 
 def test_a_shared_pass_that_fails_ends_its_answers_and_no_others(
-    desk: Desk, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    scheduler: Scheduler, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fails(wanted: object) -> None:
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr(desk._room.passes, "read", fails)  # type: ignore[attr-defined]
+        broken.setattr(scheduler._room.passes, "read", fails)  # type: ignore[attr-defined]
         told = [Heard() for _ in range(SEATS + 2)]
         for heard in told:
-            desk.submit(order(arm="autoregressive"), heard)
+            scheduler.submit(generation(arm="autoregressive"), heard)
         assert all(heard.ended.wait(20) for heard in told)
         assert all("out of luck" in str(heard.error) for heard in told)
     after = Heard()
-    desk.submit(order(arm="autoregressive"), after)
+    scheduler.submit(generation(arm="autoregressive"), after)
     assert after.ended.wait(20) and after.result is not None
-    assert after.ids == engine.decode("autoregressive", order().prompt_ids, Request(20)).ids
+    assert after.ids == engine.decode("autoregressive", generation().prompt_ids, Request(20)).ids

@@ -25,14 +25,14 @@ def connected(url: str) -> socket.socket:
 def test_a_head_that_does_not_come_is_not_waited_for(
     monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
-    monkeypatch.setattr(patience, "HEAD_S", 0.2)
+    monkeypatch.setattr(patience, "HEADERS_S", 0.2)
     with served() as toy, connected(toy.url) as slow:
         slow.sendall(sent)
         assert slow.recv(1) == b""  # closed, with nothing said
 
 
 def test_a_second_request_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "HEAD_S", 0.3)
+    monkeypatch.setattr(patience, "HEADERS_S", 0.3)
     with served() as toy, connected(toy.url) as slow:
         kept = HTTPConnection("127.0.0.1")
         kept.sock = slow
@@ -45,7 +45,7 @@ def test_a_second_request_has_its_time_too(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_answer_may_take_longer_than_a_head(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "HEAD_S", 0.2)
+    monkeypatch.setattr(patience, "HEADERS_S", 0.2)
     with served(pause_s=0.02) as toy, toy.http() as http:
         body = {"messages": [{"role": "user", "content": "abc"}], "max_tokens": 40}
         began = time.monotonic()
@@ -65,7 +65,7 @@ def test_a_body_that_does_not_come_is_a_408() -> None:
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="the system cannot")
 def test_a_client_that_reads_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "READING_S", 0.5)
+    monkeypatch.setattr(patience, "UNREAD_S", 0.5)
     with bound("127.0.0.1", 0) as held, socket.socket() as lazy:
         held.listen()
         lazy.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -90,9 +90,9 @@ def test_a_client_that_half_closes_has_gone() -> None:
     with served(pause_s=0.02) as toy, connected(toy.url) as half:
         body = b'{"messages": [{"role": "user", "content": "abc"}], "max_tokens": 400}'
         half.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        assert until(lambda: toy.desk.running == 1)
+        assert until(lambda: toy.scheduler.running == 1)
         half.shutdown(socket.SHUT_WR)
-        assert until(lambda: toy.desk.running == 0, 2)  # whole, it takes 4 s or more
+        assert until(lambda: toy.scheduler.running == 0, 2)  # whole, it takes 4 s or more
 
 
 def test_a_policys_name_may_be_of_any_letters() -> None:

@@ -9,21 +9,21 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
+from router.serve.replicas.replicas.counters import Counters, Snapshot
 
 from decoders.records import DecodeResult
 from router.routing.results import RoutedResult
-from router.serve.metrics import Ledger
-from router.serve.replicas.counters import Told, Totals
+from router.serve.metrics import Metrics
 
 ARMS = ["autoregressive", "copy", "größer/日本"]
 
 
-def ledger(running: int = 0) -> Ledger:
-    return Ledger("toy", "even-odd", ARMS[:2], lambda: running, lambda: 2 * running)
+def metrics(running: int = 0) -> Metrics:
+    return Metrics("toy", "even-odd", ARMS[:2], lambda: running, lambda: 2 * running)
 
 
-def told(one: Ledger) -> Told:
-    return Told(one.stats() | {"limits": {"most_tokens": 64}}, one.exposition()[0].decode())
+def told(one: Metrics) -> Snapshot:
+    return Snapshot(one.stats() | {"limits": {"most_tokens": 64}}, one.exposition()[0].decode())
 
 
 def samples(text: str, kinds: tuple[str, ...]) -> dict[Any, float]:
@@ -43,13 +43,13 @@ def grown(text: str) -> dict[Any, float]:
 @dataclass(frozen=True)
 class Answered:
     """rounds: of the tokens drafted and accepted in each. seconds: a binary fraction, so that sums
-    do not depend on their order."""
+    do not depend on their generation."""
 
     arm: str
     rounds: list[tuple[int, int]]
     seconds: float
 
-    def by(self, *ledgers: Ledger) -> None:
+    def by(self, *ledgers: Metrics) -> None:
         for each in ledgers:
             tokens = 0
             for drafted, accepted in self.rounds:
@@ -85,35 +85,35 @@ steps = st.lists(
 
 @dataclass(eq=False)
 class Server:
-    ledger: Ledger = field(default_factory=ledger)
+    metrics: Metrics = field(default_factory=metrics)
 
 
 @settings(max_examples=60, deadline=None)
 @given(steps)
 def test_counts_never_fall_and_are_those_of_one_server_that_did_it_all(steps: Any) -> None:
-    totals, one = Totals(), ledger()
+    totals, one = Counters(), metrics()
     servers = [Server() for _ in range(3)]
     before: dict[Any, float] = {}
     for written, silent, dying in steps:
         for place, answer in written:
-            answer.by(servers[place].ledger, one)
+            answer.by(servers[place].metrics, one)
         answering = [each for place, each in enumerate(servers) if place not in silent]
-        totals.update({each: told(each.ledger) for each in answering}, servers)
+        totals.update({each: told(each.metrics) for each in answering}, servers)
         now = grown(totals.metrics()[0].decode())
         assert all(now[name] >= value for name, value in before.items())
         before = now
-        totals.update({each: told(each.ledger) for each in servers}, servers)  # the last of some
+        totals.update({each: told(each.metrics) for each in servers}, servers)  # the last of some
         for place in dying:
             servers[place] = Server()
-    totals.update({each: told(each.ledger) for each in servers}, servers)
+    totals.update({each: told(each.metrics) for each in servers}, servers)
     assert totals.stats()["arms"] == one.stats()["arms"]
     assert grown(totals.metrics()[0].decode()) == grown(told(one).metrics)
 
 
 def test_what_holds_at_the_moment_is_of_those_that_answered() -> None:
-    totals = Totals()
+    totals = Counters()
     assert totals.empty
-    silent, gone, here = ledger(running=1), ledger(running=10), ledger(running=100)
+    silent, gone, here = metrics(running=1), metrics(running=10), metrics(running=100)
     everyone = {"silent": told(silent), "gone": told(gone), "here": told(here)}
     totals.update(everyone, everyone)
     assert not totals.empty and totals.stats()["requests_running"] == 111
@@ -130,18 +130,18 @@ def test_what_holds_at_the_moment_is_of_those_that_answered() -> None:
 
 
 def test_nothing_is_held_of_those_that_have_gone_but_their_counts() -> None:
-    totals = Totals()
+    totals = Counters()
     for _ in range(3):
         server = Server()
         gone = weakref.ref(server)
-        totals.update({server: told(server.ledger)}, [server])
+        totals.update({server: told(server.metrics)}, [server])
         del server
         totals.update({}, [])
         assert gone() is None
 
 
 def test_rates_are_of_the_sums_and_no_mean_of_rates() -> None:
-    totals, one, other = Totals(), ledger(), ledger()
+    totals, one, other = Counters(), metrics(), metrics()
     Answered("copy", [(4, 4)] * 3, 0.5).by(one)
     Answered("copy", [(2, 0)], 2.0).by(other)
     totals.update({1: told(one), 2: told(other)}, [1, 2])

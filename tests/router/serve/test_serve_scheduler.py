@@ -1,4 +1,4 @@
-"""The desk: one thread, orders in turn, cancelled within a round, drained before it closes."""
+"""The scheduler: requests in turn on one thread, cancelled within a round, drained before it closes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from decoders.records import Request
 from router.routing.results import Chosen, RoutedResult
 from router.routing.router import Router
 from router.serve.queue import FairQueue, QueueFull
-from router.serve.scheduler import DEFAULT, Closing, Desk, Order
+from router.serve.scheduler import DEFAULT, Closing, GenerationRequest, Scheduler
 
 PAUSE_S = 0.01
 
 
 class Heard:
-    """A listener that keeps what it is told. leave_after: cancels its ticket at so many rounds."""
+    """Callbacks that keep what they are given. leave_after: cancel the handle after this many rounds."""
 
     def __init__(self, leave_after: int | None = None) -> None:
         self.choice: Chosen | None = None
@@ -29,7 +29,7 @@ class Heard:
         self.result: RoutedResult | None = None
         self.error: Exception | None = None
         self.ended = threading.Event()
-        self.leave_after, self.ticket = leave_after, None  # type: ignore[var-annotated]
+        self.leave_after, self.handle = leave_after, None  # type: ignore[var-annotated]
 
     def began(self, choice: Chosen) -> None:
         assert not self.rounds
@@ -40,7 +40,7 @@ class Heard:
         self.ids += ids
         self.rounds += 1
         if self.rounds == self.leave_after:
-            self.ticket.cancel()
+            self.handle.cancel()
 
     def done(self, result: RoutedResult) -> None:
         self.result = result
@@ -52,32 +52,32 @@ class Heard:
         self.ended.set()
 
 
-def order(text: str = "abcabc", tokens: int = 20, **named: Any) -> Order:
+def generation(text: str = "abcabc", tokens: int = 20, **named: Any) -> GenerationRequest:
     ids = [ord(letter) - ord("a") for letter in text]
     usual: dict[str, Any] = {"arm": None, "dynamic": False, "id": text, "client": "a"}
-    return Order(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
+    return GenerationRequest(ids, named.pop("request", Request(tokens)), text, **{**usual, **named})
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
+def scheduler() -> Iterator[Scheduler]:
     engine = toy_engine(PAUSE_S)
-    made = Desk({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(4))  # type: ignore[arg-type]
+    made = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(4))  # type: ignore[arg-type]
     yield made
     made.close()
 
 
-def test_an_answer_is_the_routers(desk: Desk) -> None:
+def test_an_answer_is_the_routers(scheduler: Scheduler) -> None:
     heard = Heard()
-    desk.submit(order(), heard)
+    scheduler.submit(generation(), heard)
     assert heard.ended.wait(5) and heard.result is not None and heard.choice is not None
-    alone = Router(toy_engine(), ToyPolicy()).answer(order().prompt_ids, Request(20))  # type: ignore[arg-type]
+    alone = Router(toy_engine(), ToyPolicy()).answer(generation().prompt_ids, Request(20))  # type: ignore[arg-type]
     assert heard.ids == heard.result.result.ids == alone.result.ids
     assert (heard.choice.arm, heard.choice.propensity) == (alone.arm, alone.propensity)
     assert list(heard.choice.scores.values()) == alone.scores
     assert list(heard.choice.scores) == list(ToyPolicy.arms)
 
 
-def test_one_answers_while_others_wait_and_clients_take_turns(desk: Desk) -> None:
+def test_one_answers_while_others_wait_and_clients_take_turns(scheduler: Scheduler) -> None:
     ended: list[str] = []
 
     class Named(Heard):
@@ -90,85 +90,87 @@ def test_one_answers_while_others_wait_and_clients_take_turns(desk: Desk) -> Non
             super().done(result)
 
     told = [Named("hog 0")]
-    desk.submit(order(client="hog"), told[0])
-    assert until(lambda: desk.running == 1)
+    scheduler.submit(generation(client="hog"), told[0])
+    assert until(lambda: scheduler.running == 1)
     for name in ("hog 1", "hog 2", "late"):
         told.append(Named(name))
-        desk.submit(order(client=name.split()[0]), told[-1])
-    assert (desk.running, desk.waiting) == (1, 3)
+        scheduler.submit(generation(client=name.split()[0]), told[-1])
+    assert (scheduler.running, scheduler.waiting) == (1, 3)
     assert all(heard.ended.wait(10) for heard in told)
     assert ended == ["hog 0", "hog 1", "late", "hog 2"]
-    assert until(lambda: desk.running == 0) and desk.waiting == 0
+    assert until(lambda: scheduler.running == 0) and scheduler.waiting == 0
 
 
 @pytest.mark.parametrize("arm", ["autoregressive", "copy", "beams"])
-def test_after_a_cancelled_answer_the_engine_answers_as_ever(desk: Desk, arm: str) -> None:
+def test_after_a_cancelled_answer_the_engine_answers_as_ever(
+    scheduler: Scheduler, arm: str
+) -> None:
     left = Heard(leave_after=2)
-    left.ticket = desk.submit(order(tokens=200, arm="copy"), left)
+    left.handle = scheduler.submit(generation(tokens=200, arm="copy"), left)
     assert left.ended.wait(5) and isinstance(left.error, Cancelled) and left.result is None
     assert left.rounds == 2
     again = Heard()
-    desk.submit(order(arm=arm), again)
+    scheduler.submit(generation(arm=arm), again)
     assert again.ended.wait(5) and again.result is not None
-    alone = toy_engine().decode(arm, order().prompt_ids, Request(20))
+    alone = toy_engine().decode(arm, generation().prompt_ids, Request(20))
     assert again.result.result.ids == alone.ids
 
 
-def test_a_waiting_order_is_cancelled_at_once(desk: Desk) -> None:
+def test_a_waiting_request_is_cancelled_at_once(scheduler: Scheduler) -> None:
     first, second = Heard(), Heard()
-    desk.submit(order(tokens=100), first)
-    assert until(lambda: desk.running == 1)
-    ticket = desk.submit(order(), second)
-    ticket.cancel()
+    scheduler.submit(generation(tokens=100), first)
+    assert until(lambda: scheduler.running == 1)
+    handle = scheduler.submit(generation(), second)
+    handle.cancel()
     assert (
         second.ended.is_set() and isinstance(second.error, Cancelled) and not first.ended.is_set()
     )
-    ticket.cancel()  # nothing more happens
+    handle.cancel()  # nothing more happens
 
 
-def test_errors_are_told_and_the_next_order_is_answered(desk: Desk) -> None:
+def test_errors_are_told_and_the_next_request_is_answered(scheduler: Scheduler) -> None:
     wrong, right = Heard(), Heard()
-    desk.submit(order(arm="beams", request=Request(5, logprobs=1)), wrong)
-    desk.submit(order(), right)
+    scheduler.submit(generation(arm="beams", request=Request(5, logprobs=1)), wrong)
+    scheduler.submit(generation(), right)
     assert wrong.ended.wait(5) and isinstance(wrong.error, DraftpickError)
     assert right.ended.wait(5) and right.result is not None
     with pytest.raises(NoSuchName, match="default"):
-        desk.submit(order(policy="other"), Heard())
+        scheduler.submit(generation(policy="other"), Heard())
 
 
-def test_a_listener_that_fails_harms_nobody_else(desk: Desk) -> None:
+def test_callbacks_that_fail_harm_nobody_else(scheduler: Scheduler) -> None:
     class Broken(Heard):
         def done(self, result: RoutedResult) -> None:
             raise RuntimeError("told to fail")
 
-    desk.submit(order(), Broken())
+    scheduler.submit(generation(), Broken())
     right = Heard()
-    desk.submit(order(), right)
+    scheduler.submit(generation(), right)
     assert right.ended.wait(5) and right.result is not None
 
 
-def test_a_full_queue_refuses(desk: Desk) -> None:
+def test_a_full_queue_refuses(scheduler: Scheduler) -> None:
     for _ in range(4):
-        desk.submit(order(tokens=200), Heard())
+        scheduler.submit(generation(tokens=200), Heard())
     with pytest.raises(QueueFull):
         while True:
-            desk.submit(order(tokens=200), Heard())
+            scheduler.submit(generation(tokens=200), Heard())
 
 
-def test_draining_ends_what_was_taken_and_takes_no_more(desk: Desk) -> None:
+def test_draining_ends_what_was_taken_and_takes_no_more(scheduler: Scheduler) -> None:
     told = [Heard() for _ in range(3)]
     for heard in told:
-        desk.submit(order(), heard)
-    assert desk.drain(10) and desk.draining
+        scheduler.submit(generation(), heard)
+    assert scheduler.drain(10) and scheduler.draining
     assert all(heard.result is not None for heard in told)
     with pytest.raises(Closing):
-        desk.submit(order(), Heard())
+        scheduler.submit(generation(), Heard())
 
 
-def test_closing_cancels_what_does_not_end(desk: Desk) -> None:
+def test_closing_cancels_what_does_not_end(scheduler: Scheduler) -> None:
     told = [Heard() for _ in range(3)]
     for heard in told:
-        desk.submit(order(tokens=400), heard)
-    assert not desk.drain(0.05)
-    desk.close()
+        scheduler.submit(generation(tokens=400), heard)
+    assert not scheduler.drain(0.05)
+    scheduler.close()
     assert all(isinstance(heard.error, Cancelled) for heard in told)
