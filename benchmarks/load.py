@@ -105,9 +105,7 @@ def main() -> None:
 
     options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
     router = Router.from_options(options, given.policy)
-    room = batch_engine(
-        router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs"
-    )
+    room = room_of(router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs")
     # questions come again: what a seat holds of them is read anew
     scheduler = Scheduler({DEFAULT: router}, FairQueue(1024), room, reuse=False)
     asked = questions(router, given)

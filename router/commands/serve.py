@@ -53,8 +53,8 @@ def serve(
         typer.Option(
             envvar="DRAFTPICK_API_KEY",
             metavar="KEY",
-            help="Ask clients for this key. Prefer the environment variable: command lines are visible to "
-            "other users.",
+            help="Ask clients for this key. Prefer the environment variable: command lines are "
+            "visible to other users.",
         ),
     ] = None,
     allow_origin: Annotated[

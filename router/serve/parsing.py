@@ -74,7 +74,8 @@ class RequestParser:
     async def requests(
         self, body: ChatBody | CompletionBody, way: Way, client: str
     ) -> list[GenerationRequest]:
-        """One request to the scheduler for each answer, in order. Raises ApiError and DraftpickError."""
+        """One request to the scheduler for each answer, in order. Raises ApiError and
+        DraftpickError."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._thread, self._requests, body, way, client)
 

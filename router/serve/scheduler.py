@@ -165,7 +165,8 @@ class Scheduler:
             handle.callbacks.failed(Cancelled("cancelled before it began"))
 
     def drain(self, timeout_s: float) -> bool:
-        """Accept no more requests and wait for those accepted; False if some did not end in time."""
+        """Accept no more requests and wait for those accepted; False if some did not
+        end in time."""
         with self._lock:
             self._draining = True
         until = time.monotonic() + timeout_s

@@ -10,8 +10,8 @@ READY, STOPPING = "READY=1", "STOPPING=1"
 
 
 def notify(state: str) -> bool:
-    """Send `state` to the socket that NOTIFY_SOCKET names; returns whether it was sent. A failure is
-    printed on standard error."""
+    """Send `state` to the socket that NOTIFY_SOCKET names; returns whether it was sent. A failure
+    is printed on standard error."""
     place = os.environ.get("NOTIFY_SOCKET")
     if not place:
         return False

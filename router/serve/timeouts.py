@@ -23,7 +23,7 @@ def limit_unread_time(held: socket.socket) -> None:
 class HeaderTimeout(H11Protocol):
     """uvicorn's protocol; closes a connection whose request headers do not arrive in time.
 
-    uvicorn itself waits without limit for a connection's first byte and for the rest of the headers.
+    uvicorn itself waits without limit for a connection's first byte and the rest of the headers.
     """
 
     _late: asyncio.TimerHandle | None = None

@@ -26,8 +26,8 @@ class Snapshot:
 
 
 class Counters:
-    """Sums over servers. Counts are the last of every server, those that have ended included. Gauges
-    are of the servers that answered last time."""
+    """Sums over servers. Counts are the last of every server, those that have ended included.
+    Gauges are of the servers that answered last time."""
 
     def __init__(self) -> None:
         self._last: dict[Hashable, Snapshot] = {}  # of live servers

@@ -187,7 +187,7 @@ def test_without_a_manager_nobody_is_told(
     assert not notify(READY)
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "nobody"))
     assert not notify(READY)
-    assert "could not be told READY=1" in capsys.readouterr().err
+    assert "READY=1 could not be sent" in capsys.readouterr().err
 
 
 def test_the_server_is_ready_once_it_listens_and_says_when_it_goes(

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
-from router.serve.replicas.replicas.counters import Counters, Snapshot
 
 from decoders.records import DecodeResult
 from router.routing.results import RoutedResult
 from router.serve.metrics import Metrics
+from router.serve.replicas.counters import Counters, Snapshot
 
 ARMS = ["autoregressive", "copy", "größer/日本"]
 

@@ -21,7 +21,7 @@ from decoders.continuous_batching import batch_engine
 from decoders.models.drafter_memory import DrafterMemory
 from router.commands.serve import bytes_of
 from router.routing.router import Router
-from router.serve.warm_up import likely_first, warm
+from router.serve.warm_up import likely_first, warm_up
 
 CHAT = "/v1/chat/completions"
 SIZES = {"vocab_size": len(LETTERS) + 1, "max_position_embeddings": 4096}
@@ -139,8 +139,8 @@ def test_what_the_policy_picks_most_is_loaded_first(
     routers = {"default": Router(engine, ToyPolicy())}  # type: ignore[arg-type]
     assert engine.arm_names.index("other") < engine.arm_names.index("copy")
     assert likely_first(routers["default"])[-1] == "other"
-    batch = batch_engine(engine, 2)
-    warm(routers, batch)
+    room = room_of(engine, 2)
+    warm_up(routers, room)
     assert "other did not fit" in capsys.readouterr().err
     assert all(slot.engine.made("copy") is not None for slot in batch.slots)
     assert engine.made("other") is None

@@ -1,4 +1,4 @@
-"""The scheduler: requests in turn on one thread, cancelled within a round, drained before it closes."""
+"""The scheduler: requests in turn on one thread, cancelled within a round, drained at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAUSE_S = 0.01
 
 
 class Heard:
-    """Callbacks that keep what they are given. leave_after: cancel the handle after this many rounds."""
+    """Callbacks that keep their arguments. leave_after: rounds until the handle is cancelled."""
 
     def __init__(self, leave_after: int | None = None) -> None:
         self.choice: Chosen | None = None
