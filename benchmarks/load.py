@@ -105,9 +105,11 @@ def main() -> None:
 
     options = EngineOptions(arms=given.config, dtype=given.dtype, backend=given.backend)
     router = Router.from_options(options, given.policy)
-    room = room_of(router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs")
-    # questions come again: what a seat holds of them is read anew
-    scheduler = Scheduler({DEFAULT: router}, FairQueue(1024), room, reuse=False)
+    batch = batch_engine(
+        router.engine, max(given.clients), given.batch_invariant, cache_dir() / "costs"
+    )
+    # questions come again: what a slot holds of them is read again
+    scheduler = Scheduler({DEFAULT: router}, FairQueue(1024), batch, reuse=False)
     asked = questions(router, given)
     askers: dict[str, Any] = {arm: Own(scheduler, arm) for arm in given.arms}
     for named in given.server:

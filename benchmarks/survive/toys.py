@@ -146,7 +146,7 @@ def serving(
     torch.set_num_threads(1)
     book = None if log is None else DecisionLog(log, text=True)
     router = Router(engine, uniform_policy(engine.arm_names), log=book)
-    scheduler = Scheduler({DEFAULT: router}, FairQueue(PLACES), room_of(engine, seats))
+    scheduler = Scheduler({DEFAULT: router}, FairQueue(PLACES), batch_engine(engine, slots))
     settings = Settings(Limits(most_tokens=256), timeout_s=timeout_s)
     serve(make_app(scheduler, settings), scheduler, held, drain_s=5.0)
 

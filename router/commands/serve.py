@@ -226,7 +226,7 @@ class Served:
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
-        from decoders.continuous_batching import room_of
+        from decoders.continuous_batching import batch_engine
         from decoders.zoo.catalogue import cache_dir
 
         from ..routing.learning import SPEEDS
@@ -241,7 +241,7 @@ class Served:
             if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
         cache = cache_dir() / "costs"
-        room = room_of(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
+        room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
             warm_up(routers, room)
         scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)

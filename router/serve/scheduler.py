@@ -111,15 +111,15 @@ class Scheduler:
         self,
         routers: Mapping[str, Router],
         queue: FairQueue[RequestHandle],
-        room: Room | None = None,
+        batch: BatchEngine | None = None,
         reuse: bool = True,
     ) -> None:
         self.routers, self.queue, self._reuse = dict(routers), queue, reuse
         engine = next(iter(self.routers.values())).engine
-        self._room = SingleSlot(engine) if batch is None else batch
-        self._seated = [  # by seat
+        self._batch = SingleSlot(engine) if batch is None else batch
+        self._slots = [  # by slot
             (slot, {name: each.on(slot.engine) for name, each in self.routers.items()})
-            for slot in self._room.slots
+            for slot in self._batch.slots
         ]
         self._ends = 0.0  # when unfinished answers are abandoned, once closed
         self._busy: dict[RequestHandle, Any] = {}  # the slot of each, None before it has one
@@ -195,15 +195,15 @@ class Scheduler:
             return bool(self._busy) or len(self.queue) > 0
 
     def _work(self) -> None:
-        while not self._closed or self._room.running:  # cancelled answers end within a round
+        while not self._closed or self._batch.running:  # cancelled answers end within a round
             if self._closed and time.monotonic() > self._ends:  # some wait for a silent server
-                self._room.close()
-            while self._room.free() is not None and (handle := self._next()) is not None:
-                seat = self._room.free(handle.generation.prompt_ids if self._reuse else ())
-                assert seat is not None
-                self._busy[handle] = seat
-                self._room.begin(seat, self._answering(handle, seat))
-            if self._room.running:
+                self._batch.close()
+            while self._batch.free() is not None and (handle := self._next()) is not None:
+                slot = self._batch.free(handle.generation.prompt_ids if self._reuse else ())
+                assert slot is not None
+                self._busy[handle] = slot
+                self._batch.begin(slot, self._answering(handle, slot))
+            if self._batch.running:
                 self._step()
             else:
                 self.queue.wait(LOOK_S)
@@ -218,19 +218,19 @@ class Scheduler:
 
     def _step(self) -> None:
         try:
-            for handle, seat in list(self._busy.items()):
+            for handle, slot in list(self._busy.items()):
                 if handle.cancelled:
-                    self._room.stop(seat, Cancelled("cancelled while it was answered"))
-            for _, routers in self._seated:
+                    self._batch.stop(slot, Cancelled("cancelled while it was answered"))
+            for _, routers in self._slots:
                 for router in routers.values():
-                    router.running = self._room.running - 1
-            self._room.step()
+                    router.running = self._batch.running - 1
+            self._batch.step()
         except Exception:  # a request's own error reaches its callbacks instead
             logger.exception("a step failed")
 
-    def _answering(self, handle: RequestHandle, seat: Any) -> Callable[[Any], None]:
+    def _answering(self, handle: RequestHandle, slot: Any) -> Callable[[Any], None]:
         """The function that answers a request in a slot."""
-        (routers,) = (routers for own, routers in self._seated if own is seat)
+        (routers,) = (routers for own, routers in self._slots if own is slot)
 
         def answer(_: Any) -> None:
             try:

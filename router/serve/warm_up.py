@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 QUERIES = 2  # of each task, to see which arms the policy picks
 
 
-def warm_up(routers: Mapping[str, Router], room: Room | None = None) -> None:
+def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> None:
     """Answer a few tokens through every arm. An arm that fails is reported on standard error and
     stays.
 

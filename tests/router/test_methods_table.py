@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
@@ -91,20 +90,3 @@ def test_the_whole_page_and_going_on(
     methods.main(arguments)
     assert engine.asked == [], "a finished run asks nothing again"
     assert out.read_text() == page
-
-
-def test_rows_of_an_earlier_version_have_no_swi(
-    methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path
-) -> None:
-    asked, request = load_questions([question_file], limit=1), Request(8, seed=0)
-    measure(engine, asked, request, tmp_path, quiet=True)
-    journal = tmp_path / "rows.jsonl"
-    rows = [json.loads(line) for line in journal.read_text().splitlines()]
-    for answer in (answer for row in rows for answer in row["answers"].values()):
-        for turn in answer["turns"]:
-            turn |= turn.pop("result")
-            del turn["draft_work"], turn["mean_layers"]
-    journal.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    measured = measure(engine, asked, request, tmp_path, quiet=True)
-    headings, table = methods.table_of(engine, measured)
-    assert {row[headings.index("SWI")] for row in table} == {"-"}

@@ -142,7 +142,7 @@ def served(
     engine = toy_engine(pause_s) if engine is None else engine
     policies = {DEFAULT: policy or ToyPolicy(), **(others or {})}
     routers = {name: kind(engine, each, None, log) for name, each in policies.items()}
-    scheduler = Scheduler(routers, FairQueue(places), room_of(engine, seats))
+    scheduler = Scheduler(routers, FairQueue(places), batch_engine(engine, slots))
     held = bound("127.0.0.1", 0)
     app = make_app(scheduler, settings)
     config = uvicorn.Config(app, http=HeaderTimeout, log_level="warning", lifespan="off")

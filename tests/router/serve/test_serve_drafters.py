@@ -134,13 +134,13 @@ def test_what_the_policy_picks_most_is_loaded_first(
     engine = engine_of(folders)
     for each in (engine, *(slot.engine for slot in batch_engine(engine, 2).slots)):
         each.strategy("copy")
-    limit = engine.drafters.bytes * 5 // 4  # room for one, in all seats
+    limit = engine.drafters.bytes * 5 // 4  # room for one, in all slots
     engine = engine_of(folders, limit)
     routers = {"default": Router(engine, ToyPolicy())}  # type: ignore[arg-type]
     assert engine.arm_names.index("other") < engine.arm_names.index("copy")
     assert likely_first(routers["default"])[-1] == "other"
-    room = room_of(engine, 2)
-    warm_up(routers, room)
+    batch = batch_engine(engine, 2)
+    warm_up(routers, batch)
     assert "other did not fit" in capsys.readouterr().err
     assert all(slot.engine.made("copy") is not None for slot in batch.slots)
     assert engine.made("other") is None

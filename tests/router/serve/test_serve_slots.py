@@ -22,7 +22,7 @@ from router.routing.router import Router
 from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, Scheduler
 
-SEATS = 4
+SLOTS = 4
 WORDS = ("abcabcabc", "hellothere", "zzz", "alongerlineofletters", "qrs", "tengreenbottles")
 
 
@@ -33,7 +33,9 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
 
 @pytest.fixture
 def scheduler(engine: Engine) -> Iterator[Scheduler]:
-    made = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS))  # type: ignore[arg-type]
+    made = Scheduler(
+        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SLOTS)
+    )  # type: ignore[arg-type]
     yield made
     made.close()
 
@@ -57,7 +59,7 @@ def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Eng
         result = alone.answer(each.prompt_ids, each.request, arm=each.arm)
         assert heard.ids == heard.result.result.ids == result.result.ids
         assert heard.result.arm == heard.choice.arm == result.arm
-    assert max(heard.choice.running for heard in told if heard.choice) == SEATS - 1
+    assert max(heard.choice.running for heard in told if heard.choice) == SLOTS - 1
 
 
 def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine: Engine) -> None:
@@ -75,9 +77,9 @@ def test_one_that_leaves_ends_and_the_others_go_on(scheduler: Scheduler, engine:
 def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    room = room_of(engine, SEATS)
-    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room)  # type: ignore[arg-type]
-    read, began = Seats.read, threading.Event()
+    batch = batch_engine(engine, SLOTS)
+    scheduler = Scheduler({DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch)  # type: ignore[arg-type]
+    read, began = BatchSlots.read, threading.Event()
 
     def slowly(self: BatchSlots, wanted: Sequence[Wanted]) -> list[Tensor]:
         began.set()
@@ -102,19 +104,19 @@ def test_one_that_leaves_while_its_prompt_is_read_ends_at_once(
 
 def test_closing_cancels_all_that_were_taken(engine: Engine) -> None:
     scheduler = Scheduler(
-        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), room_of(engine, SEATS)
+        {DEFAULT: Router(engine, ToyPolicy())}, FairQueue(32), batch_engine(engine, SLOTS)
     )  # type: ignore[arg-type]
     told = [Heard() for _ in range(7)]
     for heard in told:
         scheduler.submit(generation(tokens=200), heard)
-    assert until(lambda: scheduler.running == SEATS)
+    assert until(lambda: scheduler.running == SLOTS)
     scheduler.close()
     assert all(heard.ended.is_set() and isinstance(heard.error, Cancelled) for heard in told)
     assert scheduler.running == scheduler.waiting == 0
 
 
 def test_answers_over_http_are_never_mixed(engine: Engine) -> None:
-    with served(engine=engine, slots=SEATS, places=64) as running:
+    with served(engine=engine, slots=SLOTS, places=64) as running:
         asked = {f"{word}{LETTERS[i]}": "" for i, word in enumerate(WORDS * 3)}
 
         def ask(text: str) -> None:
@@ -172,8 +174,8 @@ def test_the_next_turn_goes_where_the_last_was_written(
     scheduler.submit(generation("zyx" * 9, tokens=3, arm="copy"), other)
     assert first.ended.wait(20) and other.ended.wait(20) and first.result is not None
     turn = [*first.result.result.prompt_ids, *first.ids, 3, 4]
-    seats = scheduler._room.seats
-    assert max(seat.engine.held(turn) for seat in seats) == len(turn) - 3
+    slots = scheduler._batch.slots
+    assert max(slot.engine.held(turn) for slot in slots) == len(turn) - 3
     again = Heard()
     scheduler.submit(replace(generation(tokens=12, arm="copy"), prompt_ids=turn), again)
     assert again.ended.wait(20) and again.result is not None
@@ -189,8 +191,8 @@ def test_a_shared_pass_that_fails_ends_its_answers_and_no_others(
         raise RuntimeError("out of luck")
 
     with monkeypatch.context() as broken:
-        broken.setattr(scheduler._room.passes, "read", fails)  # type: ignore[attr-defined]
-        told = [Heard() for _ in range(SEATS + 2)]
+        broken.setattr(scheduler._batch.passes, "read", fails)  # type: ignore[attr-defined]
+        told = [Heard() for _ in range(SLOTS + 2)]
         for heard in told:
             scheduler.submit(generation(arm="autoregressive"), heard)
         assert all(heard.ended.wait(20) for heard in told)
