@@ -17,7 +17,6 @@ from .protocols import (
     DraftLength,
     DraftRequest,
     Job,
-    Observer,
     TreeBackend,
     Verifier,
     opening,
@@ -63,7 +62,6 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     tally = Tally(job)
     strategy.length.reset()
     strategy.drafter.reset(job.prompt_ids)
-    observer = strategy.drafter if isinstance(strategy.drafter, Observer) else None
     tally.prefill_s += tally.clock.lap()
 
     start = opening(target, job.prompt_ids)
@@ -93,8 +91,6 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
             tally.logprobs += logprobs(made.before(len(kept)), kept, most)
         job.emit(kept, accepted, made.depth)
         if not stopper.reason:
-            if observer is not None:
-                observer.observe(context, made.logits[: len(kept)], sampling)
             commit(target, strategy, context, made)
     return tally.close(
         strategy.name, context[len(start) :], strategy.drafter.calls, work(strategy.drafter)

@@ -7,7 +7,7 @@ pass between them are in `records.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -278,48 +278,6 @@ class Drafter(Protocol):
         A drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade the
         target may reject what a draft model accepted: a later `context` may be shorter, or go on
         otherwise from some point after the target's last round.
-        """
-        ...
-
-
-@runtime_checkable
-class ScorableDrafter(Drafter, Protocol):
-    """A drafter that can be asked afterwards what would have become of a draft it did not make.
-
-    seen: positions of the target's whose states are at hand.
-    """
-
-    @property
-    def seen(self) -> int: ...
-
-    def acceptance(
-        self,
-        context: list[int],
-        drafts: Mapping[int, int],
-        sampling: Sampling,
-        likelihood: Mapping[int, float],
-    ) -> list[list[float]]:
-        """For each of `drafts`, the chance that each of its tokens would have been accepted, given
-        that those before it were and that `context` came out: 1 or 0 when greedy, else
-        min(1, q / p) of the token that came.
-
-        drafts: where in `context` the draft begins, from 2 to `seen` + 1 -> how many tokens.
-        likelihood: by place, p of the token there; 1 where it is not known.
-
-        A repetition penalty on the draft is left out.
-        """
-        ...
-
-
-@runtime_checkable
-class Observer(Protocol):
-    """A drafter that learns from the target's distributions."""
-
-    def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
-        """Before `commit` of the same context.
-
-        logits: [n, V] the target's in front of the last n tokens, those of the round, any
-            repetition penalty applied.
         """
         ...
 

@@ -325,35 +325,6 @@ def test_promises_over_many_splits(script: Main, capsys: pytest.CaptureFixture[s
         assert float(row[4]) <= 0.1 and row[6].startswith("+")
 
 
-def test_deciding_again_is_replayed_and_gone_on_with(
-    model: Path, queries: Path, tmp_path: Path, script: Main, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
-    from decoders.sampling.draft_vocab import DraftVocab
-
-    cells = [tmp_path / "one", tmp_path / "two"]
-    for seed, folder in enumerate(cells):
-        torch.manual_seed(seed)
-        folder.mkdir()
-        cell = RecurrentCell(CellConfig(64, 32))
-        torch.nn.init.uniform_(cell.norm, 0.5, 1.5)  # by which the script knows it
-        cell.save(folder)
-        DraftVocab([*range(20)], VOCAB).save(folder)
-    options = ["--target", model, "--queries", queries, "--models", *cells, "--table", ""]
-    options += ["--max-new-tokens", 16, "--limit", 2, "--work", tmp_path / "work"]
-    script("deciding_again", *options)
-    first = capsys.readouterr().out
-    rows = [line.split("│")[1:-1] for line in first.splitlines() if line.startswith("│")]
-    table = {row[0].strip(): [cell.strip() for cell in row[1:]] for row in rows if len(row) == 6}
-    tokens = int(table["autoregressive"][0])
-    assert "4 answers" in first and tokens > 4
-    assert table["autoregressive"][3] == "1.00x" and table["hybrid"][4].startswith("1.000 (1.000")
-    assert all(int(row[0]) <= tokens for name, row in table.items() if "oracle" not in name)
-    assert {"switching, all models", "oracle of the hybrids"} <= set(table)
-    script("deciding_again", *options)  # from the answers that were kept
-    assert capsys.readouterr().out == first
-
-
 def test_prompts_are_timed_by_their_length(
     model: Path, script: Main, capsys: pytest.CaptureFixture[str]
 ) -> None:

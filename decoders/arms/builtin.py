@@ -19,7 +19,6 @@ from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
 from .recurrent import RecurrentRecipe
 from .sampled_beams import SampledBeamsRecipe
-from .switching import SwitchingRecipe
 from .tree import TreeRecipe
 from .vertical import VerticalRecipe
 
@@ -31,7 +30,6 @@ KINDS.update(
         "recurrent": RecurrentRecipe,
         "max_gram": MaxGramRecipe,
         "hybrid": HybridRecipe,
-        "switching": SwitchingRecipe,
         "vertical": VerticalRecipe,
         "horizontal": HorizontalRecipe,
         "cs_drafting": CSDraftingRecipe,

@@ -1,5 +1,5 @@
 """Drafters: none, an n-gram index, a model of its own or a tree from it, the target's own first
-layers, a recurrence over its final states, cascades of these, and choices among them."""
+layers, a recurrence over its final states, and cascades of these."""
 
 from .begin import begin
 from .cs_drafting import cs_drafter
@@ -10,7 +10,6 @@ from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 from .recurrent import RecurrentDrafter
-from .switching import SwitchingDrafter
 from .tree import TreeDrafter
 from .vertical import VerticalDrafter
 from .widened import WidenedDrafter
@@ -24,7 +23,6 @@ __all__ = [
     "NullDrafter",
     "Part",
     "RecurrentDrafter",
-    "SwitchingDrafter",
     "TreeDrafter",
     "VerticalDrafter",
     "WidenedDrafter",

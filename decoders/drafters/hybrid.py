@@ -11,11 +11,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from ..costs.passes import PassCosts
-from ..protocols import Drafter, DraftRequest, Observer, work
-from ..records import Proposal, Sampling
+from ..protocols import Drafter, DraftRequest, work
+from ..records import Proposal
 from .catch_up import agreeing
 from .copy_chances import CopyChances
 from .max_gram import Copy, MaxGramDrafter
@@ -42,7 +41,6 @@ class HybridDrafter:
         draft_cost: float = 0.06,
     ) -> None:
         self.copying, self.model = copying, model
-        self._observer = model if isinstance(model, Observer) else None
         self._chances, self._draft_cost = chances, draft_cost
         self._passes = passes
         self.parameters = model.parameters
@@ -93,10 +91,6 @@ class HybridDrafter:
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made
-
-    def observe(self, context: list[int], logits: Tensor, sampling: Sampling) -> None:
-        if self._observer is not None:
-            self._observer.observe(context, logits, sampling)
 
     def commit(self, context: list[int]) -> None:
         self._learn(context)

@@ -7,7 +7,6 @@ is nothing to roll back and nothing to catch up with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import torch
@@ -18,9 +17,7 @@ from ..backends.cuda.recorded import WIDEST
 from ..backends.cuda.recurrent_recorded import RecordedSteps
 from ..backends.recurrent.head import RecurrentHead
 from ..protocols import DraftRequest, StateBackend
-from ..records import Proposal, Sampling
-from ..sampling.argmax import likeliest
-from ..sampling.filters import probabilities
+from ..records import Proposal
 from ..sampling.randomness import Generator
 from .chain import draft_chain
 
@@ -78,58 +75,6 @@ class RecurrentDrafter:
 
     def commit(self, context: list[int]) -> None:
         """The target's states are all there is."""
-
-    @property
-    def seen(self) -> int:
-        return self.target.length
-
-    @torch.inference_mode()
-    def acceptance(
-        self,
-        context: list[int],
-        drafts: Mapping[int, int],
-        sampling: Sampling,
-        likelihood: Mapping[int, float],
-    ) -> list[list[float]]:
-        """As in ScorableDrafter: all drafts together, a step of the cell for each depth until none
-        goes on."""
-        deepest = max(drafts.values(), default=0)
-        padded = context + [0] * deepest
-        state = torch.cat([self.target.final_states(at - 2, at - 1) for at in drafts])  # [n, d]
-        alive, made = [True] * len(drafts), list[list[float]]()
-        while len(made) < deepest and any(alive):
-            depth = len(made)
-            before = torch.tensor([padded[at + depth - 1] for at in drafts], device=state.device)
-            state, logits = self.head.step(state, before)
-            self.calls += 1
-            came = {at + depth: padded[at + depth] for at in drafts}
-            made.append(self._chances(logits, came, sampling, likelihood))
-            alive = [
-                going and chance > 0 and depth + 1 < length
-                for going, chance, length in zip(alive, made[-1], drafts.values(), strict=True)
-            ]
-        unknown = [[0.0] * len(drafts)] * (deepest - len(made))  # behind rejected ones
-        by_depth = made + unknown
-        return [
-            [chances[row] for chances in by_depth[:length]]
-            for row, length in enumerate(drafts.values())
-        ]
-
-    def _chances(
-        self,
-        logits: Tensor,
-        came: Mapping[int, int],
-        sampling: Sampling,
-        likelihood: Mapping[int, float],
-    ) -> list[float]:
-        """came: by place, the token there; one for each row of logits [n, N]."""
-        vocab, ids = self.head.vocab, torch.tensor([*came.values()], device=logits.device)
-        if sampling.greedy:
-            same: list[bool] = (vocab.to_target[likeliest(logits)] == ids).tolist()
-            return [float(one) for one in same]
-        q = vocab.expand(probabilities(logits, sampling)).gather(1, ids.unsqueeze(1))  # [n, 1]
-        p = [likelihood.get(place, 1.0) for place in came]
-        return [min(1.0, a / b) if b > 0 else 1.0 for a, b in zip(q[:, 0].tolist(), p, strict=True)]
 
 
 def _recorded(target: StateBackend, head: RecurrentHead) -> RecordedSteps | None:

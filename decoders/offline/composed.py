@@ -11,7 +11,6 @@ from ..drafters import (
     MaxGramDrafter,
     NullDrafter,
     RecurrentDrafter,
-    SwitchingDrafter,
 )
 from ..protocols import Backend, Drafter, DraftRequest, opening
 from ..records import Sampling
@@ -27,10 +26,7 @@ def models_of(drafter: Drafter) -> list[RecurrentDrafter] | None:
         return []
     if type(drafter) is HybridDrafter:
         return models_of(drafter.model)
-    if type(drafter) is not SwitchingDrafter:
-        return None
-    each = [models_of(part) for part in drafter.parts]
-    return None if None in each else [model for models in each for model in models or []]
+    return None
 
 
 def over(drafter: Drafter, known: Callable[[RecurrentDrafter], Any]) -> Drafter:
@@ -38,9 +34,6 @@ def over(drafter: Drafter, known: Callable[[RecurrentDrafter], Any]) -> Drafter:
     original: use one at a time."""
     if type(drafter) is HybridDrafter:
         return drafter.over(over(drafter.model, known))
-    if type(drafter) is SwitchingDrafter:
-        parts: list[Any] = [over(part, known) for part in drafter.parts]
-        return drafter.over(parts)
     return known(drafter) if type(drafter) is RecurrentDrafter else drafter
 
 

@@ -18,7 +18,7 @@ from ..backends.sync import synchronize
 from ..costs.measured import Costs
 from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
-from ..drafters import EarlyExitDrafter, HybridDrafter, SwitchingDrafter, WidenedDrafter
+from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
 from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
 from ..records import Sampling
 from ..sampling.randomness import Generator
@@ -55,8 +55,6 @@ def dearest(drafter: Drafter) -> Drafter:
     """Of those that a drafter chooses from."""
     if isinstance(drafter, HybridDrafter):
         return dearest(drafter.model)
-    if isinstance(drafter, SwitchingDrafter):
-        return max(drafter.parts, key=lambda part: part.parameters)
     return drafter
 
 

@@ -18,7 +18,7 @@ import torch
 from ..backends.sync import synchronize
 from ..continuous_batching import ContinuousBatch, EngineSlot
 from ..costs.measured import Costs
-from ..drafters import HybridDrafter, SwitchingDrafter
+from ..drafters import HybridDrafter
 from ..protocols import Drafts
 from ..records import Request, Sampling
 
@@ -152,7 +152,7 @@ def _of_arms(
 def _calls(engines: Sequence[Engine], arm: str) -> Callable[[], int] | None:
     """The steps that an arm's drafters have taken, where drafted tokens do not tell."""
     drafters = [s.drafter for s in (e.strategy(arm) for e in engines) if isinstance(s, Drafts)]
-    if not drafters or not isinstance(drafters[0], HybridDrafter | SwitchingDrafter):
+    if not drafters or not isinstance(drafters[0], HybridDrafter):
         return None
     return lambda: sum(drafter.calls for drafter in drafters)
 

@@ -7,16 +7,14 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from ..backends.recurrent.head import RecurrentHead
-from ..drafters.catch_up import agreeing
 from ..protocols import Backend, DraftRequest
-from ..records import Proposal, Sampling
+from ..records import Proposal
 from .stack import Guess
 
 ROWS = 1024  # places whose logits are held at once
@@ -68,7 +66,6 @@ class Known:
     """
 
     parameters = 0
-    seen = sys.maxsize
 
     def __init__(self, drafts: Callable[[list[int], int], list[int]], target: Backend) -> None:
         self._drafts, self._device, self.context = drafts, target.device, target.context
@@ -84,20 +81,3 @@ class Known:
 
     def commit(self, context: list[int]) -> None:
         """Nothing is held."""
-
-    def acceptance(
-        self,
-        context: list[int],
-        drafts: Mapping[int, int],
-        sampling: Sampling,
-        likelihood: Mapping[int, float],
-    ) -> list[list[float]]:
-        """As in ScorableDrafter, greedy."""
-        made, steps = list[list[float]](), 0
-        for at, length in drafts.items():
-            drafted, came = self._drafts(context[:at], length), context[at : at + length]
-            right = agreeing(drafted, came)
-            steps = max(steps, min(right + 1, length))
-            made.append([float(depth < right) for depth in range(length)])
-        self.calls += steps
-        return made

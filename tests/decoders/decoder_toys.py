@@ -43,13 +43,11 @@ from decoders.drafters import (
     NeuralDrafter,
     NullDrafter,
     RecurrentDrafter,
-    SwitchingDrafter,
     TreeDrafter,
     WidenedDrafter,
 )
 from decoders.drafters.copy_chances import CopyChances
 from decoders.drafters.next_token_table import NextTokenTable
-from decoders.drafters.switching import Settings
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
 from decoders.protocols import (
@@ -281,15 +279,6 @@ def hybrid(
     chances, passes = CopyChances(), passes or PassCosts((1.0,) * 32)
     copying = MaxGramDrafter(CPU, shortest=1, passes=passes, acceptance=chances)
     return HybridDrafter(copying, chances, model, passes, draft_cost)
-
-
-def switching(
-    *parts: Drafter, none: bool = True, passes: PassCosts | None = None, **settings: Any
-) -> SwitchingDrafter:
-    """Scores every round by itself unless told; passes as for `hybrid`."""
-    drafters: list[Any] = [*parts, *([NullDrafter(CPU)] * none)]
-    chosen = Settings(**{"every": 1, **settings})
-    return SwitchingDrafter(drafters, passes or PassCosts((1.0,) * 32), chosen, CPU)
 
 
 # -- every outcome of chance ----------------------------------------------------------------------

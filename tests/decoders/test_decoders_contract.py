@@ -70,16 +70,6 @@ METHODS: dict[str, dict[str, Any]] = {
         "kind": "vertical", "review": "small", "lenience": 2, "inner": COPY, "length": {"k": 5},
     },
     "hybrid": {"kind": "hybrid", "model": SMALL, "shortest": 1, "length": {"k": 4}},
-    "switching": {"kind": "switching", "parts": [COPY, CELL], "every": 1, "length": {"k": 4}},
-    "switching-once": {
-        "kind": "switching", "parts": [CELL, COPY], "after": 4, "length": {"k": 4}
-    },
-    "switching-drawn": {
-        "kind": "switching", "parts": [CELL, COPY], "every": 2, "drawn": True, "length": {"k": 4}
-    },
-    "hybrid-switching": {
-        "kind": "hybrid", "model": {"kind": "switching", "parts": [CELL]}, "length": {"k": 4}
-    },
     "horizontal": {
         "kind": "horizontal", "parts": [{"length": {"k": 2}, **SMALL}, {"length": {"k": 3}, **COPY}]
     },
