@@ -22,7 +22,7 @@ class MaxGramRecipe(DraftingRecipe):
     earliest: take the first match instead of the latest.
     stop_below: end the draft where its chance of being accepted whole is below this (0: always k
         tokens).
-    cost_aware: end it instead where, by the same chances, the passes give the most tokens a
+    by_cost: end it instead where, by the same chances, the passes give the most tokens a
         second; where what they cost was not measured, stop_below holds.
     """
 
@@ -32,11 +32,11 @@ class MaxGramRecipe(DraftingRecipe):
     longest: Annotated[int, Field(ge=1, le=64)] = 12
     earliest: bool = False
     stop_below: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    cost_aware: bool = False
+    by_cost: bool = False
 
     @property
     def uses_cost_model(self) -> bool:
-        return self.cost_aware or super().uses_cost_model
+        return self.by_cost or super().uses_cost_model
 
     @property
     def copies(self) -> bool:
@@ -76,5 +76,5 @@ class MaxGramRecipe(DraftingRecipe):
             self.earliest,
             self.stop_below,
             source_apart=isinstance(target, EncoderDecoder),
-            passes=known(target) if self.cost_aware else None,
+            passes=known(target) if self.by_cost else None,
         )

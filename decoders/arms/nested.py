@@ -64,9 +64,9 @@ def make(inner: DraftingRecipe, arm: str, target: Backend, tokenizer: Any) -> Dr
 
 def refuse_by_cost(where: str, inner: DraftingRecipe) -> None:
     """For a drafter that another draft model verifies. Raises ValueError."""
-    if getattr(inner, "cost_aware", False):
+    if getattr(inner, "by_cost", False):
         raise ValueError(
-            f"{where}: `cost_aware` goes by the target's passes, but a smaller model verifies this "
+            f"{where}: `by_cost` goes by the target's passes, but a smaller model verifies this "
             "draft; give `stop_below`"
         )
 

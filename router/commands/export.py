@@ -227,7 +227,7 @@ def _copying(arm: Any) -> tuple[str, ...]:
     lost = []
     if arm.drafter is not None:
         lost.append(f"the table {arm.drafter!r}, for where nothing matches, is left out")
-    if arm.cost_aware or arm.stop_below:
+    if arm.by_cost or arm.stop_below:
         lost.append("drafts do not end where their chance of being accepted no longer pays")
     if arm.earliest:
         lost.append("which of several matches is taken is the engine's choice")

@@ -26,7 +26,7 @@ def engine(tiny: Callable[..., Path], tmp_path: Path) -> Engine:
     cell = {"kind": "recurrent", "drafter": str(tmp_path)}
     made = [
         {"kind": "autoregressive", "name": "autoregressive"},
-        {"kind": "max_gram", "name": "copy", "cost_aware": True},
+        {"kind": "max_gram", "name": "copy", "by_cost": True},
         {"kind": "hybrid", "name": "both", "model": cell},
         {"name": "cell", "length": {"k": 3}, **cell},
         {"name": "adaptive", "length": {"kind": "adaptive", "k": 4}, **cell},

@@ -216,7 +216,7 @@ def test_answers_do_not_depend_on_costs(seed: int, passes: PassCosts) -> None:
 
 
 def test_costs_that_are_unknown_leave_the_threshold(tmp_path: Path) -> None:
-    arm = recipe(name="copy", kind="max_gram", length={"k": 16}, stop_below=0.35, cost_aware=True)
+    arm = recipe(name="copy", kind="max_gram", length={"k": 16}, stop_below=0.35, by_cost=True)
 
     def drafted(target: ToyBackend) -> int:
         drafter = arm.make_drafter(target, None)
@@ -283,7 +283,7 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
     [
         ({"kind": "autoregressive"}, False),
         ({"kind": "max_gram"}, False),
-        ({"kind": "max_gram", "cost_aware": True}, True),
+        ({"kind": "max_gram", "by_cost": True}, True),
         ({"kind": "neural", "drafter": "x"}, False),
         ({"kind": "neural", "drafter": "x", "length": {"kind": "adaptive"}}, True),
         (
@@ -291,7 +291,7 @@ def test_an_arm_s_adaptive_length_goes_by_what_was_learnt(tmp_path: Path) -> Non
                 "kind": "horizontal",
                 "parts": [
                     {"kind": "neural", "drafter": "x"},
-                    {"kind": "max_gram", "cost_aware": True},
+                    {"kind": "max_gram", "by_cost": True},
                 ],
             },
             True,
@@ -306,9 +306,9 @@ def test_arms_say_whether_they_go_by_passes(arm: dict[str, object], asks: bool) 
 @pytest.mark.parametrize(
     "arm",
     [
-        "{kind: vertical, review: m, inner: {kind: max_gram, cost_aware: true}}",
-        "{kind: hierarchy, middle: m, small: {kind: max_gram, cost_aware: true}}",
-        "{kind: cs_drafting, models: [m, {kind: max_gram, cost_aware: true}], K: [[1, 1], [0, 1]]}",
+        "{kind: vertical, review: m, inner: {kind: max_gram, by_cost: true}}",
+        "{kind: hierarchy, middle: m, small: {kind: max_gram, by_cost: true}}",
+        "{kind: cs_drafting, models: [m, {kind: max_gram, by_cost: true}], K: [[1, 1], [0, 1]]}",
     ],
 )
 def test_what_a_smaller_model_verifies_is_not_cut_by_the_target_s_passes(
@@ -316,7 +316,7 @@ def test_what_a_smaller_model_verifies_is_not_cut_by_the_target_s_passes(
 ) -> None:
     file = tmp_path / "arms.yaml"
     file.write_text(f"arms:\n  autoregressive: {{kind: autoregressive}}\n  x: {arm}\n")
-    with pytest.raises(DraftpickError, match="`cost_aware` goes by the target's passes"):
+    with pytest.raises(DraftpickError, match="`by_cost` goes by the target's passes"):
         load_arms(file)
 
 
@@ -327,7 +327,7 @@ def test_loading_an_engine_learns_them_once(
     monkeypatch.setattr("decoders.models.targets.load_tokenizer", lambda folder: None)
     folder = str(tiny(vocab_size=128, max_position_embeddings=256))
     plain = recipe(name="autoregressive", kind="autoregressive")
-    copy = recipe(name="copy", kind="max_gram", cost_aware=True)
+    copy = recipe(name="copy", kind="max_gram", by_cost=True)
 
     def load(*recipes: ArmRecipe) -> Engine:
         return Engine.load(folder, {r.name: r for r in recipes}, dtype="float32")

@@ -55,7 +55,7 @@ def test_the_commands(engine: str, name: str) -> None:
 def test_what_an_engine_does_otherwise_is_said() -> None:
     arms = {
         "exact": arm("exact", **{**COPY, "shortest": 5}),
-        "table": arm("table", **COPY, drafter="bigram", cost_aware=True, earliest=True),
+        "table": arm("table", **COPY, drafter="bigram", by_cost=True, earliest=True),
         "adaptive": arm("adaptive", **{**DRAFT, "length": {"kind": "adaptive", "k": 4}}),
         "doubting": arm("doubting", **{**DRAFT, "length": {"k": 4, "min_confidence": 0.4}}),
     }

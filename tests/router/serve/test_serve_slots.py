@@ -150,8 +150,8 @@ def test_costs_of_shared_passes_are_kept(
     from decoders.costs.under_load import UnderLoad
 
     monkeypatch.setattr(under_load, "others", lambda before, after: 0.0)
-    cost_aware = native_engine_by_cost(engine)
-    batch = batch_engine(cost_aware, 2, cache=tmp_path)
+    by_cost = native_engine_by_cost(engine)
+    batch = batch_engine(by_cost, 2, cache=tmp_path)
     from decoders.costs.passes import known
 
     assert all(isinstance(known(slot.engine.target), UnderLoad) for slot in batch.slots)
@@ -162,7 +162,7 @@ def native_engine_by_cost(engine: Engine) -> Engine:
     """With an arm that goes by what passes cost."""
     from decoders.arms import recipe
 
-    arms = {"auto": recipe(name="auto", kind="max_gram", cost_aware=True)}
+    arms = {"auto": recipe(name="auto", kind="max_gram", by_cost=True)}
     return Engine(engine.target, arms, name="tiny", tokenizer=engine.tokenizer)
 
 
