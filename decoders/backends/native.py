@@ -118,7 +118,7 @@ class LlamaBackend:
         self.recorded = RecordedPasses(*parts, record, fused)
 
     def compile_layers(self) -> None:
-        """From now on run passes by the kernels in C++ (kernel_layers.py), which must be loaded.
+        """From now on run passes by the kernels in C++ (cpp/layers.py), which must be loaded.
         Raises DraftpickError for a model that they do not fit."""
         reason = unsupported_reason(self.shape, self.weights.layers)
         if reason is not None:
