@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from collect.queries import Query, first_per_task, read_queries, shipped
+from collect.queries import TASKS, Query, first_per_task, read_queries, shipped
 from decoders import Engine, Request
 from decoders.arms import load_arms
 from decoders.backends.weights.packed import can_pack
@@ -66,7 +66,7 @@ def test_ids_equal_transformers(
     arm: str, source: str, engine: Engine, transformers_ids: Any
 ) -> None:
     asked = queries(source)
-    assert len(asked) == 6 * A_TASK
+    assert {query.task for query in asked} >= set(TASKS)
     accepted = 0
     for query in asked:
         prompt = engine.encode_chat([{"role": "user", "content": query.turns[0]}])
