@@ -40,23 +40,18 @@ if TYPE_CHECKING:
     from .routing.router import Router
 
 EXAMPLES = """
-Pick, for every query, the cheapest way to make a language model answer.
+Answer prompts by speculative decoding. A policy learns which way to draft is fastest for which
+prompt, and picks one for each.
 
 \b
-  draftpick generate "Why is the sky blue?"             answer through the arm a policy picks
-  draftpick collect --out rewards                       what every arm does on every query
-  draftpick headroom rewards                            what picking could gain
-  draftpick train --rewards rewards --out policy        learn which arm to pick
-  draftpick specbench --limit 5 --out bench             measure it, arm against arm
-  draftpick report bench                                one HTML page of it
-  draftpick evaluate --logs log --policy policy         what another policy would have earned
-  draftpick learn --logs log --policy policy --out policy   what a log teaches a policy
-  draftpick promote drafter --rewards held              let a registered policy serve
-  draftpick theory --acceptance 0.7 --cost 0.1          how far to draft, computed
-  draftpick export vllm                                 the arms as vLLM's options
-  draftpick tradeoff sweep.yaml --out curves            quality against latency
-  draftpick serve                                       OpenAI's API, an arm for every request
-  draftpick demo                                        all of that, in minutes
+Examples:
+  draftpick generate "Why is the sky blue?"         answer a prompt
+  draftpick serve                                   serve OpenAI's API
+  draftpick collect --out rewards                   measure arms on queries
+  draftpick headroom rewards                        report the possible gain
+  draftpick train --rewards rewards --out policy    train a policy
+  draftpick specbench --limit 5 --out bench         benchmark the arms
+  draftpick demo                                    do this in ten minutes
 """
 
 app = typer.Typer(
@@ -82,24 +77,26 @@ def options(
 def generate(
     *,
     prompt: Annotated[
-        str | None, typer.Argument(help="The question; - reads it from stdin.")
+        str | None, typer.Argument(help="The prompt; - reads it from standard input.")
     ] = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
-            help="JSON lines with prompt, turns or messages; a failed one is an error line."
+            help="File of JSON lines with prompt, turns or messages. A prompt that fails gives a "
+            "line with the error."
         ),
     ] = None,
     arm: Annotated[str | None, typer.Option(help="Force an arm (see `draftpick arms`).")] = None,
     policy: Policy = None,
     embedder: Embedder = None,
     dynamic: Annotated[
-        bool, typer.Option("--dynamic", help="Draw the arm from the policy, not its best.")
+        bool, typer.Option("--dynamic", help="Sample the arm from the policy's distribution.")
     ] = False,
     explore: Annotated[
         float,
         typer.Option(
-            metavar="SHARE", help="Take any arm, all alike, in this share of the answers: 0.1."
+            metavar="SHARE",
+            help="Pick an arm uniformly at random for this share of the answers, such as 0.1.",
         ),
     ] = 0.0,
     learn_into: Annotated[
@@ -107,31 +104,30 @@ def generate(
         typer.Option(
             "--learn",
             metavar="FOLDER",
-            help="Learn from every answer, and save the policy here; for one that learns, such as "
-            "`draftpick train --policy thompson` makes.",
+            help="Update the policy after every answer, and save it here. It must be an online "
+            "policy, such as `draftpick train --policy thompson` makes.",
         ),
     ] = None,
     request: Request,
     seed: Annotated[
         int | None,
-        typer.Option(help="Makes draws repeatable; of several prompts each has a seed from it."),
+        typer.Option(
+            help="Random seed; with --prompts, each prompt gets its own, derived from it."
+        ),
     ] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="End at this string; repeatable.")] = None,
+    stop: Annotated[list[str] | None, typer.Option(help="Stop at this string. Repeatable.")] = None,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
 ) -> None:
-    """Answer a prompt through the arm that the policy picks.
+    """Answer a prompt with the arm that the policy picks. The answer goes to standard output; the
+    arm, its propensity and the speed go to standard error. The exit code is 1 if a prompt of a file
+    failed.
 
-    The answer streams to standard output; the arm, its propensity and the speed follow on standard
-    error. Exit code 1: some prompts of a file failed.
-
+    \b
     Examples:
-
       draftpick generate "Translate German to English: Guten Morgen."
-
       draftpick generate --prompts prompts.jsonl --json > answers.jsonl
-
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
     """
     from decoders.common.errors import DraftpickError
@@ -178,7 +174,9 @@ def specbench(
     questions: Questions = None,
     arms: Annotated[
         list[str] | None,
-        typer.Option(help="Arms to run: a,b,c or repeated. Default: all. AR always runs."),
+        typer.Option(
+            help="Arms to run: a,b,c or repeated. Default: all. Plain decoding always runs."
+        ),
     ] = None,
     policy: Policy = None,
     embedder: Embedder = None,
@@ -189,35 +187,36 @@ def specbench(
         list[str] | None,
         typer.Option(
             metavar="NAME=POLICY",
-            help="A further policy to run beside, by its name in the tables; repeatable. Policies "
-            "of one name are its seeds, and their mean and deviation are told. --policy is then "
-            "only run if given.",
+            help="Also run this policy, under NAME in the tables. Repeatable. Policies with the "
+            "same name count as seeds, and the tables report their mean and standard deviation. "
+            "The default policy then runs only with --policy.",
         ),
     ] = None,
     dynamic: Annotated[
         bool,
-        typer.Option("--dynamic", help="Of each --candidate, also a row whose arms are drawn."),
+        typer.Option("--dynamic", help="Also report each --candidate with sampled arms."),
     ] = False,
     limit: Limit = None,
     tasks: Tasks = None,
     request: Request,
     seed: Seed = 0,
     ask: Annotated[
-        bool, typer.Option("--ask/--no-ask", help="--no-ask sums up what a stopped run holds.")
+        bool,
+        typer.Option(
+            "--ask/--no-ask", help="--no-ask summarises a stopped run without answering more."
+        ),
     ] = True,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
 ) -> None:
-    """Measure every arm and the routed choice, paired and interleaved, against plain decoding.
+    """Benchmark every arm and the policy against plain decoding. All answer the same questions, in
+    interleaved order. The same command resumes a run that was stopped.
 
-    Re-run the same command to resume a run that was stopped.
-
-    Example:
-
+    \b
+    Examples:
       draftpick specbench --questions question.jsonl --limit 20 --out bench
-
-      draftpick specbench --candidate knn=policies/knn --candidate rl=policies/rl --dynamic --out b
+      draftpick specbench --candidate knn=policies/knn --dynamic --out bench
     """
     from collect.queries import shipped_folder
     from decoders.common.errors import DraftpickError
@@ -233,7 +232,7 @@ def specbench(
     request = replace(request, seed=seed)
     beside = named_folders(candidate or [])
     if dynamic and not beside:
-        raise DraftpickError("--dynamic is of the policies that --candidate names; name one")
+        raise DraftpickError("--dynamic needs a --candidate, whose arms it samples; name one")
     routed = routed and (policy is not None or not beside)
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
@@ -263,15 +262,24 @@ def specbench(
 @app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `draftpick specbench` wrote.")],
-    out: Annotated[Path | None, typer.Option(help="Default: report.html in that folder.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="HTML file. Default: report.html in that folder.")
+    ] = None,
     collected: Annotated[
-        Path | None, typer.Option(help="JSON summary of a collection, shown as a table.")
+        Path | None, typer.Option(help="Also show this JSON summary of a collection.")
     ] = None,
     history: Annotated[
-        Path | None, typer.Option(help="JSON of a training run's epochs, shown as curves.")
+        Path | None,
+        typer.Option(help="Also plot the epochs of a training run from this JSON file."),
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page with the figures and plots of a benchmark."""
+    """Write one HTML page with the results of a benchmark. The page is self-contained: tables and
+    plots need no other file.
+
+    \b
+    Example:
+      draftpick report bench
+    """
     from .commands.report import write_report
 
     print(write_report(folder, out, collected, history))
@@ -281,11 +289,19 @@ def report(
 def arms(
     config: Config = None,
     kinds: Annotated[
-        bool, typer.Option("--kinds", help="What an arms file may say: kinds, fields, verifiers.")
+        bool,
+        typer.Option("--kinds", help="List what an arms file can hold: kinds and their fields."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the arms: each one's recipe, and whether it is lossless."""
+    """List the arms, their recipes, and whether they are lossless.
+
+    \b
+    Examples:
+      draftpick arms
+      draftpick arms --config arms.yaml
+      draftpick arms --kinds
+    """
     from .commands.arms_view import arms_json, arms_table
     from .commands.kinds_view import kinds_json, kinds_table
 
@@ -297,7 +313,13 @@ def arms(
 
 @app.command()
 def models(as_json: AsJson = False) -> None:
-    """List the models known by name: size, licence, acceptance, and whether they are on disk."""
+    """List the models known by name, and whether they are on disk. The table gives each model's
+    size, licence and acceptance rate.
+
+    \b
+    Example:
+      draftpick models
+    """
     from .commands.models_view import models_json, models_tables
 
     if as_json:
@@ -308,14 +330,19 @@ def models(as_json: AsJson = False) -> None:
 
 @app.command()
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for everything the demo makes.")] = Path("demo"),
-    collect_limit: Annotated[int, typer.Option(help="Training queries a task.")] = 12,
-    limit: Annotated[int, typer.Option(help="Test questions a task.")] = 3,
+    out: Annotated[Path, typer.Option(help="Folder for everything that the demo writes.")] = Path(
+        "demo"
+    ),
+    collect_limit: Annotated[int, typer.Option(help="Training queries per task.")] = 12,
+    limit: Annotated[int, typer.Option(help="Test questions per task.")] = 3,
     max_new_tokens: MaxNewTokens = 64,
 ) -> None:
-    """Collect, train, answer and measure on the queries that ship: under ten minutes on two cores.
+    """Collect, train, answer and measure on the shipped queries. It takes less than ten minutes on
+    two cores, and the same command resumes it.
 
-    Re-run the same command to resume.
+    \b
+    Example:
+      draftpick demo
     """
     from .commands.demo import run_demo
 

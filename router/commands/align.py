@@ -18,90 +18,99 @@ def align(
     kind: Annotated[
         str,
         typer.Option(
-            help="drafter: a small model. exit: an adapter on the target's layers. recurrent: a "
-            "cell over the target's last states. bigram: Max-Gram's table."
+            help="What to train. drafter: a small model. exit: an early-exit adapter. recurrent: a "
+            "recurrent cell over the target's last states. bigram: Max-Gram's bigram table."
         ),
     ] = "drafter",
     queries: Annotated[
-        list[Path] | None, typer.Option(help="Query files (JSON lines); default: those that ship.")
+        list[Path] | None, typer.Option(help="Query files (JSON lines). Default: those that ship.")
     ] = None,
     outputs: Annotated[
         list[Path] | None,
         typer.Option(
-            help="What the target wrote for them (JSON lines: id, output or ids, ended). "
-            "Without it the target writes first, into OUT/outputs.jsonl."
+            help="The target's answers to them (JSON lines: id, output or ids, ended). Default: "
+            "the target answers first, into OUT/outputs.jsonl."
         ),
     ] = None,
     start: Annotated[
         Path | None,
-        typer.Option(help="A drafter folder to fine-tune, or a JSON file of Llama sizes."),
+        typer.Option(help="A drafter folder to fine-tune, or a JSON file with sizes of a Llama."),
     ] = None,
     tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
     vocab_size: Annotated[
         int | None,
         typer.Option(
-            help="Draft vocabulary: the commonest tokens; 8192, of a recurrent drafter 6144."
+            help="Size of the draft vocabulary, the most frequent tokens. Default: 8192; "
+            "recurrent: 6144."
         ),
     ] = None,
-    exit_layer: Annotated[int, typer.Option(help="Target (decoder) layers below the exit.")] = 4,
+    exit_layer: Annotated[
+        int, typer.Option(help="Decoder layers of the target below the exit.")
+    ] = 4,
     blocks: Annotated[
         int | None,
         typer.Option(
-            help="Trained layers above the exit, 1; none with --joint, nor on an encoder-decoder. "
-            "Gated blocks of a recurrent drafter, 2."
+            help="Trained layers above the exit (default 1; 0 with --joint and for "
+            "encoder-decoders), or gated blocks of a recurrent drafter (default 2)."
         ),
     ] = None,
-    width: Annotated[int, typer.Option(help="Of a recurrent drafter's gated blocks.")] = 1152,
+    width: Annotated[int, typer.Option(help="Width of a recurrent drafter's gated blocks.")] = 1152,
     joint: Annotated[
         bool,
         typer.Option(
             "--joint",
-            help="With --kind exit: train no adapter but all layers of a copy of the target, by "
-            "the mean of the exit's and the last layer's losses (as BiLD does). OUT/target is the "
-            "copy, a target of its own: drafters that were aligned with the first fit it less.",
+            help="With --kind exit: train all layers of a copy of the target, by the mean loss of "
+            "the exit and the last layer (as BiLD does). The copy, OUT/target, is a new target.",
         ),
     ] = False,
     every_layer: Annotated[
         bool,
         typer.Option(
             "--every-layer",
-            help="With --joint: lower the losses of all layers, the i-th weighed by i, as CALM's "
-            "targets are trained, in place of the exit's and the last.",
+            help="With --joint: train by the losses of all layers, layer i weighted by i (as CALM "
+            "does).",
         ),
     ] = False,
     epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
     minutes: Annotated[
-        float | None, typer.Option(help="Train so long instead; the schedule fits it.")
+        float | None, typer.Option(help="Train for this time instead of --epochs.")
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Padded tokens a step.")] = 2048,
+    batch_tokens: Annotated[int, typer.Option(help="Tokens per step, padding included.")] = 2048,
     lr: Annotated[
         float | None,
-        typer.Option(help="Peak rate for embeddings and norms (AdamW): 3e-3, with --joint 1e-4."),
+        typer.Option(
+            help="Peak learning rate of embeddings and norms (AdamW). Default: 3e-3; --joint: 1e-4."
+        ),
     ] = None,
     matrix_lr: Annotated[
-        float | None, typer.Option(help="Peak rate for matrices (Muon): 2e-2, with --joint 5e-4.")
+        float | None,
+        typer.Option(help="Peak learning rate of matrices (Muon). Default: 2e-2; --joint: 5e-4."),
     ] = None,
-    max_prompt: Annotated[int, typer.Option(help="Prompt tokens kept, from the end.")] = 320,
-    max_new_tokens: Annotated[int, typer.Option(help="Answer tokens the target writes.")] = 256,
-    seed: Annotated[int, typer.Option(help="Order of examples and initial weights.")] = 0,
+    max_prompt: Annotated[
+        int, typer.Option(help="Prompt tokens kept, counted from the end.")
+    ] = 320,
+    max_new_tokens: Annotated[
+        int, typer.Option(help="Longest answer of the target, in tokens.")
+    ] = 256,
+    seed: Annotated[
+        int, typer.Option(help="Random seed of the examples' order and the initial weights.")
+    ] = 0,
     target: Target = EngineOptions.target,
     device: Device = EngineOptions.device,
     context: Context = EngineOptions.context,
     chat_template: ChatTemplate = EngineOptions.chat_template,
 ) -> None:
-    """Train a drafter to predict what the target writes (prediction alignment).
-
-    Re-run the same command to resume a run that was stopped. The finished model is OUT/model, with
-    a card that says how well it predicts held-out answers: name that folder as the drafter of an
-    arm. Examples:
+    """Train a drafter to predict what the target writes. The folder OUT/model can then be an arm's
+    drafter; its card gives the acceptance on held-out answers. The same command resumes a run that
+    was stopped.
 
     \b
+    Examples:
       draftpick align --out drafts/general --minutes 30
-      draftpick align --out drafts/math --start drafts/general/model --tasks math --minutes 10
+      draftpick align --out drafts/math --start drafts/general/model --tasks math
       draftpick align --out drafts/exit4 --kind exit --exit-layer 4 --minutes 20
       draftpick align --out drafts/cell --kind recurrent --minutes 20
-      draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint --epochs 1
-      draftpick align --out drafts/calm --kind exit --exit-layer 8 --joint --every-layer --epochs 1
+      draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn

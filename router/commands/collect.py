@@ -24,37 +24,15 @@ if TYPE_CHECKING:
 ENGINES = ("local", "ray")
 INTERRUPTED = 130  # what shells expect after Ctrl-C
 
-COLLECT_HELP = """Collect what a policy learns from: every arm on every query.
-
-For each query the target model writes its greedy answer, every drafter writes its own, and the
-drafter's loop is replayed along the target's answer. Tokens, likeness (ROUGE-L), accepted tokens,
-rounds and times go into DIR as raw outcomes; rewards are computed from them later, so another
-reward needs no new collection. Nor does another embedder: --embedder on a finished folder embeds
-its queries and decodes nothing (`draftpick train --embedder` does the same).
-
-Which arm is fast depends on the temperature: copies are accepted less often when the target draws.
-With --temperatures 0,1 the target also draws an answer to each query, and every arm's rounds along
-it are computed from the chance that each token has of being accepted. A policy trained on these
-rewards (`modelled`, `saved-passes`, `acceptance`) reads the temperature.
-
-It also depends on how many answers share the target's passes, as behind `draftpick serve`. With
---at-once 1,8,32 the arms' loops are replayed as they would run beside 7 and 31 other answers, by
-the costs of such passes on this machine; `modelled` is then the machine's tokens a second over
-plain decoding's, and a policy reads how many requests are running.
-
-With --engine ray every GPU of a Ray cluster collects (every machine, where there are none). The
-rows are the same, and so is the folder: one may go on with what the other began.
-
-It may be stopped at any moment (Ctrl-C, a power cut): re-run the same command to resume. Query
-files are JSON lines, {"id", "task", "turns", "reference"} or Spec-Bench's form. Only the first
-turn of a chat is collected.
+COLLECT_HELP = """Run every arm on every query and store the outcomes. `draftpick train` computes
+rewards from them. The same command resumes a run that was stopped.
 
 \b
-  draftpick collect --out rewards                      the queries that ship
+Examples:
+  draftpick collect --out rewards
   draftpick collect --queries my/*.jsonl --out rewards --limit 50
-  draftpick collect --out rewards --embedder sentence  ... read by a sentence-transformers model
-  draftpick collect --temperatures 0,0.7,1 --out rewards-t
-  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards-l
+  draftpick collect --out rewards --embedder sentence
+  draftpick collect --temperatures 0,1 --at-once 1,8,32 --out rewards
   draftpick collect --engine ray --ray-address auto --out rewards
   draftpick collect --summary rewards
 """
@@ -77,70 +55,65 @@ def collect(
         list[Path] | None,
         typer.Option(
             metavar="FILE...",
-            help="Query files, or folders of them. Without any: the train queries that ship.",
+            help="Query files (JSON lines), or folders of them. Default: the shipped training "
+            "queries.",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Folder to store into; re-run the same command to resume."
-        ),
+        typer.Option(metavar="DIR", help="Folder of the collection; the same command resumes it."),
     ] = None,
     arms: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="Arms to collect (see `draftpick arms`); default: all."),
+        typer.Option(metavar="A,B", help="Arms to collect (see `draftpick arms`). Default: all."),
     ] = None,
-    limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many queries of each task.")
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(min=1, help="Longest answer, in tokens. 64 or 128 tell arms apart well.")
-    ] = 64,
+    limit: Annotated[int | None, typer.Option(min=1, help="Most queries per task.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 64,
     temperatures: Annotated[
         str,
         typer.Option(
             metavar="T,T",
-            help="Collect at these, 0 among them. Each one more takes about as long again as the "
-            "first; 0 alone is enough where all answers are to be greedy, as they are by default.",
+            help="Temperatures to collect at; 0 must be one of them. Each takes about as long as "
+            "the first. Greedy answers, the default, need 0 only.",
         ),
     ] = "0",
     at_once: Annotated[
         str,
         typer.Option(
             metavar="N,N",
-            help="Collect for so many answers that share the target's passes, 1 among them. "
-            "Needs a native backend.",
+            help="Numbers of concurrent answers that share the target's passes; 1 must be one of "
+            "them. Needs a native backend.",
         ),
     ] = "1",
     batch_size: Annotated[
-        int, typer.Option(min=1, help="Queries decoded together; lower it if memory runs out.")
+        int, typer.Option(min=1, help="Queries decoded together. Lower it if memory runs out.")
     ] = 64,
     measure: Annotated[
         bool,
         typer.Option(
             "--measure",
-            help="Also decode each query through each arm alone and keep the times, for the "
-            "`measured` rewards. Much slower; leave the machine idle meanwhile.",
+            help="Also time every arm on every query, for the `measured` rewards. This is much "
+            "slower and needs an otherwise idle machine.",
         ),
     ] = False,
     likeness: Annotated[
         bool,
         typer.Option(
             "--likeness/--no-likeness",
-            help="Whether drafters also write answers by themselves, for the rewards that compare "
-            "them with the target's (paper). Without, collecting takes about half as long.",
+            help="Let drafters also write whole answers, for the rewards that compare them with "
+            "the target's (paper). --no-likeness takes about half as long.",
         ),
     ] = True,
     embedder: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What policies will read of a query: {collect.EMBEDDERS}, or a sentence-"
-            "transformers folder or hub id. target (default): its own state, which costs nothing; "
-            "sentence: all-minilm-l6-v2.",
+            help="What embeds the queries: {collect.EMBEDDERS}, or a sentence-transformers folder "
+            "or hub id. target, the default, takes the target's own state; sentence is "
+            "all-minilm-l6-v2.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of sampled answers and of random orders.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of sampled answers and orders.")] = 0,
     engine: Annotated[
         str,
         typer.Option(help="Where queries are collected: local (this process) or ray (a cluster)."),
@@ -149,27 +122,29 @@ def collect(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
-            "Default: one on this machine, for as long as the command takes.",
+            help="With --engine ray: a running cluster: auto, or host:port of its head. Default: "
+            "start a cluster on this machine, and stop it afterwards.",
         ),
     ] = None,
     options: EngineOptions,
     summary: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Collect nothing; print a collection's mean rewards instead."
+            metavar="DIR", help="Print the mean rewards of this collection, and collect nothing."
         ),
     ] = None,
     reward: Annotated[
         str | None,
         typer.Option(
-            help="With --summary: which reward: {collect.REWARDS}. Default: modelled, and measured "
-            "for endpoints."
+            help="With --summary: the reward, one of {collect.REWARDS}. Default: modelled, or "
+            "measured for endpoints."
         ),
     ] = None,
     alpha: Annotated[
         float,
-        typer.Option(help="With --summary: weight of likeness against cost, 1 = likeness alone."),
+        typer.Option(
+            help="With --summary: weight of similarity against cost, as in `draftpick train`."
+        ),
     ] = 0.5,
     as_json: AsJson = False,
 ) -> None:

@@ -19,23 +19,12 @@ if TYPE_CHECKING:
 
     from policies import Evaluation, Policy, RewardTable
 
-EVALUATE_HELP = """Say what a policy is worth.
-
-On a collection (--rewards) every arm's reward is known, and the value is exact. In a log (--logs)
-only the reward of the arm that was taken is; what another policy would have earned is estimated
-from the chance that this arm had:
+EVALUATE_HELP = """Estimate what a policy earns, from logs or on a collection. A collection
+(--rewards) gives the exact value. Logs (--logs) give off-policy estimates, and must hold answers
+with sampled arms (--explore or --dynamic).
 
 \b
-  ips        each reward weighs as many times as the policy is likelier to take the arm
-  snips      the same, divided by the sum of the weights: steadier, slightly biased
-  dm         rewards predicted from the request; as good as the prediction
-  dr         dm, corrected by ips where the prediction erred: right if either is
-  switch-dr  dr, but dm alone where a weight is above --tau
-
-Without --policy, a log tells what the policies that wrote it earned. Logs need draws (--explore or
---dynamic): what could not have been drawn cannot be known.
-
-\b
+Examples:
   draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
   draftpick evaluate --logs log
   draftpick evaluate --logs log --policy other --reward log_tokens_per_s
@@ -51,27 +40,31 @@ def mount(app: typer.Typer) -> None:
 def evaluate(
     logs: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="What `draftpick generate --log FOLDER` wrote."),
+        typer.Option(metavar="FOLDER", help="Folder that `draftpick generate --log FOLDER` wrote."),
     ] = None,
     rewards: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder that `draftpick collect --out DIR` wrote."),
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option(help="Whom to judge: a folder, runs:/ID/policy or models:/NAME@alias."),
+        typer.Option(
+            help="Policy to evaluate: a folder, runs:/ID/policy or models:/NAME@alias. Default, "
+            "with --logs: the policies that wrote the log."
+        ),
     ] = None,
     reward: Annotated[
         str | None,
         typer.Option(
-            help="Of a log: {router.logs.rewards.LOG_REWARDS}; default: tokens_per_s. Of a "
-            "collection: {collect.REWARDS}; default: the one that the policy was trained on."
+            help="With --logs: {router.logs.rewards.LOG_REWARDS}; default: tokens_per_s. With "
+            "--rewards: {collect.REWARDS}; default: the policy's own."
         ),
     ] = None,
     alpha: Annotated[
-        float, typer.Option(help="Of a collection's reward, as in `draftpick train`.")
+        float, typer.Option(help="With --rewards: weight as in `draftpick train`.")
     ] = 0.5,
-    tau: Annotated[float, typer.Option(help="The largest weight that switch-dr takes.")] = 10.0,
-    seed: Annotated[int, typer.Option(help="Of resampling and of the parts of a log.")] = 0,
+    tau: Annotated[float, typer.Option(help="Largest importance weight of switch-dr.")] = 10.0,
+    seed: Annotated[int, typer.Option(help="Random seed of resamples and of the log's folds.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     if (logs is None) == (rewards is None):

@@ -180,13 +180,11 @@ def mount(app: typer.Typer) -> None:
     app.command("export", help=HELP, cls=Listing)(export)
 
 
-HELP = """Write the arms as another engine's options: vllm, sglang or llama.cpp.
-
-Each arm that has a counterpart becomes a command that starts a server, with a comment for whatever
-the engine does otherwise. The others are listed with the reason. Start the servers, name them in
-an arms file as endpoints (docs/endpoints.md), and draftpick chooses between them.
+HELP = """Write the arms as options of vLLM, SGLang or llama.cpp. Each arm with a counterpart
+becomes a command that starts a server; the others are listed with the reason.
 
 \b
+Examples:
   draftpick export vllm
   draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
   draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
@@ -197,7 +195,7 @@ def export(
     engine: Annotated[str, typer.Argument(help="vllm, sglang or llama.cpp.")],
     config: Config = None,
     model: Annotated[
-        str, typer.Option(help="The target as that engine names it: a hub id, a folder, a file.")
+        str, typer.Option(help="The target in the engine's words: a hub id, folder or file.")
     ] = MODEL,
     as_json: AsJson = False,
 ) -> None:

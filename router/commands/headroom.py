@@ -20,20 +20,14 @@ if TYPE_CHECKING:
 
     from policies.selection.headroom import Headroom
 
-HEADROOM_HELP = """Say what a policy could gain over always taking the best arm, and what to do.
-
-From collected rewards, in seconds, and before any training: what the best fixed arm earns, the best
-arm by each feature of the request (its temperature, for instance), by task, what ridge regression
-and nearest neighbours make of the query's embedding, and the best arm of every query, which nobody
-can know (oracle). All but the oracle are judged on queries that they were not chosen on. Then where
-the gap lies, which arms ever win, and a recommendation: one arm is enough, or what to route by, or
-which kind of drafter is missing.
+HEADROOM_HELP = """Report what a policy could gain over the best fixed arm. It takes seconds, needs
+no training, and ends in a recommendation.
 
 \b
+Examples:
   draftpick headroom rewards
   draftpick headroom rewards --reward measured --out headroom.png
   draftpick headroom rewards --by temperature --json
-  draftpick headroom rewards --arms autoregressive,max-gram,recurrent --loops without
 """
 
 
@@ -49,18 +43,18 @@ def headroom(
     reward: Annotated[
         str | None,
         typer.Option(
-            help="What to maximise: {collect.REWARDS}. Default: modelled, and measured for "
+            help="Reward to maximise: {collect.REWARDS}. Default: modelled, or measured for "
             "endpoints."
         ),
     ] = None,
     alpha: Annotated[
         float,
-        typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
+        typer.Option(help="Weight of similarity against cost in the reward, from 0 to 1."),
     ] = 0.5,
     embedder: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="What is read of a query, as in `draftpick train --embedder`."
+            metavar="NAME", help="What embeds the queries, as in `draftpick train --embedder`."
         ),
     ] = None,
     arms: ChosenArms = None,
@@ -69,11 +63,9 @@ def headroom(
     loops: Loops = "all",
     by: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="FEATURE", help="Only these features: a,b or repeated. Default: all there are."
-        ),
+        typer.Option(metavar="FEATURE", help="Only these features: a,b or repeated. Default: all."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the folds and the resamples.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of folds and resamples.")] = 0,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FIGURE", help="Also draw it: a .png, .svg or .pdf file."),

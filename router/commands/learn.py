@@ -22,15 +22,14 @@ if TYPE_CHECKING:
 
     from ..logs.reader import DecisionRows
 
-LEARN_HELP = """Let a policy learn from a log, as if it had served those requests.
-
-The policy is one that learns (`draftpick train --policy thompson` or linucb), and the log keeps
-what it reads (--log-embeddings). Lines are taken in their order; those that this very policy drew
-also say what it gains over the best fixed arm. --out may be the policy's own folder.
+LEARN_HELP = """Update an online policy from a log of decisions. The policy comes from `draftpick
+train --policy thompson` or linucb, and the log must hold embeddings (--log-embeddings).
 
 \b
-  draftpick train --rewards rewards --reward modelled --policy thompson --out policy
-  draftpick generate --prompts prompts.jsonl --policy policy --dynamic --log log --log-embeddings
+Examples:
+  draftpick train --rewards rewards --policy thompson --out policy
+  draftpick generate --prompts prompts.jsonl --policy policy --dynamic \\
+    --log log --log-embeddings
   draftpick learn --logs log --policy policy --out policy-2
 """
 
@@ -65,17 +64,18 @@ def mount(app: typer.Typer) -> None:
 
 def learn(
     logs: Annotated[
-        Path, typer.Option(metavar="FOLDER", help="What `draftpick generate --log FOLDER` wrote.")
+        Path,
+        typer.Option(metavar="FOLDER", help="Folder that `draftpick generate --log FOLDER` wrote."),
     ],
     policy: Annotated[
-        str, typer.Option(help="Who learns: a folder, runs:/ID/policy or models:/NAME@alias.")
+        str, typer.Option(help="Policy to update: a folder, runs:/ID/policy or models:/NAME@alias.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Where the policy is saved.")],
+    out: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the updated policy.")],
     reward: Annotated[
         str | None,
         typer.Option(
-            help="{router.logs.rewards.LOG_REWARDS}. Default: the one that the policy was trained "
-            "on; for a speed-up, decode_tokens_per_s."
+            help="Reward: {router.logs.rewards.LOG_REWARDS}. Default: the policy's own, or "
+            "decode_tokens_per_s for a speed-up."
         ),
     ] = None,
     as_json: AsJson = False,

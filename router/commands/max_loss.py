@@ -22,20 +22,19 @@ MaxLoss = Annotated[
     float | None,
     typer.Option(
         metavar="LOSS",
-        help="Also allow arms that change the answer, as long as greedy answers lose at most this "
-        "on average: 1 - ROUGE-L to the target's own, so 0.05 keeps 95 % of it.",
+        help="Also allow lossy arms, if greedy answers lose at most this on average. The loss is "
+        "1 - ROUGE-L to the target's own answer.",
     ),
 ]
 Confidence = Annotated[
     float | None,
-    typer.Option(help="With --max-loss: how surely, over the queries drawn. Default: 0.95."),
+    typer.Option(help="With --max-loss: the confidence of the bound. Default: 0.95."),
 ]
 InExpectation = Annotated[
     bool,
     typer.Option(
         "--in-expectation",
-        help="With --max-loss: promise it on average over calibrations instead, which takes fewer "
-        "queries and gives more speed.",
+        help="With --max-loss: bound the expected loss instead, which needs fewer queries.",
     ),
 ]
 

@@ -18,40 +18,40 @@ T = TypeVar("T")
 
 Target = Annotated[
     str,
-    typer.Option(help="The model that answers: a known name, hub id, folder or .gguf file."),
+    typer.Option(help="Target model: a known name, hub id, folder or .gguf file."),
 ]
 Config = Annotated[
     Path | None,
-    typer.Option(metavar="YAML", help="File that declares the arms. Default: those that ship."),
+    typer.Option(metavar="YAML", help="File that declares the arms. Default: the shipped arms."),
 ]
 Dtype = Annotated[
     str,
     typer.Option(
-        help="auto (int4 on a CPU where the model's own weights have 4 bits, else bfloat16), "
-        "bfloat16, float32 (exact), int8 or int4 (weights)."
+        help="Weights: bfloat16, float32, int8, int4 or auto. auto is int4 on a CPU if the model's "
+        "own weights have 4 bits, else bfloat16."
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Backend = Annotated[
     str,
     typer.Option(
-        help="{decoders.BACKENDS}. hf: transformers; auto: native where it fits, as is fastest "
-        "on the device; fused, graphs: native as CUDA graphs of fused kernels or of PyTorch's; "
-        "compiled: native, by kernels in C++, on a CPU; compiled once, in 20 s."
+        help="{decoders.BACKENDS}. auto: the fastest that runs the model. hf: transformers. "
+        "compiled: native with C++ kernels, on a CPU. graphs, fused: native with CUDA graphs, of "
+        "PyTorch's or of fused kernels."
     ),
 ]
 Context = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Most tokens of a prompt with its answer; fewer than the model's own save memory. A "
-        "T5's: 1024.",
+        help="Most tokens of a prompt and its answer. Fewer save memory. Default: the model's own; "
+        "T5: 1024.",
     ),
 ]
 ChatTemplate = Annotated[
     str | None,
     typer.Option(
-        metavar="FILE|TEXT", help="Jinja chat template, or its file; default: the tokenizer's own."
+        metavar="FILE|TEXT", help="Jinja chat template, or its file. Default: the tokenizer's."
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -18,20 +18,17 @@ if TYPE_CHECKING:
     from policies.selection.promotion import Comparison
     from policies.tracking.registry import Registered
 
-PROMOTE_HELP = """Let a registered policy serve where it is surely not worse than the one that does.
-
-The newest version of MODEL (or --version) is compared with the one that has the alias, on a
-collection that neither was trained on. Both take their likeliest arm on every query; the mean of
-the differences gets a lower bound (one-sided, 95% sure). The alias moves where that is not below
-0, or not below -MARGIN; else the command says by how much the policy is worse, and exits with 1.
-Where nobody has the alias, the arm that is best on the collection stands in.
+PROMOTE_HELP = """Make a registered policy the champion if it is not worse. The newest version of
+MODEL is compared with the champion on a collection that neither was trained on. The exit code is 1
+if the candidate is worse.
 
 \b
-  draftpick train --rewards rewards --register drafter     version 1, @champion
-  draftpick train --rewards rewards --policy knn --register drafter     version 2, @challenger
+Examples:
+  draftpick train --rewards rewards --register drafter
+  draftpick train --rewards rewards --policy knn --register drafter
   draftpick collect --queries held-out.jsonl --out held
   draftpick promote drafter --rewards held
-  draftpick promote drafter --rewards held --version 1     back again, by the same test
+  draftpick promote drafter --rewards held --version 1
   draftpick generate "Hello" --policy models:/drafter@champion
 """
 
@@ -61,27 +58,30 @@ def promote(
         typer.Option(metavar="DIR", help="A collection of queries that neither was trained on."),
     ],
     version: Annotated[
-        int | None, typer.Option(help="The candidate. Default: the newest version.")
+        int | None, typer.Option(help="Version of the candidate. Default: the newest.")
     ] = None,
-    alias: Annotated[str, typer.Option(help="What to move.")] = "champion",
+    alias: Annotated[str, typer.Option(help="Alias to move.")] = "champion",
     margin: Annotated[
-        float, typer.Option(help="How much worse it may be, in units of the reward.")
+        float, typer.Option(help="How much worse the candidate can be, in units of the reward.")
     ] = 0.0,
     reward: Annotated[
         str | None,
-        typer.Option(help="What to compare by. Default: what both were trained on."),
+        typer.Option(help="Reward to compare by. Default: the reward that both were trained on."),
     ] = None,
     alpha: Annotated[
-        float | None, typer.Option(help="Of that reward. Default: as both were trained with.")
+        float | None,
+        typer.Option(
+            help="Weight of that reward. Default: the weight that both were trained with."
+        ),
     ] = None,
     force: Annotated[
         bool,
-        typer.Option("--force", help="Compare also on queries that one was trained on."),
+        typer.Option("--force", help="Compare even on queries that one was trained on."),
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would happen; move nothing.")
+        bool, typer.Option("--dry-run", help="Report what would happen, and move nothing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
 ) -> None:

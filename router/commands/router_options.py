@@ -16,26 +16,27 @@ if TYPE_CHECKING:
 
 Policy = Annotated[
     str | None,
-    typer.Option(help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped one."),
+    typer.Option(
+        help="A folder, runs:/ID/policy or models:/NAME@alias. Default: the shipped policy."
+    ),
 ]
 Embedder = Annotated[
     str | None,
-    typer.Option(
-        help="The policy's embedder where it lies now: a folder or hub id. Default: where it lay "
-        "when the policy was trained."
-    ),
+    typer.Option(help="Folder or hub id of the policy's embedder, if it has moved since training."),
 ]
 MaxNewTokens = Annotated[int, typer.Option(help="Longest answer, in tokens.")]
-Temperature = Annotated[float, typer.Option(help="0 is greedy.")]
-TopP = Annotated[float, typer.Option(help="Nucleus sampling; 1 keeps all.")]
-TopK = Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
+Temperature = Annotated[float, typer.Option(help="Sampling temperature; 0 is greedy.")]
+TopP = Annotated[
+    float, typer.Option(help="Nucleus sampling: mass of the kept tokens; 1 keeps all.")
+]
+TopK = Annotated[int, typer.Option(help="Keep the k most probable tokens; 0 keeps all.")]
 Questions = Annotated[
     list[Path] | None,
-    typer.Option(help="Spec-Bench's question.jsonl or query files. Default: the shipped test."),
+    typer.Option(help="Spec-Bench's question.jsonl, or query files. Default: the shipped test."),
 ]
-Limit = Annotated[int | None, typer.Option(help="Questions a task, evenly chosen.")]
+Limit = Annotated[int | None, typer.Option(help="Questions per task, evenly spaced.")]
 Tasks = Annotated[list[str] | None, typer.Option(help="Only these tasks: a,b,c or repeated.")]
-Seed = Annotated[int, typer.Option(help="For the choice and order of questions and arms.")]
+Seed = Annotated[int, typer.Option(help="Random seed of questions, their order and sampling.")]
 TrackingUri = Annotated[
     str | None,
     typer.Option(help="MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."),
@@ -45,19 +46,19 @@ Experiment = Annotated[str, typer.Option(help="MLflow experiment to log into.")]
 LogFolder = Annotated[
     Path | None,
     typer.Option(
-        metavar="FOLDER", help="Log every decision here, a line each, for `draftpick evaluate`."
+        metavar="FOLDER", help="Log every decision here, for `draftpick evaluate` and `learn`."
     ),
 ]
 LogEmbeddings = Annotated[
     bool,
     typer.Option(
         "--log-embeddings",
-        help="Also what the policy reads: needed to judge other policies that read it. A prompt "
-        "can be guessed from it.",
+        help="Also log embeddings, which evaluating and learning need. A prompt can be guessed "
+        "from its embedding.",
     ),
 ]
 LogText = Annotated[
-    bool, typer.Option("--log-text", help="Also the last user message and the answer.")
+    bool, typer.Option("--log-text", help="Also log the last user message and the answer.")
 ]
 
 
@@ -105,15 +106,15 @@ def answer_request(
 
 ChosenArms = Annotated[
     list[str] | None,
-    typer.Option("--arms", metavar="A,B", help="Choose among these alone. Default: all collected."),
+    typer.Option("--arms", metavar="A,B", help="Only these arms. Default: all collected."),
 ]
 ChosenTemperatures = Annotated[
     str | None,
     typer.Option(
         "--temperatures",
         metavar="T,T",
-        help="Read these alone. Default: all collected, for a reward of likeness or measured time "
-        "0 alone, as it is of greedy answers.",
+        help="Only these temperatures. Default: all collected. Rewards of similarity or measured "
+        "time exist at 0 only.",
     ),
 ]
 ChosenLoads = Annotated[
@@ -121,14 +122,14 @@ ChosenLoads = Annotated[
     typer.Option(
         "--at-once",
         metavar="N,N",
-        help="Read the rows of so many answers at once alone. Default: all collected, for a reward "
-        "of likeness or measured time 1 alone.",
+        help="Only these numbers of concurrent answers. Default: all collected. Rewards of "
+        "similarity or measured time exist at 1 only.",
     ),
 ]
 Loops = Annotated[
     str,
     typer.Option(
-        help="all, or without: leave out answers of the target that repeat themselves to the end, "
-        "which flatter arms that copy."
+        help="all, or without: leave out answers that degenerate into repetition, where arms that "
+        "copy look too fast."
     ),
 ]

@@ -14,6 +14,7 @@ import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.options import EngineOptions
+from router.commands.listing import Listing
 from router.commands.options import engine_options, takes
 
 from .router_options import Embedder, LogOptions, answer_request, log_options
@@ -31,20 +32,20 @@ PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "greenlet")  # of the ext
 
 
 def mount(app: typer.Typer) -> None:
-    app.command()(serve)
+    app.command(cls=Listing)(serve)
 
 
 @takes(log=log_options, options=engine_options)
 def serve(
     *,
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8000,
     policy: Annotated[
         list[str] | None,
         typer.Option(
             metavar="[NAME=]POLICY",
-            help="A folder, runs:/ID/policy or models:/NAME@alias in place of the shipped one; "
-            "with NAME=, one that a request may ask for by name. Repeatable.",
+            help="A folder, runs:/ID/policy or models:/NAME@alias instead of the shipped policy. "
+            "With NAME=, requests can ask for it by name. Repeatable.",
         ),
     ] = None,
     embedder: Embedder = None,
@@ -53,7 +54,7 @@ def serve(
         typer.Option(
             envvar="DRAFTPICK_API_KEY",
             metavar="KEY",
-            help="Ask clients for this key. Prefer the environment variable: command lines are "
+            help="Require this key of clients. Prefer the environment variable: command lines are "
             "visible to other users.",
         ),
     ] = None,
@@ -61,30 +62,34 @@ def serve(
         list[str] | None,
         typer.Option(
             metavar="ORIGIN",
-            help="Let scripts of this origin, such as https://chat.example, ask from a browser; * "
-            "is any. Repeatable. The server's own page needs none.",
+            help="Allow browser requests from this origin, such as https://chat.example; * allows "
+            "any. Repeatable. The server's own page needs none.",
         ),
     ] = None,
-    temperature: Annotated[float, typer.Option(help="Of requests that name none.")] = 0.0,
+    temperature: Annotated[
+        float, typer.Option(help="Temperature of requests that give none.")
+    ] = 0.0,
     max_tokens: Annotated[int, typer.Option(min=1, help="Longest answer, in tokens.")] = 1024,
     slots: Annotated[
         int,
-        typer.Option(min=1, help="Answers written at once; a native target's share its passes."),
+        typer.Option(min=1, help="Most answers at once; a native backend batches them."),
     ] = 8,
     batch_invariant: Annotated[
         bool,
         typer.Option(
             "--batch-invariant",
-            help="An answer never depends on the others in its batch; slower for many at once.",
+            help="Make every answer independent of the others in its batch; slower under load.",
         ),
     ] = False,
-    queue: Annotated[int, typer.Option(min=1, help="Requests that may wait; more get 429.")] = 64,
+    queue: Annotated[
+        int, typer.Option(min=1, help="Most waiting requests; further ones get 429.")
+    ] = 64,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for one request, waiting included.")
+        float, typer.Option(min=0.001, help="Seconds for one request, including its wait.")
     ] = 600.0,
     max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 2**21,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that answers have to end after SIGTERM.")
+        float, typer.Option(min=0, help="Seconds that answers have to finish after SIGTERM.")
     ] = 30.0,
     warm_up: Annotated[
         bool,
@@ -96,57 +101,51 @@ def serve(
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="Learn from every answer of the default policy, and save it here; for a policy "
-            "that learns, such as thompson.",
+            help="Update the default policy after every answer, and save it here. It must be an "
+            "online policy, such as thompson.",
         ),
     ] = None,
     drafter_memory: Annotated[
         str | None,
         typer.Option(
             metavar="SIZE",
-            help="Most memory for all drafters, such as 2GB or 512MiB: the least recently used one "
-            "is unloaded where another does not fit. Default: no limit.",
+            help="Most memory for all drafters, such as 2GB or 512MiB. The least recently used "
+            "drafter is unloaded when another does not fit. Default: no limit.",
         ),
     ] = None,
     engine: Annotated[
         str,
         typer.Option(
-            help="Where answers are written: local (this process), or ray (replicas on a cluster, "
-            "one a GPU, behind this address)."
+            help="Where answers are written: local (this process) or ray (replicas on a cluster)."
         ),
     ] = "local",
     replicas: Annotated[
         int | None,
         typer.Option(
-            min=1, help="With --engine ray: how many. Default: one a GPU, or one a machine."
+            min=1, help="With --engine ray: replicas. Default: one per GPU, or one per machine."
         ),
     ] = None,
     ray_address: Annotated[
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="With --engine ray: a cluster that runs: auto, or the host:port of its head. "
-            "Default: one on this machine, as long as the server.",
+            help="With --engine ray: a running cluster: auto, or host:port of its head. Default: "
+            "start a cluster on this machine, and stop it with the server.",
         ),
     ] = None,
     log: LogOptions,
     options: EngineOptions,
 ) -> None:
-    """Serve OpenAI's API; every request is answered through the arm that the policy picks.
+    """Serve OpenAI's API, an arm for every request. A request's model is auto, where the policy
+    picks the arm, or the name of an arm. The chat page is at the server's root.
 
-    Endpoints: /v1/chat/completions, /v1/completions, /v1/models, /health, /ready, /metrics, /stats.
-    A request's model is auto, or the name of an arm. Headers of the answer say which arm it was.
-
+    \b
     Examples:
-
       draftpick serve
-
       draftpick serve --policy mine=policy --port 8080 --log log
-
       draftpick serve --engine ray --ray-address auto
-
-      curl localhost:8000/v1/chat/completions -H "Content-Type: application/json" -d
-      '{"model": "auto", "messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
+      curl localhost:8000/v1/completions -H "Content-Type: application/json" \\
+        -d '{"model": "auto", "prompt": "The sky is", "max_tokens": 16}'
     """
     needed = (*PACKAGES, "httpx") if engine == "ray" else PACKAGES
     missing = [name for name in needed if find_spec(name) is None]

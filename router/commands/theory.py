@@ -17,23 +17,16 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-HELP = """How far should a drafter draft, and what will it gain? Computed, not measured.
-
-Two numbers decide: the acceptance rate (the share of drafted tokens that the target accepts) and
-the cost of a drafted token, in passes of the target. The table shows for every draft length k the
-tokens a round gives, what the round costs, and the expected speed-up over plain decoding; the best
-k is marked. With two or more drafters, the better first, cascades of them are worked out too
-(Chen et al., Cascade Speculative Drafting).
-
-Costs may be given (--cost), be ratios of parameters (--parameters), be read from what
-`draftpick collect` measured (--costs), or be measured here and now (--measure, which loads the
-model that --target and the options after it describe).
+HELP = """Compute the expected speed-up of speculative decoding. The acceptance rate and the cost of
+a drafted token, in passes of the target, give the best draft length. Costs are given, read from a
+collection, or measured.
 
 \b
+Examples:
   draftpick theory --acceptance 0.7 --cost 0.1
-  draftpick theory --acceptance 0.8,0.65 --cost 0.05,0.01 --inner-acceptance 0.7
+  draftpick theory --acceptance 0.8,0.65 --cost 0.05,0.01
   draftpick theory --acceptance 0.7 --parameters 135e6,10e6 --out theory.png
-  draftpick theory --acceptance 0.6 --costs rewards/manifest.json --arm draft-general
+  draftpick theory --acceptance 0.6 --costs manifest.json --arm draft-general
   draftpick theory --measure draft-general --queries questions.jsonl
   draftpick theory --table1
 """
@@ -48,38 +41,42 @@ def mount(app: typer.Typer) -> None:
 def theory(
     *,
     acceptance: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Acceptance rate of each drafter, 0 to 1.")
+        str | None, typer.Option(metavar="A,B", help="Acceptance rates of the drafters, 0 to 1.")
     ] = None,
     cost: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Cost of each drafter's token, target = 1.")
+        str | None,
+        typer.Option(metavar="A,B", help="Costs of their tokens; a target's pass costs 1."),
     ] = None,
     parameters: Annotated[
         str | None,
-        typer.Option(metavar="T,A,B", help="Costs by size: parameters of the target, then each."),
+        typer.Option(metavar="T,A,B", help="Parameter counts of target and drafters, as costs."),
     ] = None,
     inner_acceptance: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Share of the second drafter's tokens the first accepts."),
+        typer.Option(
+            min=0, max=1, help="Share of the second drafter's tokens that the first accepts."
+        ),
     ] = None,
     costs: Annotated[
         Path | None,
-        typer.Option(metavar="JSON", help="Measured costs: manifest.json of a collection."),
+        typer.Option(metavar="JSON", help="Read costs from the manifest.json of a collection."),
     ] = None,
-    arm: Annotated[str | None, typer.Option(help="With --costs: whose.")] = None,
+    arm: Annotated[str | None, typer.Option(help="With --costs: the arm.")] = None,
     measure: Annotated[
         str | None, typer.Option(metavar="ARM", help="Measure this arm's costs on this machine.")
     ] = None,
     queries: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="With --measure: measure the acceptance too, on these queries."
+            metavar="FILE",
+            help="With --measure: also measure the acceptance rate, on these queries.",
         ),
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, help="With --queries: so many a task.")] = 2,
+    limit: Annotated[int, typer.Option(min=1, help="With --queries: queries per task.")] = 2,
     max_new_tokens: Annotated[
-        int, typer.Option(min=2, help="With --queries: tokens of an answer.")
+        int, typer.Option(min=2, help="With --queries: longest answer, in tokens.")
     ] = 64,
-    longest: Annotated[int, typer.Option(min=1, max=64, help="Longest draft looked at.")] = 16,
+    longest: Annotated[int, typer.Option(min=1, max=64, help="Longest draft to consider.")] = 16,
     out: Annotated[Path | None, typer.Option(metavar="PNG", help="Draw the curves.")] = None,
     table1: Annotated[
         bool,

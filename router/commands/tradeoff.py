@@ -16,32 +16,22 @@ from router.commands.options import AsJson, model_options, names_in, takes
 
 from .router_options import Experiment, Limit, Questions, Seed, Tasks, TrackingUri, answer_request
 
-HELP = """Draw quality against latency: what does a looser or tighter threshold cost?
-
-The sweep file names arm templates, one field of each, and the values it takes. Every value is an
-arm; all of them and the target alone answer the same questions, interleaved. The tables say how
-fast each method is at the target's own quality (or one point below it), and how good it is within
-the target's own time; "not reached" where its curve does not get there. Quality is each task's
-usual measure where a reference exists (BLEU, ROUGE-2, ROUGE-L, exact match), and everywhere the
-agreement with the target's own greedy answer.
+HELP = """Draw quality against latency for swept thresholds. Every value in the sweep file is an
+arm; all arms and the target answer the same questions. The same command resumes a run that was
+stopped.
 
 \b
+Examples:
+  draftpick tradeoff sweep.yaml --limit 5 --out curves
+  draftpick tradeoff sweep.yaml --temperature 1 --tasks translation --out hot
+  draftpick generate "Hello" --config curves/arms.yaml --arm confidence@0.4
+\b
+A sweep file:
   sweep:
     confidence:
       arm: {kind: neural, drafter: draft-general, length: {kind: fixed, k: 8}}
       field: length.min_confidence
       values: [0.0, 0.2, 0.4, 0.6]
-  arms:                        # optional: single points beside the curves
-    copying: {kind: max_gram, drafter: bigram}
-
-Re-run the same command to resume a run that was stopped. DIR holds tradeoff.md,
-tradeoff.json and tradeoff.png, and arms.yaml: every point as an arm, for --config of the other
-commands. The run is kept in MLflow.
-
-\b
-  draftpick tradeoff sweep.yaml --limit 5 --out curves
-  draftpick tradeoff sweep.yaml --temperature 1 --tasks translation,summarization --out hot
-  draftpick generate "Hello" --config curves/arms.yaml --arm confidence@0.4
 """
 
 

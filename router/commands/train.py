@@ -34,39 +34,18 @@ from .router_options import (
 if TYPE_CHECKING:
     from policies.tracking.run import Task, TrainedRun
 
-TRAIN_HELP = """Train the policy that picks an arm for each query, from collected rewards.
-
-A policy reads each query's embedding and features of the request: its temperature, where the
-rewards were collected at several (`draftpick collect --temperatures 0,1`), the length of the
-prompt, how much the prompt repeats itself.
-
-A policy is saved only where it is surely better than always taking the best arm: its gain is
-measured on queries that it was not trained on (five folds), and unless the lower bound of the mean
-is above zero, the best fixed arm is saved instead, with a sentence that says so and how many
-queries would settle it. --policy auto, the default, compares several ways to learn.
-
---paper trains as the paper does, on the paper's reward, and saves the result whatever it is worth:
-REINFORCE on the reward of the sampled arm alone, without a baseline, three epochs from a random
-start, the embedding its only input.
-
-The table at the end gives the mean reward of the policy, on queries that it was not trained on,
-and of what it has to beat: choosing at random (uniform), always the same arm (fixed), the best such
-arm, the best arm for each task, and, out of reach, the best arm for every query (oracle).
-Everything about the run is kept in MLflow.
-
---seeds trains several times and --alphas for several weights of the reward, each in a run of its
-own below a parent run with means and deviations. What is saved is always the first seed's policy.
+TRAIN_HELP = """Train a policy that picks an arm for each query. It is saved only if its gain over
+the best fixed arm, measured on queries that it was not trained on, is above zero with 95%
+confidence; otherwise the best fixed arm is saved.
 
 \b
-  draftpick headroom rewards                       what there is to gain, before any training
+Examples:
   draftpick train --rewards rewards --out policy
   draftpick train --rewards rewards --policy knn --register drafter
   draftpick train --rewards rewards --seeds 5 --reward paper --alphas 0,0.5,1
-  draftpick train --rewards rewards --embedder sentence    read by a sentence-transformers model
   draftpick train --rewards rewards --features temperature,greedy
-  draftpick train --rewards rewards --paper --judge-by modelled --train-size 100
-  draftpick train --rewards rewards --max-loss 0.05 --out policy    fast, and nearly lossless
-  draftpick generate "Why is the sky blue?" --policy policy
+  draftpick train --rewards rewards --paper --judge-by modelled
+  draftpick train --rewards rewards --max-loss 0.05 --out policy
 """
 
 
@@ -79,54 +58,56 @@ def mount(app: typer.Typer) -> None:
 def train(
     context: typer.Context,
     rewards: Annotated[
-        Path, typer.Option(metavar="DIR", help="What `draftpick collect --out DIR` wrote.")
+        Path, typer.Option(metavar="DIR", help="Folder that `draftpick collect --out DIR` wrote.")
     ],
     policy: Annotated[
         str,
-        typer.Option(help="How to learn: auto (several, guarded), {policies.POLICIES}."),
+        typer.Option(help="How to learn: auto (compares several), {policies.POLICIES}."),
     ] = "auto",
     paper: Annotated[
-        bool, typer.Option("--paper", help="The paper's REINFORCE as it stands, unguarded.")
+        bool, typer.Option("--paper", help="Train as the paper does: REINFORCE, unguarded.")
     ] = False,
     guard: Annotated[
         bool,
         typer.Option(
             "--guard/--no-guard",
-            help="Save the best fixed arm unless the policy is surely better; --no-guard saves the "
-            "policy that you name in any case.",
+            help="Save the best fixed arm unless the policy is better with 95% confidence. "
+            "--no-guard always saves the policy named by --policy.",
         ),
     ] = True,
     curve: Annotated[
         bool,
         typer.Option(
-            "--curve", help="Also learn from an eighth, a quarter, a half of the queries."
+            "--curve", help="Also train on an eighth, a quarter and a half of the queries."
         ),
     ] = False,
     leave_task_out: Annotated[
         bool,
-        typer.Option("--leave-task-out", help="Also judge on each task after training without it."),
+        typer.Option(
+            "--leave-task-out", help="Also evaluate on each task after training without it."
+        ),
     ] = False,
     leave_arm_out: Annotated[
         bool,
         typer.Option(
             "--leave-arm-out",
-            help="Also judge without each arm: taken from the policy, and trained without it.",
+            help="Also evaluate without each arm, removed before and after training.",
         ),
     ] = False,
     reward: Annotated[
         str | None,
         typer.Option(
-            help="What to maximise: {collect.REWARDS}. Default: modelled, and measured for "
-            "endpoints; with --paper paper."
+            help="Reward to maximise: {collect.REWARDS}. Default: modelled, or measured for "
+            "endpoints; with --paper: paper."
         ),
     ] = None,
     alpha: Annotated[
         float,
-        typer.Option(help="Weight of likeness against cost: 1 = likeness alone, 0 = cost alone."),
+        typer.Option(help="Weight of similarity against cost in the reward, from 0 to 1."),
     ] = 0.5,
     alphas: Annotated[
         str | None,
-        typer.Option(metavar="A,A", help="Train for each of these; a policy a weight: 0,0.5,1."),
+        typer.Option(metavar="A,A", help="Train one policy for each of these weights: 0,0.5,1."),
     ] = None,
     max_loss: MaxLoss = None,
     confidence: Confidence = None,
@@ -135,16 +116,16 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="What the policy reads of a query, as in `draftpick collect`; default: what the "
-            "rewards were collected with. Missing embeddings are computed once, and kept there.",
+            help="What embeds the queries, as in `draftpick collect`. Default: the collection's "
+            "own embedder. Missing embeddings are computed once and stored there.",
         ),
     ] = None,
     features: Annotated[
         str | None,
         typer.Option(
             metavar="A,B|none",
-            help="What it reads beside: {collect.FEATURES}, or none. Default: all that are not the "
-            "same in every row.",
+            help="Features that the policy also reads: {collect.FEATURES}, or none. Default: all "
+            "that vary in the collection.",
         ),
     ] = None,
     arms: ChosenArms = None,
@@ -153,33 +134,33 @@ def train(
     loops: Loops = "all",
     train_size: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Learn from so many queries, drawn by --seed."),
+        typer.Option(metavar="N", help="Train on N queries, drawn by --seed."),
     ] = None,
     judge_by: Annotated[
         str | None,
         typer.Option(
             metavar="REWARD",
-            help="Also tell what the policy earns of another reward of the same collection, on the "
-            "held-out queries: train on paper, judge by modelled.",
+            help="Also report another reward of the same collection on the held-out queries.",
         ),
     ] = None,
     validation_share: Annotated[
         float | None,
         typer.Option(
-            help="Share of every task's queries held out to judge the policy. Default: 0 with the "
-            "guard, which judges by folds, else 0.2; with --judge-by 0.2."
+            help="Share of each task's queries held out for evaluation. Default: 0 with the guard, "
+            "which uses folds; 0.2 with --judge-by or --no-guard."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Of the split and of training.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0,
     seeds: Annotated[
-        int, typer.Option(min=1, metavar="N", help="Train N times: --seed, and those after it.")
+        int,
+        typer.Option(min=1, metavar="N", help="Train N times, with --seed and the seeds after it."),
     ] = 1,
     epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     options: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="Another option of the policy, e.g. --set k=5."
+            "--set", metavar="NAME=VALUE", help="Another option of the policy, such as --set k=5."
         ),
     ] = None,
     experiment: Experiment = "draftpick",
@@ -188,13 +169,13 @@ def train(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Also register the model as models:/NAME@challenger, and as @champion where there "
-            "is none (see `draftpick promote`).",
+            help="Register the model as models:/NAME@challenger, and as @champion if there is none "
+            "(see `draftpick promote`).",
         ),
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FOLDER", help="Policy folder; default: mlruns/policies/<run id>."),
+        typer.Option(metavar="FOLDER", help="Policy folder. Default: mlruns/policies/<run id>."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
