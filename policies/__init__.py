@@ -30,8 +30,8 @@ from .records import (
     RewardTable,
     check_compatible,
 )
-from .risk_control.fitting import fit_promised
-from .risk_control.policy import Promise, PromisedPolicy
+from .risk_control.fitting import fit_risk_control
+from .risk_control.policy import Guarantee, RiskControlPolicy
 from .risk_control.thresholds import with_temperature
 from .selection.guard import Guarded, guarded
 
@@ -44,14 +44,14 @@ __all__ = [
     "Evaluation",
     "Fit",
     "Fitted",
+    "Guarantee",
     "Guarded",
     "OnlinePolicy",
     "Origin",
     "Policy",
     "PolicyError",
-    "Promise",
-    "PromisedPolicy",
     "RewardTable",
+    "RiskControlPolicy",
     "Value",
     "check_compatible",
     "fit",
@@ -62,9 +62,9 @@ __all__ = [
     "fit_knn",
     "fit_linucb",
     "fit_logistic",
-    "fit_promised",
     "fit_regression",
     "fit_reinforce",
+    "fit_risk_control",
     "fit_thompson",
     "fit_uniform",
     "fixed_policy",

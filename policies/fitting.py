@@ -21,7 +21,7 @@ from .learners.reinforce import fit_reinforce
 from .learners.training import Training
 from .online import fit_linucb, fit_thompson
 from .records import Fit, Fitted, RewardTable
-from .risk_control.fitting import fit_promised
+from .risk_control.fitting import fit_risk_control
 
 POLICIES: dict[str, Fit] = {
     "reinforce": fit_reinforce,
@@ -33,11 +33,11 @@ POLICIES: dict[str, Fit] = {
     "best-fixed": fit_best_fixed,
     "fixed": fit_fixed,
     "uniform": fit_uniform,
-    "promised": fit_promised,
+    "risk-control": fit_risk_control,
     "thompson": fit_thompson,
     "linucb": fit_linucb,
 }
-RENAMED = {"bands": "binned"}  # old name -> new
+RENAMED = {"bands": "binned", "promised": "risk-control"}  # old name -> new
 watched("policy", POLICIES)
 
 

@@ -15,7 +15,7 @@ from .learners.binned import BinnedPolicy
 from .learners.knn import NeighbourPolicy
 from .learners.network import NetworkPolicy
 from .online import OnlinePolicy
-from .risk_control.policy import PromisedPolicy
+from .risk_control.policy import RiskControlPolicy
 from .storage import MANIFEST, damaged, read_stored
 
 KINDS: dict[str, type[BasePolicy]] = {
@@ -25,7 +25,7 @@ KINDS: dict[str, type[BasePolicy]] = {
         BinnedPolicy,
         NetworkPolicy,
         NeighbourPolicy,
-        PromisedPolicy,
+        RiskControlPolicy,
         OnlinePolicy,
     )
 }

@@ -315,8 +315,8 @@ def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
     assert (tmp_path / "figures.tar.gz").is_file()
 
 
-def test_promises_over_many_splits(script: Main, capsys: pytest.CaptureFixture[str]) -> None:
-    script("promise_splits", "--simulate", 600, "--splits", 200, "--max-loss", 0.1)
+def test_risk_control_over_many_splits(script: Main, capsys: pytest.CaptureFixture[str]) -> None:
+    script("risk_control_splits", "--simulate", 600, "--splits", 200, "--max-loss", 0.1)
     rows = [line.replace("│", " ").split() for line in capsys.readouterr().out.splitlines()]
     told = [row for row in rows if row and row[0] == "0.1,"]
     assert [row[1] for row in told] == ["in", "0.8", "0.95"]

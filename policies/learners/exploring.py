@@ -15,8 +15,8 @@ from ..records import Decision, Float64, Origin, Policy
 class ExploringPolicy:
     """Chooses as another policy does, but in a share of the draws any arm, all alike.
 
-    share: in (0, 1]; every arm's propensity is at least share / A. Of a policy that promises what
-        answers lose, only the lossless arms are drawn, so that the promise holds.
+    share: in (0, 1]; every arm's propensity is at least share / A. Of a policy under risk
+        control only the lossless arms are drawn, so that its guarantee holds.
     greedy: else the other policy's best arm (epsilon-greedy); False for a draw from it.
 
     Without rng, `choose` takes the other policy's best arm. Raises PolicyError for another share.

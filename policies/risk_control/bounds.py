@@ -1,8 +1,8 @@
-"""Risk control: how far an expected loss may be let go, from losses on exchangeable queries.
+"""Risk control: the largest threshold whose expected loss is bounded, by losses on n queries.
 
-A policy with one knob is tried at a ladder of steps, each less careful than the one before. The
-losses of every step on n queries say which step is the last to keep the expected loss at most at
-what was asked for. Both rules hold for any policy and any distribution of queries, for finite n.
+A policy with one threshold lambda is measured at an ascending grid of them, each of which allows
+more loss. The losses on n exchangeable queries select the last threshold whose expected loss stays
+within max_loss. Both rules hold for any policy, any distribution of queries and finite n.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ ROUNDING = 1e-9  # without it a sum of 3 may be taken for one of 4, and a chance
 
 @dataclass(frozen=True)
 class Risk:
-    """The most that may be lost on average, and how surely.
+    """The largest expected loss that is allowed, and the confidence in it.
 
-    max_loss: in (0, 1).
-    confidence: the chance, over calibrations, that the expected loss of the step taken is at most
-        max_loss (Learn then Test, Angelopoulos et al. 2110.01052); None for the weaker statement
-        that it is so on average over calibrations (Conformal Risk Control, 2208.02814).
+    max_loss: alpha of both papers, in (0, 1).
+    confidence: the probability over calibrations, 1 - delta, that the expected loss at the selected
+        threshold is at most max_loss (Learn then Test, Angelopoulos et al. 2110.01052); None bounds
+        its average over calibrations instead (Conformal Risk Control, 2208.02814).
 
     Raises PolicyError on a number out of range.
     """
@@ -51,26 +51,25 @@ class Risk:
 
     @property
     def least_queries(self) -> int:
-        """With fewer calibration queries no step is ever taken, even where nothing is lost."""
+        """With fewer calibration queries no threshold is selected, even where nothing is lost."""
         if self.confidence is None:
             return math.ceil(1 / self.max_loss - 1 - ROUNDING)
         return math.ceil(math.log(1 - self.confidence) / math.log1p(-self.max_loss) - ROUNDING)
 
     def comparable(self, losses: Float64) -> Float64:
-        """[n, Z] losses of the steps to what `steps_kept` takes the means of, [n, Z]: their running
-        maximum over the steps in expectation, else as they are."""
+        """[n, Z] losses to what `controlled` takes the means of, [n, Z]: in expectation their
+        running maximum over the thresholds, else the losses themselves."""
         if self.confidence is not None:
             return losses
         return np.asarray(np.maximum.accumulate(losses, axis=1), dtype=np.float64)
 
-    def steps_kept(self, means: Float64, n: int) -> NDArray[np.intp]:
-        """How many of the leading steps keep the promise, 0 for none.
+    def controlled(self, means: Float64, n: int) -> NDArray[np.intp]:
+        """The number of leading thresholds at which the risk is controlled, 0 for none.
 
         means: [..., Z] over n queries, of the losses that `comparable` gives; result: [...].
 
-        In expectation: the steps with n / (n + 1) mean + 1 / (n + 1) <= max_loss. With confidence:
-        fixed-sequence testing, step after step until the first whose p-value is above
-        1 - confidence.
+        In expectation: those with n / (n + 1) mean + 1 / (n + 1) <= max_loss. With confidence:
+        fixed-sequence testing, in ascending order until the first p-value above 1 - confidence.
         """
         if self.confidence is None:
             fine = (n * means + 1) / (n + 1) <= self.max_loss + ROUNDING / n

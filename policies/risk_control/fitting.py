@@ -1,8 +1,8 @@
-"""Quality for speed under a promise: arms that change the answer, as far as their loss is bounded.
+"""Lossy arms under risk control: arms that change the answer, as far as their loss is bounded.
 
-The training table is cut in two, whole groups at a time. On one part the arms' rewards and losses
-are learnt; on the other the knob z is calibrated: how large a predicted loss an arm may have and
-still be chosen. See ``risk`` for what the calibration says and its sources.
+The training table is cut in two, whole groups at a time. One part trains predictors of the arms'
+rewards and losses. The other calibrates the threshold lambda: the predicted loss below which an arm
+may be chosen. See ``bounds`` for the statements that hold afterwards and their sources.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from ..base import origin_of
 from ..errors import PolicyError
 from ..records import Fitted, Float64, RewardTable
 from .bounds import Risk
-from .policy import TEMPERATURE, Promise, PromisedPolicy
-from .thresholds import MODELS, Ladder, calibrate, counted_losses, greedy_rows, learn, parted
+from .policy import TEMPERATURE, Guarantee, RiskControlPolicy
+from .thresholds import MODELS, ThresholdGrid, calibrate, counted_losses, greedy_rows, learn, parted
 
 AUTO = "auto"
 
 
 def too_few(risk: Risk, here: int, share: float) -> str:
-    """The sentence for a calibration that could keep nothing."""
+    """The sentence for a calibration set on which no threshold could ever be selected."""
     surely = "in expectation"
     if risk.confidence is not None:
         surely = f"with {100 * risk.confidence:.4g}% confidence"
@@ -34,7 +34,7 @@ def too_few(risk: Risk, here: int, share: float) -> str:
         f"a loss of at most {risk.max_loss:g} {surely} needs at least {least} queries answered at "
         f"temperature 0 to calibrate on, even where nothing is lost, and there are {here}; collect "
         f"at least {math.ceil(least / share)} to train on, of which {share:.0%} are calibrated "
-        "on, or promise less"
+        "on, or allow more loss"
     )
 
 
@@ -50,13 +50,13 @@ def best_model(table: RewardTable, lossless: list[str], risk: Risk, queries: int
         earned = 0.0
         for learning, held in (halves, halves[::-1]):
             found = calibrate(learn(learning, lossless, model, seed), held)
-            earned += float(found.rewards[:, found.steps(risk, queries)].mean())
+            earned += float(found.rewards[:, found.selected(risk, queries)].mean())
         return earned
 
     return max(MODELS, key=worth)
 
 
-def fit_promised(
+def fit_risk_control(
     table: RewardTable,
     validation: RewardTable | None = None,
     seed: int = 0,
@@ -68,23 +68,23 @@ def fit_promised(
     model: str = AUTO,
     calibration_share: float = 0.5,
 ) -> Fitted:
-    """The fastest arm that keeps a promise about the loss of greedy answers.
+    """The arm with the highest predicted reward, with the loss of greedy answers under control.
 
     lossless: the arms that do not change the answer; they serve whatever the others may not.
     max_loss: the most that is lost on average over queries.
-    confidence: that this is so, over calibrations; in_expectation: ignore it and promise that the
-        loss is at most max_loss on average over calibrations.
+    confidence: that this is so, over calibrations; in_expectation: ignore it and bound the average
+        over calibrations instead.
     model: of rewards and losses alike: "ridge", "knn", "mean" (one arm for every query), or "auto"
         for the one that does best on what is learnt from (`best_model`).
     calibration_share: of the queries, not learnt from.
 
     The table has losses and the feature ``temperature`` (see ``with_temperature``), and rewards of
-    speed. Where no lossy arm can keep the promise the policy takes lossless arms alone, and where
-    what it takes does not surely earn more than the best lossless arm, that arm: falling back to no
-    loss leaves the promise as it is. ``Promise.z`` is None in both cases.
+    speed. Where the risk is controlled at no threshold, the policy takes lossless arms alone. Where
+    its lead over the best lossless arm is not significant, it takes that arm; a policy without loss
+    satisfies any bound. ``Guarantee.threshold`` is None in both cases.
 
     Raises PolicyError where the table lacks these, every arm is lossless, none is, or there are too
-    few queries to promise anything.
+    few queries to calibrate on.
     """
     risk = Risk(max_loss, None if in_expectation else confidence)
     lossless = list(lossless)
@@ -94,25 +94,25 @@ def fit_promised(
     if here < risk.least_queries or not greedy_rows(learning).any():
         raise PolicyError(too_few(risk, here, calibration_share))
     chosen = best_model(learning, lossless, risk, here, seed) if model == AUTO else model
-    ladder, fixed = learn(learning, lossless, chosen, seed), learn(learning, lossless, "mean")
-    found, alone = calibrate(ladder, held), calibrate(fixed, held)
-    step = found.steps(risk)
+    grid, fixed = learn(learning, lossless, chosen, seed), learn(learning, lossless, "mean")
+    found, alone = calibrate(grid, held), calibrate(fixed, held)
+    step = found.selected(risk)
     gain, gain_low = _gain(found.rewards[:, step] - alone.rewards[:, 0])
     surely = gain_low > 0
-    taken = ladder if surely else fixed
+    taken = grid if surely else fixed
     best = _constant_arms(fixed, held)  # [Z + 1]
-    promise = Promise(
+    guarantee = Guarantee(
         max_loss=max_loss,
         confidence=risk.confidence,
         method=risk.method,
-        z=float(ladder.limits[step - 1]) if step and surely else None,
+        threshold=float(grid.thresholds[step - 1]) if step and surely else None,
         queries=len(found),
         tasks={task: found.tasks.count(task) for task in sorted(set(found.tasks))},
         loss=float(found.losses[:, step].mean()),
         gain=gain,
         gain_low=gain_low,
         best_lossless=best[0],
-        best_kept=best[alone.steps(risk)],
+        best_controlled=best[alone.selected(risk)],
         **_alone(held, lossless),
     )
     options = {
@@ -122,30 +122,33 @@ def fit_promised(
         "in_expectation": in_expectation,
         "model": chosen,
         "calibration_share": calibration_share,
-        "promise": asdict(promise),
+        "guarantee": asdict(guarantee),
     }
-    origin = origin_of("promised", table, seed, options)
-    return Fitted(PromisedPolicy(origin, taken.rewards, taken.losses, lossless), [])
+    origin = origin_of("risk-control", table, seed, options)
+    return Fitted(RiskControlPolicy(origin, taken.rewards, taken.losses, lossless), [])
 
 
 def _check(table: RewardTable, lossless: list[str]) -> None:
     if TEMPERATURE not in table.feature_names:
         raise PolicyError(
-            f"a promise is about greedy answers, and the table lacks the feature {TEMPERATURE!r} "
-            "that tells them; `policies.with_temperature` adds it where all answers are greedy"
+            "risk control is about greedy answers, and the table lacks the feature "
+            f"{TEMPERATURE!r} that marks them; `policies.with_temperature` adds it where all "
+            "answers are greedy"
         )
     counted_losses(table, lossless)
     if not lossless:
         raise PolicyError(
-            "a promise needs a lossless arm to fall back on; collect one too, such as "
+            "risk control needs a lossless arm to fall back on; collect one too, such as "
             "autoregressive"
         )
     if set(lossless) == set(table.arms):
-        raise PolicyError("every arm is lossless, so that nothing is lost; promise nothing")
+        raise PolicyError(
+            "every arm is lossless, so that nothing is lost; leave the largest loss out"
+        )
 
 
 def _alone(table: RewardTable, lossless: list[str]) -> dict[str, Any]:
-    """What a promise tells of the rows that are calibrated on."""
+    """The fields of a guarantee that describe the calibration rows."""
     greedy = greedy_rows(table)
     losses, lossy = counted_losses(table, lossless)[greedy], set(table.arms) - set(lossless)
     places = [i for i, arm in enumerate(table.arms) if arm in lossy]
@@ -157,9 +160,9 @@ def _alone(table: RewardTable, lossless: list[str]) -> dict[str, Any]:
     }
 
 
-def _constant_arms(fixed: Ladder, table: RewardTable) -> list[str]:
-    """[Z + 1] the arm that a ladder of means takes for every greedy query, step by step."""
-    chosen = fixed.climb(table)[greedy_rows(table)][0]
+def _constant_arms(fixed: ThresholdGrid, table: RewardTable) -> list[str]:
+    """[Z + 1] the arm that a grid of means takes for every greedy query, at each threshold."""
+    chosen = fixed.chosen(table)[greedy_rows(table)][0]
     return [table.arms[i] for i in chosen]
 
 

@@ -1,6 +1,6 @@
-"""A policy that keeps a promise about the answers: the fastest arm among those allowed for a query.
+"""A policy under risk control: the arm with the highest predicted reward among those allowed.
 
-``promise.fit_promised`` makes one.
+``fitting.fit_risk_control`` makes one.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ PREDICTORS: dict[str, type[BasePolicy]] = {
 
 
 @dataclass(frozen=True)
-class Promise:
-    """What a policy promises, and by what it was calibrated.
+class Guarantee:
+    """The bound on a policy's loss, and the calibration that it rests on.
 
-    max_loss: the most that answers at temperature 0 lose on average.
-    confidence: None where it holds in expectation over calibrations.
-    method: by its name.
-    z: lossy arms with a predicted loss below it are allowed; None where none ever is.
-    queries: calibrated on.
+    max_loss: the largest mean loss of answers at temperature 0.
+    confidence: None where the bound holds in expectation over calibrations.
+    method: "learn then test" or "conformal risk control".
+    threshold: lambda; lossy arms with a predicted loss below it are allowed; None allows none.
+    queries: calibration queries.
     tasks: how many of them are of each task.
-    loss: their mean loss under what keeps the promise.
-    gain: their mean reward under it less that of the best lossless arm.
+    loss: their mean loss under the policy.
+    gain: their mean reward under the policy less that of the best lossless arm.
     gain_low: its lower bound (one-sided, 95%, Student's t); where it is not above 0, the policy is
-        the best lossless arm for every query, z is None and nothing is lost.
+        the best lossless arm for every query, threshold is None and nothing is lost.
     arm_losses: their mean loss under each lossy arm alone.
     failed: how often a lossy arm failed on one of them, which counts as a loss of 1.
-    sampled: rows at temperatures above 0, about which nothing is promised.
+    sampled: rows at temperatures above 0, to which the bound does not apply.
     best_lossless: the lossless arm with the highest mean reward.
-    best_kept: the arm with the highest mean reward that keeps the promise by itself, calibrated the
-        same way on the same queries.
+    best_controlled: the fixed arm with the highest mean reward whose own loss is under control,
+        calibrated the same way on the same queries.
     """
 
     max_loss: float
     confidence: float | None
     method: str
-    z: float | None
+    threshold: float | None
     queries: int
     tasks: dict[str, int]
     loss: float
@@ -58,7 +58,7 @@ class Promise:
     failed: int
     sampled: int
     best_lossless: str
-    best_kept: str
+    best_controlled: str
 
     def __str__(self) -> str:
         """One sentence for people."""
@@ -69,9 +69,9 @@ class Promise:
         )
         tasks = ", ".join(f"{task} {n}" for task, n in self.tasks.items())
         over = f"the {self.queries} calibration queries ({tasks})"
-        if self.z is not None:
+        if self.threshold is not None:
             return (
-                f"Promised {surely}: greedy answers to queries like {over} lose at most "
+                f"Guaranteed {surely}: greedy answers to queries like {over} lose at most "
                 f"{self.max_loss:g} on average; other traffic voids this, and requests at a "
                 "temperature above 0 are left to lossless arms."
             )
@@ -88,9 +88,9 @@ class Promise:
         )
 
 
-class PromisedPolicy(BasePolicy):
+class RiskControlPolicy(BasePolicy):
     """The arm with the highest predicted reward among the lossless ones and, for a greedy request,
-    those whose predicted loss is below the promise's z.
+    those whose predicted loss is below the guarantee's threshold.
 
     rewards, losses: predictors, whose scores are [n, A].
     lossless: arms that are always allowed, at least one.
@@ -98,17 +98,17 @@ class PromisedPolicy(BasePolicy):
     The input holds the request's temperature among its features.
     """
 
-    kind = "promised"
+    kind = "risk-control"
 
     def __init__(
         self, origin: Origin, rewards: BasePolicy, losses: BasePolicy, lossless: list[str]
     ) -> None:
         super().__init__(origin)
         if TEMPERATURE not in origin.features:
-            raise PolicyError(f"a promised policy reads the feature {TEMPERATURE!r}")
+            raise PolicyError(f"a policy under risk control reads the feature {TEMPERATURE!r}")
         if not lossless or not set(lossless) <= set(origin.arms):
-            raise PolicyError("a promised policy needs a lossless arm among its arms")
-        self.promise = Promise(**origin.options["promise"])
+            raise PolicyError("a policy under risk control needs a lossless arm among its arms")
+        self.guarantee = Guarantee(**origin.options["guarantee"])
         self._rewards, self._losses = rewards, losses
         self._lossless = list(lossless)
         self._free = np.array([arm in lossless for arm in origin.arms])  # [A]
@@ -134,10 +134,10 @@ class PromisedPolicy(BasePolicy):
 
     def _fastest(self, rows: Float32, rewards: Float64) -> Float64:
         """[n, A]: all on the allowed arm with the highest predicted reward."""
-        limits = [-np.inf if self.promise.z is None else self.promise.z]
+        thresholds = [-np.inf if self.guarantee.threshold is None else self.guarantee.threshold]
         greedy = rows[:, self._place] <= 0
         predicted = self._losses.scores(rows)
-        chosen = fastest_allowed(rewards, predicted, self._free, greedy, np.array(limits))
+        chosen = fastest_allowed(rewards, predicted, self._free, greedy, np.array(thresholds))
         return np.asarray(np.eye(rewards.shape[1])[chosen[:, 0]], dtype=np.float64)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -154,7 +154,7 @@ class PromisedPolicy(BasePolicy):
     @classmethod
     def rebuild(
         cls, origin: Origin, settings: dict[str, Any], arrays: dict[str, NDArray[Any]]
-    ) -> PromisedPolicy:
+    ) -> RiskControlPolicy:
         def predictor(part: str) -> BasePolicy:
             own = {k.removeprefix(f"{part}."): v for k, v in arrays.items() if k.startswith(part)}
             made = PREDICTORS[settings[part]["kind"]]
@@ -168,14 +168,14 @@ def fastest_allowed(
     losses: Float64,
     free: NDArray[np.bool_],
     greedy: NDArray[np.bool_],
-    limits: Float64,
+    thresholds: Float64,
 ) -> NDArray[np.intp]:
     """[n, Z] index of the arm with the highest predicted reward, the first of equals, among those
     that a limit allows: the free ones, and for a greedy request those that lose less than it.
 
-    rewards, losses: [n, A] predicted; free: [A]; greedy: [n]; limits: [Z].
+    rewards, losses: [n, A] predicted; free: [A]; greedy: [n]; thresholds: [Z].
     """
-    small = (losses[:, None] < limits[None, :, None]) & greedy[:, None, None]  # [n, Z, A]
+    small = (losses[:, None] < thresholds[None, :, None]) & greedy[:, None, None]  # [n, Z, A]
     return np.asarray(
         np.where(free | small, rewards[:, None], -np.inf).argmax(axis=2), dtype=np.intp
     )

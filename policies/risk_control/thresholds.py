@@ -1,4 +1,4 @@
-"""The ladder of a promise: what is learnt from one part of a table, and tried on the other."""
+"""The grid of thresholds: predictors from one part of a table, calibrated on the other."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from .bounds import Risk
 from .policy import TEMPERATURE, fastest_allowed
 
 MODELS = ("mean", "ridge", "knn")  # simplest first
-STEPS = 50  # at most
+GRID_SIZE = 50  # at most
 MARGIN = 1e-5  # of a predicted loss, whose last digits depend on how many are predicted at once
 
 
 def with_temperature(table: RewardTable) -> RewardTable:
-    """The table with the feature that a promise needs: temperature 0 where it has no such column.
+    """The table with the feature that risk control needs: temperature 0 where it is missing.
 
     Only for tables of greedy answers. Raises PolicyError where a row is not named by its group, as
     the rows of a query at several temperatures are not.
@@ -34,8 +34,9 @@ def with_temperature(table: RewardTable) -> RewardTable:
         return table
     if table.groups != table.query_ids:
         raise PolicyError(
-            f"some rows are not of greedy answers, and the table does not say which: a promise "
-            f"needs the feature {TEMPERATURE!r}, so leave it among those that the policy reads"
+            f"some rows are not of greedy answers, and the table does not say which: risk "
+            f"control needs the feature {TEMPERATURE!r}, so leave it among those that the policy "
+            "reads"
         )
     zeros = np.zeros((len(table), 1), dtype=np.float32)
     features = np.concatenate([table.features, zeros], axis=1)
@@ -44,13 +45,15 @@ def with_temperature(table: RewardTable) -> RewardTable:
 
 
 def counted_losses(table: RewardTable, lossless: list[str]) -> Float64:
-    """[n, A] losses as a promise counts them: 0 for a lossless arm, 1 for a lossy one that failed.
+    """[n, A] losses for risk control: 0 for a lossless arm, 1 for a lossy one that failed.
 
     Raises PolicyError where the table has no losses, an arm is unknown, or a lossless one lost
     something.
     """
     if table.losses is None:
-        raise PolicyError("a promise needs the arms' losses, which this table lacks; collect again")
+        raise PolicyError(
+            "risk control needs the arms' losses, which this table lacks; collect again"
+        )
     losses = np.where(np.isnan(table.losses), 1.0, table.losses)
     free = [arm_index(table.arms, arm) for arm in lossless]
     lost = np.nan_to_num(table.losses[:, free]).max(axis=0, initial=0)
@@ -77,58 +80,61 @@ def parted(table: RewardTable, share: float, seed: int) -> tuple[RewardTable, Re
     groups = np.unique(table.groups)
     count = min(max(round(share * len(groups)), 1), len(groups) - 1)
     if count < 1:
-        raise PolicyError("a promise needs queries to learn from and others to calibrate on")
+        raise PolicyError("risk control needs queries to learn from and others to calibrate on")
     drawn = set(np.random.default_rng(seed).permutation(groups)[:count].tolist())
     held = np.array([group in drawn for group in table.groups])
     return table.rows(np.flatnonzero(~held)), table.rows(np.flatnonzero(held))
 
 
 @dataclass(frozen=True, eq=False)
-class Ladder:
-    """What is learnt before the calibration: predictors, and the z to try, ascending.
+class ThresholdGrid:
+    """What is learnt before the calibration: predictors, and the thresholds to test.
 
-    table: what it was learnt from.
+    table: the training part.
     rewards, losses: predictors, whose scores are [n, A].
-    limits: [Z], the z of the steps; none where no lossy arm is ever predicted to be the fastest.
+    thresholds: [Z] values of lambda, ascending; none where no lossy arm is ever predicted to be the
+        fastest.
     """
 
     table: RewardTable
     lossless: list[str]
     rewards: BasePolicy
     losses: BasePolicy
-    limits: Float64
+    thresholds: Float64
 
     @property
     def free(self) -> NDArray[np.bool_]:
         """[A], whether an arm is lossless."""
         return np.array([arm in self.lossless for arm in self.table.arms])
 
-    def climb(self, table: RewardTable) -> NDArray[np.intp]:
-        """[n, Z + 1] the arm at every step, the first of which allows lossless arms alone."""
-        limits = np.concatenate([[-np.inf], self.limits])
+    def chosen(self, table: RewardTable) -> NDArray[np.intp]:
+        """[n, Z + 1] the arm at every threshold, the first of which allows lossless arms alone."""
+        thresholds = np.concatenate([[-np.inf], self.thresholds])
         rewards, losses = self.rewards.scores(table.inputs), self.losses.scores(table.inputs)
-        return fastest_allowed(rewards, losses, self.free, greedy_rows(table), limits)
+        return fastest_allowed(rewards, losses, self.free, greedy_rows(table), thresholds)
 
 
-def learn(table: RewardTable, lossless: list[str], model: str = "ridge", seed: int = 0) -> Ladder:
-    """The predictors and the ladder, from the part of a table that is not calibrated on.
+def learn(
+    table: RewardTable, lossless: list[str], model: str = "ridge", seed: int = 0
+) -> ThresholdGrid:
+    """The predictors and the grid, from the training part of a table.
 
     model: "ridge", "knn", or "mean", each arm's mean, whatever the query is.
     """
     if model not in MODELS:
-        raise NoSuchName("model of a promise", model, ("auto", *MODELS))
+        raise NoSuchName("model of risk control", model, ("auto", *MODELS))
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     lossy = replace(greedy, rewards=counted_losses(greedy, lossless), losses=None)
     rewards, losses = _predictor(table, model, seed), _predictor(lossy, model, seed)
     free = np.array([arm in lossless for arm in table.arms])
     fast, lost = rewards.scores(greedy.inputs), losses.scores(greedy.inputs)  # [m, A] both
     tempting = ~free & (fast > fast[:, free].max(axis=1, keepdims=True))
-    limits = np.zeros(0)
+    thresholds = np.zeros(0)
     if tempting.any():
-        shares = np.linspace(0, 1, STEPS + 1)[1:]
+        shares = np.linspace(0, 1, GRID_SIZE + 1)[1:]
         found = np.unique(np.quantile(lost[tempting], shares, method="inverted_cdf"))
-        limits = found + MARGIN
-    return Ladder(table, lossless, rewards, losses, limits)
+        thresholds = found + MARGIN
+    return ThresholdGrid(table, lossless, rewards, losses, thresholds)
 
 
 def _predictor(table: RewardTable, model: str, seed: int) -> BasePolicy:
@@ -147,8 +153,8 @@ def _means(table: RewardTable) -> NetworkPolicy:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
-    """Every step of a ladder on every calibration query: what it loses and earns.
+class RiskCurve:
+    """Loss and reward at every threshold of a grid on every calibration query.
 
     losses, rewards, lossy: [m, Z + 1], means over the query's greedy rows; lossy is the share that
         a lossy arm serves, a failed arm's reward the worst that the row has.
@@ -163,28 +169,28 @@ class Calibration:
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def steps(self, risk: Risk, queries: int | None = None) -> int:
-        """The last step that keeps the promise; 0 is the lossless one.
+    def selected(self, risk: Risk, queries: int | None = None) -> int:
+        """The last threshold, counted from 1, that controls the risk; 0 is the lossless one.
 
         queries: what the means are taken to be over, None for those they are over.
         """
         means = risk.comparable(self.losses[:, 1:]).mean(axis=0)
-        return int(risk.steps_kept(means, queries or len(self)))
+        return int(risk.controlled(means, queries or len(self)))
 
 
-def calibrate(ladder: Ladder, table: RewardTable) -> Calibration:
-    """The ladder on queries that it was not learnt from, at least one of them greedy; rows at a
+def calibrate(grid: ThresholdGrid, table: RewardTable) -> RiskCurve:
+    """The grid on queries that it was not learnt from, at least one of them greedy; rows at a
     temperature above 0 are left out. Rows of one query count as one: only queries are
     exchangeable."""
     table = table.filled()
     table = table.rows(np.flatnonzero(greedy_rows(table)))
-    chosen, rows = ladder.climb(table), np.arange(len(table))[:, None]
+    chosen, rows = grid.chosen(table), np.arange(len(table))[:, None]
     _, first, member = np.unique(table.groups, return_index=True, return_inverse=True)
-    losses = counted_losses(table, ladder.lossless)
-    return Calibration(
+    losses = counted_losses(table, grid.lossless)
+    return RiskCurve(
         losses=_by_query(losses[rows, chosen], member),
         rewards=_by_query(table.rewards[rows, chosen], member),
-        lossy=_by_query(~ladder.free[chosen], member),
+        lossy=_by_query(~grid.free[chosen], member),
         tasks=[table.tasks[i] for i in first],
     )
 

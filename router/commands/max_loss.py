@@ -13,10 +13,10 @@ from decoders.common.errors import DraftpickError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from policies import PromisedPolicy, RewardTable
-    from policies.risk_control.check import Kept
+    from policies import RewardTable, RiskControlPolicy
+    from policies.risk_control.report import LossAndReward
 
-PROMISED = "promised"  # the policy's name
+RISK_CONTROL = "risk-control"  # the policy's name
 
 MaxLoss = Annotated[
     float | None,
@@ -42,7 +42,7 @@ InExpectation = Annotated[
 def asked_for(
     max_loss: float | None, confidence: float | None, in_expectation: bool, policy: str | None
 ) -> dict[str, Any] | None:
-    """The options of the promised policy, or None where nothing is promised.
+    """The options of the policy under risk control, or None where none is asked for.
 
     policy: as named by the user, None where it was not. Raises DraftpickError for options that do
     not go together, PolicyError for a number out of range.
@@ -50,23 +50,23 @@ def asked_for(
     from policies.risk_control.bounds import Risk
 
     if max_loss is None:
-        if policy == PROMISED or confidence is not None or in_expectation:
+        if policy == RISK_CONTROL or confidence is not None or in_expectation:
             raise DraftpickError("say what may be lost at most, for instance --max-loss 0.05")
         return None
-    if policy not in (None, PROMISED):
+    if policy not in (None, RISK_CONTROL):
         raise DraftpickError(
             f"--max-loss trains a policy of its own kind; leave --policy {policy} out, and choose "
             "how it predicts by --set model=ridge or model=knn"
         )
     if in_expectation and confidence is not None:
-        raise DraftpickError("a promise holds in expectation or with a confidence; leave one out")
+        raise DraftpickError("a loss is bounded in expectation or with a confidence; leave one out")
     surely = 0.95 if confidence is None else confidence
     Risk(max_loss, surely)
     return {"max_loss": max_loss, "confidence": surely, "in_expectation": in_expectation}
 
 
-def promised_table(table: RewardTable, folder: Path) -> tuple[RewardTable, list[str]]:
-    """The table with what a promise is calibrated by, and the lossless ones of its arms."""
+def risk_control_table(table: RewardTable, folder: Path) -> tuple[RewardTable, list[str]]:
+    """The table with the feature that risk control needs, and the lossless ones of its arms."""
     from collect.store.dataset import read_manifest
     from policies import with_temperature
 
@@ -75,14 +75,14 @@ def promised_table(table: RewardTable, folder: Path) -> tuple[RewardTable, list[
     return with_temperature(table), lossless
 
 
-def promise_tables(rows: list[Kept], judged: str, width: int) -> list[Table]:
+def risk_control_tables(rows: list[LossAndReward], judged: str, width: int) -> list[Table]:
     """What the policy and every fixed arm lose and earn; judged: on which queries."""
     from decoders.common.terminal import tables
 
     names = {
         "policy": "[bold green]policy[/]",
         "lossless": "best lossless ({})",
-        "keeps": "best kept ({})",
+        "best-controlled": "best controlled ({})",
     }
     cells = [
         [
@@ -101,10 +101,10 @@ def promise_tables(rows: list[Kept], judged: str, width: int) -> list[Table]:
     return tables(title, headings, cells, width)
 
 
-def promise_json(policy: PromisedPolicy, rows: list[Kept]) -> dict[str, Any]:
-    """The promise, its sentence, and the rows of the table."""
+def risk_control_json(policy: RiskControlPolicy, rows: list[LossAndReward]) -> dict[str, Any]:
+    """The guarantee, its sentence, and the rows of the table."""
     return {
-        **asdict(policy.promise),
-        "sentence": str(policy.promise),
-        "kept": [asdict(row) for row in rows],
+        **asdict(policy.guarantee),
+        "sentence": str(policy.guarantee),
+        "choices": [asdict(row) for row in rows],
     }

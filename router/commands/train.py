@@ -13,14 +13,14 @@ from router.commands.listing import Listing
 from router.commands.options import AsJson
 
 from .max_loss import (
-    PROMISED,
+    RISK_CONTROL,
     Confidence,
     InExpectation,
     MaxLoss,
     asked_for,
-    promise_json,
-    promise_tables,
-    promised_table,
+    risk_control_json,
+    risk_control_table,
+    risk_control_tables,
 )
 from .router_options import (
     ChosenArms,
@@ -186,8 +186,8 @@ def train(
     from policies.learners.reinforce import PAPER
     from policies.mlflow_store import shown
     from policies.online.policy import ALGORITHMS
-    from policies.risk_control.check import kept
-    from policies.risk_control.policy import PromisedPolicy
+    from policies.risk_control.policy import RiskControlPolicy
+    from policies.risk_control.report import losses_and_rewards
     from policies.selection.curves import require_enough
     from policies.selection.guard import check_policy
     from policies.selection.subsample import at_most
@@ -202,13 +202,13 @@ def train(
 
     chosen = _policy_options(options or [])
     named = policy if _given(context, "policy") else None
-    promised = asked_for(max_loss, confidence, in_expectation, named)
-    if promised is not None:
-        policy = PROMISED
+    controlled = asked_for(max_loss, confidence, in_expectation, named)
+    if controlled is not None:
+        policy = RISK_CONTROL
     chosen |= {k: v for k, v in (("epochs", epochs), ("lr", lr)) if v is not None}
     if paper:
-        if promised is not None:
-            raise PolicyError("--paper promises nothing; leave --max-loss out")
+        if controlled is not None:
+            raise PolicyError("--paper has no risk control; leave --max-loss out")
         if policy not in ("auto", "reinforce"):
             raise PolicyError(f"--paper is REINFORCE; leave --policy {policy} out")
         policy, guard, chosen = "reinforce", False, PAPER | chosen
@@ -220,7 +220,7 @@ def train(
     several = seeds > 1 or alphas is not None
     if several and (curve or leave_task_out or leave_arm_out):
         raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
-    if promised is not None and (judge_by is not None or train_size is not None):
+    if controlled is not None and (judge_by is not None or train_size is not None):
         raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
     if several and judge_by is not None:
         raise PolicyError("--judge-by is of one run; leave --seeds and --alphas out")
@@ -230,9 +230,9 @@ def train(
 
     read_at = None if temperatures is None else temperatures_in(temperatures)
     loads = None if at_once is None else at_once_in(at_once)
-    if promised is not None:
+    if controlled is not None:
         if loads not in (None, (1,)):
-            raise PolicyError("a promise is of answers, not of load; leave --at-once out")
+            raise PolicyError("risk control is about answers, not load; leave --at-once out")
         loads = (1,)
     manifest = read_manifest(rewards)
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
@@ -256,11 +256,11 @@ def train(
     ) -> Task:
         table, held = tables[weight][0], None
         settings, share, guards = dict(chosen), validation_share, guard
-        if promised is not None:
-            table, lossless = promised_table(table, rewards)
-            settings |= promised | {"lossless": lossless}
+        if controlled is not None:
+            table, lossless = risk_control_table(table, rewards)
+            settings |= controlled | {"lossless": lossless}
             table, held = table.split(HELD_OUT if share is None else share, seed)
-            share, guards = 0.0, False  # what is promised needs no other guard
+            share, guards = 0.0, False  # the calibration is the guard
         elif judge_by is not None or train_size is not None:
             if share is None:
                 share = HELD_OUT if judge_by is not None or not guard else 0.0
@@ -317,11 +317,15 @@ def train(
     more = further(table, run, policy, asked.options, seed, curve, leave_task_out, leave_arm_out)
     made = run.fitted.policy
     judged = None if judge is None else report(made, judge, seed=seed)
-    rows = kept(made, held or table, seed=seed) if isinstance(made, PromisedPolicy) else []
+    rows = (
+        losses_and_rewards(made, held or table, seed=seed)
+        if isinstance(made, RiskControlPolicy)
+        else []
+    )
     if as_json:
         found = run_json(run, more) | {"features": list(table.feature_names)}
-        if isinstance(made, PromisedPolicy):
-            found["promise"] = promise_json(made, rows)
+        if isinstance(made, RiskControlPolicy):
+            found["guarantee"] = risk_control_json(made, rows)
         if judged is not None and judge is not None:
             found["judged_by"] = judged_json(judged, judge.reward_name)
         typer.echo(json.dumps(found))
@@ -331,10 +335,10 @@ def train(
     from decoders.common.terminal import PIPE
 
     console = Console(width=None if sys.stdout.isatty() else PIPE)
-    if isinstance(made, PromisedPolicy):
-        for part in promise_tables(rows, "held-out" if held else "training", console.width):
+    if isinstance(made, RiskControlPolicy):
+        for part in risk_control_tables(rows, "held-out" if held else "training", console.width):
             console.print(part)
-        typer.echo(str(made.promise))
+        typer.echo(str(made.guarantee))
     else:
         for part in run_tables(run, more, console.width):
             console.print(part)

@@ -175,7 +175,7 @@ def test_answers_at_once_from_the_command_line(
     alone = run(app, *learn, "--at-once", "1")
     assert alone.exit_code == 0 and "requests-running" not in alone.stdout
     refused = run(app, *learn[:3], "--max-loss", "0.1", "--at-once", "1,8").exception
-    assert "a promise is of answers, not of load" in str(refused)
+    assert "risk control is about answers, not load" in str(refused)
 
 
 def test_temperatures_from_the_command_line(

@@ -51,8 +51,8 @@ def with_features(data: RewardTable, **columns: np.ndarray) -> RewardTable:
     return replace(data, features=features, feature_names=tuple(columns))
 
 
-def promising(seed: int = 0, failures: bool = False) -> RewardTable:
-    """`tiny` for a promise: its last input is the temperature, 0, and one arm is lossy."""
+def with_lossy_arm(seed: int = 0, failures: bool = False) -> RewardTable:
+    """`tiny` for risk control: its last input is the temperature, 0, and one arm is lossy."""
     made = tiny(seed, failures)
     losses = np.where(np.isnan(made.rewards), np.nan, [0.0, 0.1, 0.0])
     return replace(
@@ -65,9 +65,9 @@ def promising(seed: int = 0, failures: bool = False) -> RewardTable:
 
 
 def data_for(name: str, seed: int = 0, failures: bool = False) -> RewardTable:
-    """A table that the policy can be trained on: bins need a feature to read, a promise losses."""
-    if name == "promised":
-        return promising(seed, failures)
+    """A table that the policy can be trained on: bins need a feature, risk control losses."""
+    if name == "risk-control":
+        return with_lossy_arm(seed, failures)
     data = tiny(seed, failures)
     temperature = np.arange(len(data)) % 3 / 2
     return with_features(data, temperature=temperature) if name == "binned" else data
@@ -85,5 +85,5 @@ OPTIONS: dict[str, dict[str, object]] = {
     "uniform": {},
     "thompson": {},
     "linucb": {},
-    "promised": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
+    "risk-control": {"lossless": ["autoregressive", "ngram"], "max_loss": 0.5, "confidence": 0.5},
 }

@@ -30,7 +30,7 @@ def test_p_values_are_the_formula(n: int, alpha: float) -> None:
 
 
 @given(n=st.integers(1, 80), alpha=ALPHAS, delta=st.floats(0.01, 0.5))
-def test_a_broken_promise_is_rarely_believed(n: int, alpha: float, delta: float) -> None:
+def test_a_violated_bound_is_rarely_accepted(n: int, alpha: float, delta: float) -> None:
     """P(p <= delta) <= delta, over all samples of losses 0 and 1 whose expectation is alpha."""
     k = np.arange(n + 1)
     chances = np.array([math.comb(n, i) * alpha**i * (1 - alpha) ** (n - i) for i in k])
@@ -45,20 +45,20 @@ def test_how_many_queries_are_needed() -> None:
 
 
 @given(alpha=ALPHAS, confidence=st.none() | st.floats(0.5, 0.99))
-def test_one_query_fewer_promises_nothing(alpha: float, confidence: float | None) -> None:
+def test_one_query_fewer_controls_nothing(alpha: float, confidence: float | None) -> None:
     risk = Risk(alpha, confidence)
     nothing_lost, n = np.zeros(1), risk.least_queries
     assert n >= 1
-    assert risk.steps_kept(nothing_lost, n) == 1
+    assert risk.controlled(nothing_lost, n) == 1
     if n > 1:
-        assert risk.steps_kept(nothing_lost, n - 1) == 0
+        assert risk.controlled(nothing_lost, n - 1) == 0
 
 
 @pytest.mark.parametrize("confidence", [None, 0.9])
 def test_steps_end_at_the_first_that_fails(confidence: float | None) -> None:
     risk = Risk(0.1, confidence)
     means = np.array([[0.0, 0.9, 0.0], [0.9, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    assert risk.steps_kept(means, 1000).tolist() == [1, 0, 3]
+    assert risk.controlled(means, 1000).tolist() == [1, 0, 3]
 
 
 # Kinds of query by step: a kind may lose less at a later step, where another arm is the fastest.
@@ -82,7 +82,7 @@ def test_the_expected_loss_over_every_calibration(n: int, alpha: float) -> None:
     risk, truth = Risk(alpha, None), np.concatenate([[0.0], CHANCES @ WORLD])
     assert sum(chance for _, chance in samples(n)) == pytest.approx(1)
     expected = sum(
-        chance * truth[risk.steps_kept(counts / n @ risk.comparable(WORLD), n)]
+        chance * truth[risk.controlled(counts / n @ risk.comparable(WORLD), n)]
         for counts, chance in samples(n)
     )
     assert expected <= alpha
@@ -91,12 +91,12 @@ def test_the_expected_loss_over_every_calibration(n: int, alpha: float) -> None:
 @pytest.mark.parametrize("alpha", [0.1, 0.15, 0.2, 0.3])
 def test_how_often_it_is_broken_over_every_calibration(alpha: float) -> None:
     risk, truth = Risk(alpha, 0.8), np.concatenate([[0.0], CHANCES @ WORLD])
-    broken = sum(
+    violated = sum(
         chance
         for counts, chance in samples(30)
-        if truth[risk.steps_kept(counts / 30 @ risk.comparable(WORLD), 30)] > alpha
+        if truth[risk.controlled(counts / 30 @ risk.comparable(WORLD), 30)] > alpha
     )
-    assert broken <= 0.2
+    assert violated <= 0.2
 
 
 def test_the_losses_in_expectation_never_fall() -> None:

@@ -1,12 +1,12 @@
-"""How often a promise is kept over many calibrations, and the speed that it buys.
+"""How often a bound on the loss is violated over many calibrations, and the speed that it buys.
 
-    python benchmarks/promise_splits.py --rewards rewards --max-loss 0.05 0.1 0.2
-    python benchmarks/promise_splits.py --simulate 2000
+    python benchmarks/risk_control_splits.py --rewards rewards --max-loss 0.05 0.1 0.2
+    python benchmarks/risk_control_splits.py --simulate 2000
 
 Half of a table's queries are learnt from. The other half is taken for the whole world: each split
 draws queries from it to calibrate on, and what comes out is judged on all of it, so that its true
-loss is known. `broken`: the share of splits whose true loss is above the promised one. `loss`: the
-true one, mean over splits. `gain`: mean reward over that of the fastest lossless arms. `lossy`: the
+loss is known. `violated`: the share of splits whose true loss is above --max-loss. `loss`: the true
+one, mean over splits. `gain`: mean reward over that of the fastest lossless arms. `lossy`: the
 share of queries that a lossy arm answers. No clock is read.
 """
 
@@ -21,9 +21,9 @@ from rich.console import Console
 from decoders.common.terminal import tables
 from policies import RewardTable
 from policies.risk_control.bounds import Risk
-from policies.risk_control.check import check_splits
+from policies.risk_control.report import repeat_calibration
 
-HEADINGS = ["promise", "queries", "broken", "loss", "reward", "gain", "lossy", "unused"]
+HEADINGS = ["guarantee", "queries", "violated", "loss", "reward", "gain", "lossy", "unused"]
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
     rows = []
     for max_loss in given.max_loss:
         for confidence in [None, *given.confidence]:
-            found = check_splits(
+            found = repeat_calibration(
                 table,
                 Risk(max_loss, confidence),
                 lossless=lossless,
@@ -60,7 +60,7 @@ def main() -> None:
                 [
                     f"{max_loss:g}, {surely}",
                     str(found.queries),
-                    f"{found.broken:.3f}",
+                    f"{found.violated:.3f}",
                     f"{found.loss:.4f}",
                     f"{found.reward:.3f}",
                     f"{found.reward / found.lossless_reward - 1:+.1%}",
@@ -76,9 +76,9 @@ def main() -> None:
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     """A collection's table and its lossless arms."""
     from collect.table import reward_table
-    from router.commands.max_loss import promised_table
+    from router.commands.max_loss import risk_control_table
 
-    return promised_table(reward_table(folder, reward), folder)
+    return risk_control_table(reward_table(folder, reward), folder)
 
 
 def simulated(n: int, seed: int) -> RewardTable:

@@ -1,4 +1,4 @@
-"""Promises: kept as often as they say over tables whose truth is known, and used where they can."""
+"""Risk control: violated as rarely as it says where the truth is known, used where it can be."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from scipy.stats import binom
 
 import policies
 from decoders.common.errors import DraftpickError
-from policies import PolicyError, PromisedPolicy, RewardTable, with_temperature
+from policies import PolicyError, RewardTable, RiskControlPolicy, with_temperature
 from policies.learners.exploring import ExploringPolicy
 from policies.risk_control.bounds import Risk
-from policies.risk_control.check import check_splits, kept
 from policies.risk_control.fitting import best_model
+from policies.risk_control.report import losses_and_rewards, repeat_calibration
 from policies.risk_control.thresholds import calibrate, learn, parted
 
 ARMS = ["plain", "copy", "bild", "cascade"]
@@ -46,17 +46,17 @@ def world(n: int, seed: int = 0, lost: float = 1.0, temperature: float = 0.0) ->
     )
 
 
-def promised(table: RewardTable, **options: object) -> PromisedPolicy:
-    made = policies.fit("promised", table, None, 0, lossless=LOSSLESS, **options).policy
-    assert isinstance(made, PromisedPolicy)
+def controlled(table: RewardTable, **options: object) -> RiskControlPolicy:
+    made = policies.fit("risk-control", table, None, 0, lossless=LOSSLESS, **options).policy
+    assert isinstance(made, RiskControlPolicy)
     return made
 
 
-def served(policy: PromisedPolicy, table: RewardTable) -> np.ndarray:
+def served(policy: RiskControlPolicy, table: RewardTable) -> np.ndarray:
     return policy.distribution(table.inputs).argmax(axis=1)
 
 
-def true_loss(policy: PromisedPolicy, table: RewardTable) -> float:
+def true_loss(policy: RiskControlPolicy, table: RewardTable) -> float:
     assert table.losses is not None
     return float(table.losses[np.arange(len(table)), served(policy, table)].mean())
 
@@ -82,7 +82,7 @@ def both(*tables: RewardTable) -> RewardTable:
 def test_a_thousand_splits_keep_their_confidence(
     model: str, queries: int, confidence: float
 ) -> None:
-    found = check_splits(
+    found = repeat_calibration(
         world(2000, lost=0.5),
         Risk(0.1, confidence),
         lossless=LOSSLESS,
@@ -91,13 +91,13 @@ def test_a_thousand_splits_keep_their_confidence(
     )
     most = binom.ppf(0.999, found.splits, 1 - confidence)
     assert found.splits == 1000
-    assert found.broken * found.splits <= most
+    assert found.violated * found.splits <= most
 
 
 @pytest.mark.parametrize("model", ["ridge", "knn", "mean"])
 @pytest.mark.parametrize("queries", [30, 200])
 def test_a_thousand_splits_keep_it_in_expectation(model: str, queries: int) -> None:
-    found = check_splits(
+    found = repeat_calibration(
         world(2000, lost=0.5), Risk(0.1, None), lossless=LOSSLESS, model=model, queries=queries
     )
     assert found.loss <= 0.1 + 4 * 0.5 / np.sqrt(found.splits) * 0.1
@@ -115,7 +115,7 @@ def test_whole_trainings_keep_it() -> None:
 
     truth = wide(4000, 1)
     losses = [
-        true_loss(promised(wide(200, seed), max_loss=0.1, confidence=0.8, model="ridge"), truth)
+        true_loss(controlled(wide(200, seed), max_loss=0.1, confidence=0.8, model="ridge"), truth)
         for seed in range(100, 140)
     ]
     assert sum(loss > 0.1 for loss in losses) <= binom.ppf(0.999, 40, 0.2)
@@ -124,76 +124,89 @@ def test_whole_trainings_keep_it() -> None:
 
 def test_an_easy_table_uses_lossy_arms() -> None:
     table, truth = world(1000, lost=0.1), world(3000, seed=1, lost=0.1)
-    policy = promised(table, max_loss=0.03)
-    lossless, keeps, arms = policy.promise.best_lossless, policy.promise.best_kept, policy.arms
-    assert (lossless, keeps) == ("copy", "bild")
-    rows = {row.name: row for row in kept(policy, truth, resamples=50)}
+    policy = controlled(table, max_loss=0.03)
+    lossless, best, arms = (
+        policy.guarantee.best_lossless,
+        policy.guarantee.best_controlled,
+        policy.arms,
+    )
+    assert (lossless, best) == ("copy", "bild")
+    rows = {row.name: row for row in losses_and_rewards(policy, truth, resamples=50)}
     assert rows["policy"].lossy > 0.8
     assert rows["policy"].loss.mean <= 0.03
-    assert rows["policy"].reward.mean > rows["keeps"].reward.mean > rows["lossless"].reward.mean
+    assert (
+        rows["policy"].reward.mean
+        > rows["best-controlled"].reward.mean
+        > rows["lossless"].reward.mean
+    )
     assert rows["policy"].loss.mean == true_loss(policy, truth)
-    assert [row.arm for row in kept(policy, truth, resamples=50)] == [None, "copy", "bild", *arms]
+    assert [row.arm for row in losses_and_rewards(policy, truth, resamples=50)] == [
+        None,
+        "copy",
+        "bild",
+        *arms,
+    ]
     assert rows["fixed/bild"].lossy == 1 and rows["fixed/plain"].lossy == 0
-    assert "Promised with 95% confidence" in str(policy.promise)
-    assert "math" in str(policy.promise) and "other traffic voids" in str(policy.promise)
+    assert "Guaranteed with 95% confidence" in str(policy.guarantee)
+    assert "math" in str(policy.guarantee) and "other traffic voids" in str(policy.guarantee)
 
 
 def test_the_model_is_the_one_that_pays() -> None:
     """Where all queries are alike one arm serves all of them."""
     table = world(600, lost=0.3)
     assert best_model(table, LOSSLESS, Risk(0.05), 300, 0) == "ridge"
-    assert promised(table).origin.options["model"] == "ridge"
+    assert controlled(table).origin.options["model"] == "ridge"
     same = np.tile([1.0, 1.5, 2.0, 2.3], (600, 1)), np.tile([0.0, 0.0, 0.0, 1.0], (600, 1))
     alike = replace(table, rewards=same[0], losses=same[1])
     assert best_model(alike, LOSSLESS, Risk(0.1), 300, 0) == "mean"
-    assert set(served(promised(alike), table)) == {2}
+    assert set(served(controlled(alike), table)) == {2}
     assert best_model(table.rows([0]), LOSSLESS, Risk(0.1), 300, 0) == "mean"
 
 
 def test_in_expectation_allows_more_than_with_confidence() -> None:
     table, truth = world(400, lost=0.3), world(5000, seed=1, lost=0.3)
-    sure = promised(table, max_loss=0.05)
-    mean = promised(table, max_loss=0.05, in_expectation=True)
+    sure = controlled(table, max_loss=0.05)
+    mean = controlled(table, max_loss=0.05, in_expectation=True)
     assert 0 < true_loss(sure, truth) < true_loss(mean, truth)
-    assert mean.promise.confidence is None
-    assert "on average over calibrations" in str(mean.promise)
+    assert mean.guarantee.confidence is None
+    assert "on average over calibrations" in str(mean.guarantee)
 
 
-def test_a_promise_that_no_arm_keeps() -> None:
+def test_a_bound_that_no_arm_keeps() -> None:
     table = world(400)
     spoilt = replace(table, losses=np.tile([0.0, 0, 1, 1], (400, 1)))
-    policy = promised(spoilt, max_loss=0.05)
-    assert policy.promise.z is None
-    assert policy.promise.loss == 0
-    assert policy.promise.best_kept == policy.promise.best_lossless == "copy"
+    policy = controlled(spoilt, max_loss=0.05)
+    assert policy.guarantee.threshold is None
+    assert policy.guarantee.loss == 0
+    assert policy.guarantee.best_controlled == policy.guarantee.best_lossless == "copy"
     assert set(served(policy, world(500, seed=1))) <= {0, 1}
-    assert "none that is faster is shown" in str(policy.promise)
-    assert "bild 1.000" in str(policy.promise)
+    assert "none that is faster is shown" in str(policy.guarantee)
+    assert "bild 1.000" in str(policy.guarantee)
 
 
 def test_lossy_arms_that_are_no_faster_are_left_out() -> None:
     table = world(400, lost=0.1)
     slow = table.rewards - [0, 0, 1.5, 1.5]
-    policy = promised(replace(table, rewards=slow), max_loss=0.2)
-    assert policy.promise.z is None
+    policy = controlled(replace(table, rewards=slow), max_loss=0.2)
+    assert policy.guarantee.threshold is None
     assert set(served(policy, world(500, seed=1))) <= {0, 1}
 
 
 def test_a_gain_that_is_noise_is_no_gain() -> None:
     """Rewards that nothing predicts: the best lossless arm for every query, and no loss."""
     table, rng = world(400, lost=0.1), np.random.default_rng(5)
-    policy = promised(replace(table, rewards=rng.normal(size=(400, 4))), max_loss=0.2)
-    assert policy.promise.gain_low <= 0
-    assert policy.promise.z is None
-    best = policy.arms.index(policy.promise.best_lossless)
+    policy = controlled(replace(table, rewards=rng.normal(size=(400, 4))), max_loss=0.2)
+    assert policy.guarantee.gain_low <= 0
+    assert policy.guarantee.threshold is None
+    best = policy.arms.index(policy.guarantee.best_lossless)
     assert set(served(policy, world(500, seed=1))) == {best}
 
 
 def test_requests_above_temperature_0_get_lossless_arms() -> None:
     greedy = world(400, lost=0.2)
     hot = replace(greedy, features=np.ones((400, 1), dtype=np.float32))
-    policy = promised(both(greedy, hot), max_loss=0.1)
-    assert policy.promise.sampled == policy.promise.queries == 200
+    policy = controlled(both(greedy, hot), max_loss=0.1)
+    assert policy.guarantee.sampled == policy.guarantee.queries == 200
     truth = world(1000, seed=1, lost=0.2)
     assert (served(policy, truth) > 1).mean() > 0.5
     warm = replace(truth, features=np.full((1000, 1), 0.3, dtype=np.float32))
@@ -201,7 +214,7 @@ def test_requests_above_temperature_0_get_lossless_arms() -> None:
     chosen = policy.choose(warm.inputs[0])
     assert chosen.arm in LOSSLESS
     assert len(chosen.scores) == 4 and max(chosen.scores) > chosen.scores[chosen.index]
-    rows = kept(policy, both(truth, warm), resamples=50)
+    rows = losses_and_rewards(policy, both(truth, warm), resamples=50)
     assert {row.loss.queries for row in rows} == {1000}
 
 
@@ -209,15 +222,17 @@ def test_losses_above_temperature_0_are_not_looked_at() -> None:
     greedy = world(400, lost=0.2)
     hot = replace(greedy, features=np.ones((400, 1), dtype=np.float32))
     spoilt = replace(hot, losses=np.tile([0.0, 0, 1, np.nan], (400, 1)))
-    z = {promised(both(greedy, other), max_loss=0.1).promise.z for other in (hot, spoilt)}
+    z = {
+        controlled(both(greedy, other), max_loss=0.1).guarantee.threshold for other in (hot, spoilt)
+    }
     assert len(z) == 1 and z != {None}
 
 
 def test_sampled_rows_do_not_dilute_the_calibration() -> None:
     learning, held = parted(world(400, lost=0.2), 0.5, 0)
     hot = replace(held, features=np.ones((200, 1), dtype=np.float32))
-    ladder = learn(learning, LOSSLESS)
-    alone, mixed = calibrate(ladder, held), calibrate(ladder, both(held, hot))
+    grid = learn(learning, LOSSLESS)
+    alone, mixed = calibrate(grid, held), calibrate(grid, both(held, hot))
     assert alone.losses.max() == 1
     np.testing.assert_array_equal(mixed.losses, alone.losses)
 
@@ -225,7 +240,7 @@ def test_sampled_rows_do_not_dilute_the_calibration() -> None:
 def test_rows_of_one_query_count_once() -> None:
     table = world(100)
     with pytest.raises(PolicyError, match=r"at least 59 queries .* there are 50; collect"):
-        promised(both(table, table, table), max_loss=0.05)
+        controlled(both(table, table, table), max_loss=0.05)
 
 
 def test_a_failed_lossy_arm_loses_everything() -> None:
@@ -233,19 +248,19 @@ def test_a_failed_lossy_arm_loses_everything() -> None:
     assert table.losses is not None
     failed = np.array(table.losses)
     failed[::2, 2:] = np.nan
-    policy = promised(replace(table, losses=failed), max_loss=0.1)
-    assert policy.promise.failed > 150
-    assert policy.promise.arm_losses["bild"] > 0.4
+    policy = controlled(replace(table, losses=failed), max_loss=0.1)
+    assert policy.guarantee.failed > 150
+    assert policy.guarantee.arm_losses["bild"] > 0.4
 
 
-def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
-    policy = promised(world(400, lost=0.2), max_loss=0.1, confidence=0.9)
-    told = policy.origin.options["promise"]
+def test_the_origin_holds_the_guarantee(tmp_path: object) -> None:
+    policy = controlled(world(400, lost=0.2), max_loss=0.1, confidence=0.9)
+    told = policy.origin.options["guarantee"]
     assert (told["max_loss"], told["confidence"]) == (0.1, 0.9)
     assert told["method"] == "learn then test"
     assert told["queries"] == sum(told["tasks"].values()) == 200
     assert 0 < told["loss"] <= 0.1
-    assert policies.load(policy.save(str(tmp_path))).promise == policy.promise
+    assert policies.load(policy.save(str(tmp_path))).guarantee == policy.guarantee
 
 
 @pytest.mark.parametrize(
@@ -269,7 +284,7 @@ def test_the_origin_says_what_was_promised(tmp_path: object) -> None:
 def test_mistakes_are_sentences(change: dict, options: dict, says: str) -> None:  # type: ignore[type-arg]
     given = {"lossless": LOSSLESS, "in_expectation": "model" in options} | options
     with pytest.raises(DraftpickError, match=says):
-        policies.fit("promised", replace(world(100), **change), **given)
+        policies.fit("risk-control", replace(world(100), **change), **given)
 
 
 def test_a_table_without_temperatures() -> None:
@@ -284,7 +299,7 @@ def test_a_table_without_temperatures() -> None:
 
 def test_exploring_draws_lossless_arms_alone() -> None:
     table = world(400)
-    policy = promised(table, max_loss=0.5)
+    policy = controlled(table, max_loss=0.5)
     rows = table.read_by(policy.origin)
     drawn = ExploringPolicy(policy, 0.3).distribution(rows)
     chosen = policy.distribution(rows)

@@ -1,4 +1,4 @@
-"""Promises over a collection: its losses, and `draftpick train --max-loss`."""
+"""Risk control over a collection: its losses, and `draftpick train --max-loss`."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ def test_losses(tmp_path: Path) -> None:
     assert np.isnan(made[:, 0]).sum() == 1
 
 
-def test_train_keeps_a_promise(tmp_path: Path) -> None:
+def test_train_controls_the_risk(tmp_path: Path) -> None:
     rewards, engine = tmp_path / "rewards", FakeEngine()
     engine.arms["ngram"] = FakeRecipe("ngram", "neural", lossless=False)
     sweep(engine, make_queries(20), rewards, SweepOptions(max_new_tokens=8))
     common: list[object] = ["train", "--rewards", rewards, "--out", tmp_path / "policy"]
     common += ["--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db", "--max-loss", 0.2]
-    record = json.loads(run(*common, "--json").stdout)["promise"]
+    record = json.loads(run(*common, "--json").stdout)["guarantee"]
     assert (record["max_loss"], record["confidence"]) == (0.2, 0.95)
     assert record["queries"] == 48  # half of the four fifths that are not held out
     assert record["arm_losses"] == {"ngram": 0.5}  # of four words it writes two
-    rows = {row["name"]: row for row in record["kept"]}
+    rows = {row["name"]: row for row in record["choices"]}
     assert rows["policy"]["loss"]["mean"] == 0 and rows["fixed/ngram"]["loss"]["mean"] == 0.5
     result = run(*common, "--in-expectation")
     assert result.exit_code == 0, (result.output, result.exception)
     for words in (
         "24 held-out queries at temperature 0",
         "best lossless (",
-        "best kept (",
+        "best controlled (",
         "No lossy arm",
     ):
         assert words in result.stdout
@@ -75,13 +75,13 @@ def test_train_keeps_a_promise(tmp_path: Path) -> None:
     [
         (["--confidence", 0.9], "say what may be lost"),
         (["--in-expectation"], "say what may be lost"),
-        (["--policy", "promised"], "say what may be lost"),
+        (["--policy", "risk-control"], "say what may be lost"),
         (["--max-loss", 0.1, "--policy", "knn"], "leave --policy knn out"),
         (["--max-loss", 0.1, "--in-expectation", "--confidence", 0.9], "leave one out"),
         (["--max-loss", 2], "above 0 and below 1"),
     ],
 )
-def test_promises_that_make_no_sense(tmp_path: Path, given: list[object], says: str) -> None:
+def test_options_that_make_no_sense(tmp_path: Path, given: list[object], says: str) -> None:
     caught = run("train", "--rewards", tmp_path / "none", *given).exception
     assert isinstance(caught, DraftpickError)
     assert says in str(caught)

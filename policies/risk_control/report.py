@@ -1,4 +1,4 @@
-"""Whether a promise is kept: on held-out queries, and over many calibrations with a known truth."""
+"""Whether the risk is controlled: on held-out queries, and over calibrations with a known truth."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from ..evaluation.evaluate import Value, aligned, value
 from ..fixed import fixed_policy
 from ..records import RewardTable
 from .bounds import Risk
-from .policy import PromisedPolicy
+from .policy import RiskControlPolicy
 from .thresholds import calibrate, counted_losses, greedy_rows, learn, parted
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What one way to choose loses and earns.
+class LossAndReward:
+    """Loss and reward of the policy or of a fixed arm.
 
-    name: "policy", "lossless", "keeps" (the promise's two fixed arms) or "fixed/<arm>".
-    arm: of a fixed one, else None.
+    name: "policy", "lossless", "best-controlled" (the guarantee's two fixed arms) or "fixed/<arm>".
+    arm: the fixed arm, None for the policy.
     loss, reward: means over queries with bootstrap intervals.
     lossy: the share of the queries that a lossy arm serves.
     """
@@ -33,23 +33,26 @@ class Kept:
     lossy: float
 
 
-def kept(
-    policy: PromisedPolicy, table: RewardTable, *, resamples: int = 1000, seed: int = 0
-) -> list[Kept]:
+def losses_and_rewards(
+    policy: RiskControlPolicy, table: RewardTable, *, resamples: int = 1000, seed: int = 0
+) -> list[LossAndReward]:
     """The policy, the fixed arms it is measured against and every other one, on a table's greedy
     rows; a failed lossy arm loses 1. Raises PolicyError where there is no greedy row."""
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     lost = replace(greedy, rewards=counted_losses(greedy, policy.lossless))
 
-    def row(name: str, arm: str | None, chooses: BasePolicy) -> Kept:
+    def row(name: str, arm: str | None, chooses: BasePolicy) -> LossAndReward:
         probs = aligned(chooses, greedy)
         lossy = [i for i, a in enumerate(greedy.arms) if a not in policy.lossless]
         loss, reward = (
             value(chooses, t, greedy=True, resamples=resamples, seed=seed) for t in (lost, greedy)
         )
-        return Kept(name, arm, loss, reward, float(probs[:, lossy].sum(axis=1).mean()))
+        return LossAndReward(name, arm, loss, reward, float(probs[:, lossy].sum(axis=1).mean()))
 
-    fixed = [("lossless", policy.promise.best_lossless), ("keeps", policy.promise.best_kept)]
+    fixed = [
+        ("lossless", policy.guarantee.best_lossless),
+        ("best-controlled", policy.guarantee.best_controlled),
+    ]
     fixed += [(f"fixed/{arm}", arm) for arm in policy.arms]
     return [
         row("policy", None, policy),
@@ -58,14 +61,13 @@ def kept(
 
 
 @dataclass(frozen=True)
-class SplitsCheck:
-    """A promise over many calibrations.
+class RepeatedCalibration:
+    """Risk control over many calibrations.
 
-    splits: calibrations drawn.
-    queries: in each.
-    broken: the share whose true expected loss is above the promised one; with confidence it is at
-        most 1 - confidence.
-    loss: the true expected loss, mean over calibrations; in expectation at most the promised one.
+    splits: the number of calibrations.
+    queries: calibration queries in each.
+    violated: the share whose true expected loss is above max_loss; at most 1 - confidence.
+    loss: the true expected loss, mean over calibrations; in expectation at most max_loss.
     reward, lossless_reward: mean, of the policy and of the fastest lossless arms.
     lossy: the share of queries served by lossy arms.
     unused: the share of calibrations that allow no lossy arm.
@@ -73,7 +75,7 @@ class SplitsCheck:
 
     splits: int
     queries: int
-    broken: float
+    violated: float
     loss: float
     reward: float
     lossless_reward: float
@@ -81,7 +83,7 @@ class SplitsCheck:
     unused: float
 
 
-def check_splits(
+def repeat_calibration(
     table: RewardTable,
     risk: Risk,
     *,
@@ -91,29 +93,28 @@ def check_splits(
     queries: int | None = None,
     splits: int = 1000,
     seed: int = 0,
-) -> SplitsCheck:
-    """Calibrate again and again where the truth is known.
+) -> RepeatedCalibration:
+    """Calibrate many times where the truth is known.
 
-    The predictors are learnt once, from one part of the table. The other part is taken for the
-    whole world: queries are drawn from it with replacement to calibrate on, and the true loss of
-    what comes out is its mean over that whole part.
+    The predictors are learnt once, on one part of the table. The other part is the population:
+    calibration queries are drawn from it with replacement, and the true loss is the mean over it.
 
-    queries: drawn for a calibration; None for as many as the part has.
+    queries: drawn for each calibration; None for the size of the population.
     """
     learning, world = parted(table, calibration_share, seed)
-    ladder = learn(learning, list(lossless), model, seed)
-    every = calibrate(ladder, world)
+    grid = learn(learning, list(lossless), model, seed)
+    every = calibrate(grid, world)
     m, n = len(every), queries or len(every)
     rng = np.random.default_rng(seed)
     shares = rng.multinomial(n, np.full(m, 1 / m), size=splits) / n  # [splits, m]
-    steps = risk.steps_kept(shares @ risk.comparable(every.losses[:, 1:]), n)  # [splits]
+    steps = risk.controlled(shares @ risk.comparable(every.losses[:, 1:]), n)  # [splits]
     loss, reward, lossy = (
         of.mean(axis=0) for of in (every.losses, every.rewards, every.lossy)
     )  # [Z + 1] each
-    return SplitsCheck(
+    return RepeatedCalibration(
         splits=splits,
         queries=n,
-        broken=float((loss[steps] > risk.max_loss).mean()),
+        violated=float((loss[steps] > risk.max_loss).mean()),
         loss=float(loss[steps].mean()),
         reward=float(reward[steps].mean()),
         lossless_reward=float(reward[0]),
