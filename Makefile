@@ -20,7 +20,7 @@ test: install
 
 # Two at a time, a thread each: they load real models.
 slow: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m slow -n 2 --dist worksteal
+	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --dist worksteal
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,14 +1,59 @@
-"""Shared by all tests: a place for packages of others."""
+"""Shared by all tests: property tests' profiles, one MLflow store, a place for others' packages."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tests
+
+import hypothesis_profiles  # noqa: F401  # before any test's settings
+
+from policies import mlflow_store
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Property tests are marked: `make slow` runs them once more, with every example."""
+    for item in items:
+        if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+            item.add_marker(pytest.mark.property)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_mlflow_store(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str, Path], None]]:
+    """Tests of this process copy one new SQLite store; MLflow takes most of a second to make one.
+
+    Processes that tests start make theirs as users do.
+    """
+    own = tmp_path_factory.getbasetemp()
+    kept = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "new-mlflow.db"
+    make = mlflow_store._make
+
+    def copy(uri: str, path: Path) -> None:
+        with FileLock(f"{kept}.lock"):
+            if not kept.exists():
+                make(f"{mlflow_store.SQLITE}{kept}", kept)
+        shutil.copy(kept, path)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(mlflow_store, "_make", copy)
+        yield make
+
+
+@pytest.fixture
+def stores_are_made(
+    one_mlflow_store: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For tests of how a store is made: MLflow makes each."""
+    monkeypatch.setattr(mlflow_store, "_make", one_mlflow_store)
 
 
 @pytest.fixture

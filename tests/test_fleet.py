@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import DraftpickError
@@ -111,7 +112,7 @@ def test_an_arm_can_be_chosen_by_the_load() -> None:
     assert seen == [(1, 0), (2, 1), (2, 2)]
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(
     st.lists(st.tuples(st.floats(0, 5), st.floats(0.1, 5), st.floats(0, 4)), min_size=1),
     st.integers(1, 4),

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from collect.align import checkpoint
 from decoders.common.errors import Damaged
@@ -30,7 +31,7 @@ STATES = st.dictionaries(
 )
 
 
-@settings(deadline=None)  # it waits for the disk
+@examples(100)
 @given(STATES)
 def test_what_is_kept_comes_back(tmp_path_factory: Any, state: dict[str, Any]) -> None:
     path = tmp_path_factory.getbasetemp() / "one.safetensors"

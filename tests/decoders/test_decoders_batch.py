@@ -25,8 +25,9 @@ from decoder_toys import (
     run,
     speculative,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.toy import ToyBackend
@@ -69,7 +70,7 @@ TOYS: dict[str, Callable[[], Drafter]] = {
     st.integers(1, 25),
     st.sampled_from([(), (), (1,)]),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_a_replay_equals_the_loop(
     name: str, seed: int, prompt: list[int], k: int, most: int, eos: tuple[int, ...]
 ) -> None:

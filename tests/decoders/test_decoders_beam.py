@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, ListedLengths, generate, native, transformers_model
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from t5_toys import generate_t5, seq2seq, seq2seq_model
 from transformers import PreTrainedModel
 
@@ -248,7 +249,7 @@ V = 6
     st.sets(st.integers(0, V - 1), max_size=2),
     st.sampled_from([1.0, 0.0, 2.0]),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_any_draft_finds_the_same_beams(
     seed: int,
     prompt: list[int],

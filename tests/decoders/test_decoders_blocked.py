@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, random_cell
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.backends import cpp_kernels
 from decoders.backends.llama.model import rms_norm
@@ -56,7 +57,7 @@ def some(*size: int, seed: int = 0) -> torch.Tensor:
     exponent=st.integers(-6, 6),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=40)
+@examples(40)
 def test_norms_are_those_of_exact_numbers(rows: int, size: int, exponent: int, seed: int) -> None:
     """Rounded twice, as by PyTorch; a row has the same bits in any company."""
     x, weight = some(rows, size, seed=seed) * 10.0**exponent, some(size, seed=seed + 1)
@@ -251,7 +252,7 @@ def test_it_multiplies_by_those_numbers_as_well_as_other_kernels(
     assert apart.mean() <= 1.1 * theirs.mean() and apart.max() <= 1.5 * theirs.max() + 1e-6
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     rows=st.integers(1, 70),
     outs=st.integers(1, 6).map(lambda n: 16 * n),
@@ -279,7 +280,7 @@ def test_a_row_does_not_depend_on_the_others(
         assert torch.equal(one, together)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     rows=st.integers(0, 130),
     outs=st.integers(1, 9).map(lambda n: 16 * n),

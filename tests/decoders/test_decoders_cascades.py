@@ -28,8 +28,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from test_decoders_exact_distribution import (
     LENGTHS,
     PROMPT,
@@ -324,7 +325,7 @@ cascades = nested(st.recursive(leaves, nested, max_leaves=4))
     st.sets(st.integers(0, V - 1), max_size=2),
     st.sampled_from([1.0, 1.0, 1.6]),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_every_nest_writes_the_target_s_own_ids(
     seed: int,
     prompt: list[int],
@@ -347,7 +348,7 @@ def test_every_nest_writes_the_target_s_own_ids(
 
 
 @given(cascades, seeds, st.lists(st.integers(0, 6), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_books_of_sampled_answers_balance(
     make: Callable[[], Drafter], seed: int, pattern: list[int]
 ) -> None:
@@ -404,7 +405,7 @@ class Plain:
     st.sampled_from([1.0, 1.5, 4.0]),
     st.lists(st.integers(0, V - 1), min_size=2, max_size=8),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_cs_drafting_is_the_algorithm(
     models: list[int], data: st.DataObject, lenience: float, prompt: list[int]
 ) -> None:

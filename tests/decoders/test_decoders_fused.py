@@ -55,7 +55,7 @@ FITS = {
 }  # int4 too; the interpreter takes a hundredth of a second for a program  # fmt: skip
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6] * 3
 Tiny = Callable[..., Path]
-LONG = () if CUDA else pytest.mark.slow  # a minute of the interpreter's
+LONG = () if CUDA else pytest.mark.slow  # the interpreter takes many seconds
 
 if not CUDA:
     from interpreter import interpret
@@ -126,8 +126,14 @@ def at(start: int) -> Tensor:
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "biased", "t", "start"),
     [
-        *((3, 1, False, t, start) for t, start in ((1, 0), (3, 254), (17, 505))),
-        *((4, 4, True, 3, 254), (8, 2, True, 1, 0), (8, 2, True, 17, 505)),
+        (4, 4, True, 3, 254),
+        *(
+            pytest.param(*case, marks=LONG)
+            for case in (
+                *((3, 1, False, t, start) for t, start in ((1, 0), (3, 254), (17, 505))),
+                *((8, 2, True, 1, 0), (8, 2, True, 17, 505)),
+            )
+        ),
     ],
 )
 def test_layers_are_those_of_the_model(
@@ -161,18 +167,30 @@ def off(made: Tensor, expected: Tensor) -> float:
     return float((made - expected).norm() / expected.norm())
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(3, 1), pytest.param(4, 4, marks=LONG)])
-def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> None:
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "splits"),
+    [
+        (3, 1, ([4], [1, 3])),
+        *(
+            pytest.param(*heads, ([17], [1, 16], [3, 7, 5, 2]), marks=LONG)
+            for heads in ((3, 1), (4, 4))
+        ),
+    ],
+)
+def test_a_token_has_the_same_bits_at_every_width(
+    heads: int, kv_heads: int, splits: tuple[list[int], ...]
+) -> None:
     """Read alone, with a few or with 16 others; over the end of a span of keys too."""
     shape, weights = model(heads, kv_heads, torch.bfloat16)
-    rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(17, shape.hidden, torch.bfloat16)
+    many, dtype = sum(splits[0]), torch.bfloat16
+    rope, h = rope_table(shape, DEVICE, dtype), states(many, shape.hidden, dtype)
     made, kept = [], []
-    for widths in ([17], [1, 16], [3, 7, 5, 2]):
+    for widths in splits:
         cache = room(shape, torch.bfloat16)
         layers = FusedLayers(shape, weights, rope, cache, WIDEST)
         done, parts = 0, []
         for t in widths:
-            through = layers.through(h[done : done + t], 0, 2, at(250 + done), 0)
+            through = layers.through(h[done : done + t], 0, 2, at(253 + done), 0)
             final = layers.normed(through, torch.empty_like(through))
             parts.append(layers.logits(final).clone())
             done += t
@@ -184,6 +202,7 @@ def test_a_token_has_the_same_bits_at_every_width(heads: int, kv_heads: int) -> 
         assert torch.equal(kept[0], cache)
 
 
+@pytest.mark.slow
 def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in a cache so long that there are fewer programs than spans of keys."""
     shape, weights = model(4, 2, torch.bfloat16)
@@ -224,7 +243,9 @@ def pair(
     return plain, backend
 
 
-@pytest.mark.parametrize("rounding", [None, pytest.param("int8", marks=LONG), "int4"])
+@pytest.mark.parametrize(
+    "rounding", [None, *(pytest.param(r, marks=LONG) for r in ("int8", "int4"))]
+)
 def test_logits_are_those_of_ordinary_passes(tiny: Tiny, rounding: Rounding | None) -> None:
     """In bfloat16's rounding; a wrong key moves them by a sixth."""
     plain, backend = pair(tiny, rounding)
@@ -256,7 +277,8 @@ def test_rounded_weights_are_multiplied_by_as_they_are_kept(rounding: Rounding) 
     assert off(made, x.double() @ values.double().T) < 1e-5
 
 
-@pytest.mark.parametrize("exits", [False, pytest.param(True, marks=LONG)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exits", [False, True])
 def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
     alone = run(pair(tiny)[1], autoregressive(), PROMPT, Request(5))
     target = pair(tiny)[1]
@@ -303,7 +325,9 @@ def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
     assert off(logits, cell.read(expected) @ head.T) < 2e-2
 
 
-@pytest.mark.parametrize("rounding", [None, pytest.param("int8", marks=LONG), "int4"])
+@pytest.mark.parametrize(
+    "rounding", [None, *(pytest.param(r, marks=LONG) for r in ("int8", "int4"))]
+)
 def test_a_fused_head_takes_the_steps_of_the_plain_one(
     tiny: Tiny, rounding: Rounding | None
 ) -> None:

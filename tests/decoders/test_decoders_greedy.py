@@ -22,8 +22,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
@@ -75,7 +76,7 @@ penalties = st.sampled_from([1.0, 1.0, 1.6, 0.7])
     st.sets(st.integers(0, V - 1), max_size=2),
     penalties,
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_drafter_writes_the_target_s_own_ids(
     seed: int,
     prompt: list[int],
@@ -96,7 +97,7 @@ def test_every_drafter_writes_the_target_s_own_ids(
 
 
 @given(st.integers(0, 999), prompts, st.integers(1, 30), st.sets(st.integers(0, V - 1)), penalties)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_autoregressive_is_the_argmax_of_the_table(
     seed: int, prompt: list[int], most: int, eos: set[int], penalty: float
 ) -> None:

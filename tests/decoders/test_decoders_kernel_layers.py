@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends import cpp_kernels
@@ -46,7 +47,7 @@ def some(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()
 
 
-@settings(deadline=None, max_examples=25)
+@examples(25)
 @given(
     rows=st.integers(1, 40),
     width=st.sampled_from([32, 96, 576]),

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.backends import cpp_kernels
 from decoders.records import Sampling
@@ -21,7 +22,7 @@ CPU = torch.device("cpu")
 FEW = st.sampled_from([WIDTH, 2 * WIDTH, 12 * WIDTH])
 
 
-@settings(deadline=None)
+@examples(100)
 @given(size=st.one_of(FEW, st.integers(1, 700)), rows=st.integers(0, 4), seed=st.integers(0, 99))
 def test_the_likeliest_is_that_of_argmax(size: int, rows: int, seed: int) -> None:
     """Of equal ones the first: there are few values here."""
@@ -62,7 +63,7 @@ class At(Generator):
         self._next = torch.tensor(heights, dtype=torch.float64)
 
 
-@settings(deadline=None)
+@examples(100)
 @given(
     size=st.one_of(FEW, st.integers(1, 700)),
     tokens=st.lists(st.integers(0, 12 * WIDTH - 1), min_size=1, max_size=9),

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from decoders.common.errors import DraftpickError
@@ -50,7 +51,7 @@ def test_the_shorter_on_a_tie() -> None:
 
 
 @given(st.floats(0, 1), st.floats(0.01, 1), st.floats(0, 0.3), st.floats(0, 0.3))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_better_or_cheaper_drafts_are_never_shorter(
     acceptance: float, cost: float, better: float, cheaper: float
 ) -> None:
@@ -130,7 +131,7 @@ def test_a_fixed_length_stays() -> None:
 
 
 @given(st.integers(1, 8), st.lists(st.tuples(st.integers(1, 20), st.integers(0, 20))))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_schedule_is_that_of_transformers(first: int, rounds: list[tuple[int, int]]) -> None:
     theirs: Any = SimpleNamespace(
         num_assistant_tokens=first,

@@ -19,8 +19,9 @@ from decoder_toys import (
     run,
     speculative,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend
@@ -270,7 +271,7 @@ def test_what_was_drafted_and_rejected_is_forgotten() -> None:
     st.sets(st.integers(0, 3), max_size=2),
     st.sampled_from([0.0, 0.8]),
 )
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_the_books_balance(
     seed: int,
     prompt: list[int],

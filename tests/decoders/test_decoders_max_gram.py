@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 from decoder_toys import CPU, max_gram
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.drafters.max_gram import MaxGramDrafter
@@ -132,7 +133,7 @@ def plain_guess(
     st.integers(0, 4),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_the_index_equals_a_plain_search(
     pieces: list[list[int]],
     k: int,

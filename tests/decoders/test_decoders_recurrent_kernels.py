@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, greedy, random_cell
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends.cpp.recurrent_kernels import KernelSteps
@@ -41,7 +42,7 @@ def by_operations(head: RecurrentHead, state: Tensor, token: Tensor) -> tuple[Te
     return state, head.score(state)
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(
     rows=st.integers(1, 40),
     blocks=st.integers(1, 3),

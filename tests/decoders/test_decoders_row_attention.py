@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends.batched.slots import BatchSlots, Wanted
@@ -46,7 +47,7 @@ def test_a_token_of_a_chain_sees_what_came_before_and_itself() -> None:
     assert spans.bits.tolist() == [0b1, 0b11, 0b1, 0b11, 0b111]
 
 
-@settings(deadline=None)
+@examples(100)
 @given(st.data())
 def test_a_node_of_a_tree_sees_its_own_branch(data: st.DataObject) -> None:
     """Whatever the tree, grown in any number of parts."""
@@ -114,7 +115,7 @@ def asked(
     return q.bfloat16().transpose(0, 1), room, columns[0], columns[1], ids(*bits)
 
 
-@settings(deadline=None, max_examples=40)
+@examples(40)
 @given(
     shape=st.sampled_from([(9, 3, 64), (4, 4, 32), (8, 1, 128), (14, 2, 96), (32, 2, 64)]),
     counts=st.lists(st.integers(0, 21), min_size=1, max_size=5).filter(any),

@@ -29,5 +29,6 @@ def test_the_kernels_compute_what_pytorch_does() -> None:
     passes("row_kernels_check.py", interpreted=not torch.cuda.is_available())
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_for_a_gpu() -> None:
     passes("row_kernels_compile.py", interpreted=False)

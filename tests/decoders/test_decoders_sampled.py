@@ -24,8 +24,9 @@ from decoder_toys import (
     run,
     speculative,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
@@ -174,7 +175,7 @@ def table_of(rows: list[list[float]]) -> Chances:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_the_recursion_is_the_papers(seed: int, tokens: int, k: int) -> None:
     """Read backwards, from the answer's end: R(i) as a sum over where the round stops."""
     rng = np.random.default_rng(seed)
@@ -201,7 +202,7 @@ def test_a_recursion_by_hand() -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(2, 14))
-@settings(max_examples=25, deadline=None)
+@examples(25)
 def test_simulated_runs_are_near_the_recursion(seed: int, tokens: int) -> None:
     rng = np.random.default_rng(seed)
     rows, answer = rng.random((tokens + 1, 6)).tolist(), rng.integers(0, 5, tokens).tolist()

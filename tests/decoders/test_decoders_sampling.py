@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import transformers_filters
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
@@ -24,7 +25,7 @@ samplings = st.builds(
 
 
 @given(samplings, st.integers(0, 10_000), st.lists(st.integers(0, 9), min_size=1, max_size=6))
-@settings(max_examples=120, deadline=None)
+@examples(120)
 def test_filters_equal_transformers(sampling: Sampling, seed: int, context: list[int]) -> None:
     logits = 3 * torch.randn(10, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     theirs = transformers_filters(sampling)(torch.tensor([context]), logits.unsqueeze(0).clone())
@@ -36,7 +37,7 @@ def test_filters_equal_transformers(sampling: Sampling, seed: int, context: list
 
 
 @given(samplings, st.integers(0, 1000))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_rows_are_filtered_each_by_itself(sampling: Sampling, seed: int) -> None:
     logits = torch.randn(4, 10, generator=torch.Generator().manual_seed(seed))
     together = probabilities(logits, sampling)

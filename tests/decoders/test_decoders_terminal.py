@@ -5,8 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from rich.console import Console
 
 from decoders.common.terminal import Lines, tables
@@ -28,7 +29,7 @@ def shown(made: list[object], width: int) -> str:
     st.integers(60, 200),
     st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_every_cell_is_whole_whatever_the_width(
     headings: list[str], names: list[str], width: int, last_apart: bool
 ) -> None:

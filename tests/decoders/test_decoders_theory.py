@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
@@ -89,13 +90,13 @@ def test_the_generating_function_holds_the_distribution_of_a_round(
 
 
 @given(SHARE, COST, st.integers(0, 12))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_one_drafter_is_a_horizontal_cascade_of_equals(a: float, c: float, k: int) -> None:
     assert speculative(a, c, k) == pytest.approx(horizontal([a] * k, [c] * k))
 
 
 @given(SHARE, COST, st.integers(0, 8), COST)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_vertical_cascade_without_inner_drafts_is_speculative(
     a: float, c: float, n: int, inner_cost: float
 ) -> None:
@@ -103,7 +104,7 @@ def test_a_vertical_cascade_without_inner_drafts_is_speculative(
 
 
 @given(st.floats(0.01, 0.99), st.floats(0.01, 0.99), st.integers(1, 8), st.integers(1, 6), COST)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_a_free_inner_drafter_always_helps(
     a: float, inner: float, k: int, n: int, c: float
 ) -> None:

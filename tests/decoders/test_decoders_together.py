@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import native, random_cell, save_cell
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from test_decoders_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
@@ -246,7 +247,7 @@ def test_answers_that_are_all_ahead_by_exits(tiny: Tiny) -> None:
         torch.testing.assert_close(logits, own, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(data=st.data())
 def test_one_pass_gives_what_each_would_have_read(tiny: Tiny, data: st.DataObject) -> None:
     """Chains and trees, sequences of any length, exits ahead or not; all caches and states."""

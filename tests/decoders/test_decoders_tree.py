@@ -23,8 +23,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.arms import load_arms, recipe
@@ -85,7 +86,7 @@ lengths: st.SearchStrategy[DraftLength] = st.one_of(
     st.sampled_from([1.0, 1.0, 1.6, 0.7]),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_the_target_s_own_ids(
     seed: int,
     prompt: list[int],

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, WINDOWS, by_rows, native
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from t5_toys import seq2seq
 
 from decoders.backends.llama.tree import Tree, require_trees
@@ -192,7 +193,7 @@ def test_a_tree_that_does_not_fit_is_refused_whole(backend: TreeBackend) -> None
 
 @pytest.mark.parametrize("kind", ["native-float64", "t5-float64", "umt5-float64"])
 @given(st.data(), st.integers(1, 12))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_any_tree_and_any_path(
     kind: str, tiny: Tiny, tiny_t5: Tiny, data: st.DataObject, nodes: int
 ) -> None:

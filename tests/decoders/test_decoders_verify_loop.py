@@ -24,8 +24,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from t5_toys import cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from test_decoders_loop import Says, Watched, balanced, cycle
 from torch import Tensor
@@ -73,7 +74,7 @@ def verifier(said: Any) -> Verifier:
     st.sampled_from([0.0, 0.8]),
     st.sampled_from([1.0, 1.4]),
 )
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_books_streams_and_seeds(
     said: Any,
     seed: int,
@@ -192,7 +193,7 @@ def test_nothing_is_read_from_the_device_but_the_verdict(
 
 
 @given(seed=st.integers(0, 999), k=st.integers(0, 3))
-@settings(deadline=None)
+@examples(100)
 def test_what_is_left_is_the_same_where_it_is_read(seed: int, k: int) -> None:
     generator = torch.Generator().manual_seed(seed)
     pi, draft, target = (torch.rand(n, 5, generator=generator) for n in (k, k, k + 1))
@@ -324,7 +325,7 @@ def big_little(
     st.integers(1, 25),
     st.booleans(),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_bild_is_algorithm_1_as_printed_or_but_for_the_argmax(
     seed: int,
     prompt: list[int],
@@ -420,7 +421,7 @@ def test_bild_from_a_t5_s_early_exit_is_the_paper_s_algorithm(tiny_t5: Tiny) -> 
     st.sampled_from([1.0, 1.4]),
     st.sets(st.integers(0, 4), max_size=1),
 )
-@settings(max_examples=80, deadline=None)
+@examples(80)
 def test_bild_with_no_rollback_allowed_is_the_target_greedy(
     seed: int, prompt: list[int], bar: float, penalty: float, eos: set[int]
 ) -> None:

@@ -7,8 +7,9 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.verify.deferral import bild_star, chow, diff, loss, opt
@@ -139,7 +140,7 @@ weights = st.lists(
 
 
 @given(weights, weights, st.floats(0, 5), st.floats(0, 0.999))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_any_eight_weights(one: list[float], other: list[float], budget: float, a: float) -> None:
     p, q = (normal(torch.tensor([w], dtype=F64)) for w in (one, other))
     check_budget(p, q, budget)
@@ -245,7 +246,7 @@ def test_the_loss_of_a_one_hot_is_nothing() -> None:
 
 
 @given(weights, weights, st.integers(0, 7), st.integers(0, 7), st.floats(0, 2), st.booleans())
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_greedy_opt_is_greedy_diff(
     one: list[float], other: list[float], i: int, j: int, alpha: float, log_loss: bool
 ) -> None:

@@ -28,8 +28,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from test_decoders_cascades import V, cascades, toy
 from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
@@ -61,7 +62,7 @@ def widened(inner: Drafter, *branch: int, slots: int = 512) -> WidenedDrafter:
     st.sets(st.integers(0, V - 1), max_size=2),
     st.sampled_from([1.0, 1.0, 1.6]),
 )
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_every_nest_writes_the_target_s_own_ids(
     seed: int,
     prompt: list[int],
@@ -152,7 +153,7 @@ def test_ids_equal_transformers_generate(penalty: float, tiny: Any) -> None:
 
 
 @given(st.integers(0, 99), branches, st.lists(st.integers(0, 5), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_what_fell_is_forgotten(seed: int, branch: tuple[int, ...], pattern: list[int]) -> None:
     """Each draft is what a drafter would say that has just read what is accepted."""
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from policy_tables import ARMS, OPTIONS, data_for, separable, table, tiny
 
 import policies
@@ -81,7 +82,7 @@ def test_round_trip(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(again.distribution(x), policy.distribution(x))
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
+@examples(15, suppress_health_check=list(HealthCheck))
 @given(
     seed=st.integers(0, 2**31),
     n=st.integers(1, 9),

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from policy_tables import ARMS, separable, table, tiny, with_features
 from scipy.stats import binom
 
@@ -214,7 +215,7 @@ def test_candidates() -> None:
         guarded(data, policy="binned", options={"feature": "load"})
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(seed=st.integers(0, 2**31), groups=st.integers(5, 40), tasks=st.integers(1, 4))
 def test_folds_keep_groups_together_and_spread_tasks(seed: int, groups: int, tasks: int) -> None:
     rng = np.random.default_rng(seed)

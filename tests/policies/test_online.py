@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from policy_tables import ARMS, separable, table
 
 import policies
@@ -47,7 +48,7 @@ def serve(
 # -- beliefs --------------------------------------------------------------------------------------
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     seed=st.integers(0, 2**31),
     n=st.integers(3, 12),
@@ -99,7 +100,7 @@ def test_the_prior_is_worth_the_queries_it_says() -> None:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(seed=st.integers(0, 2**31), arms=st.integers(1, 6), wide=st.floats(-3, 3))
 def test_thompson_chances_are_those_of_the_draws(seed: int, arms: int, wide: float) -> None:
     rng = np.random.default_rng(seed)

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from policy_tables import separable, table, tiny
 
 from policies import PolicyError, RewardTable, fit, fixed_policy
@@ -64,7 +65,7 @@ def test_what_is_not_sure_does_not_pass_and_the_margin_lets_it() -> None:
     assert not narrow.passed
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(st.floats(-0.3, 0.3), st.integers(0, 5))
 def test_it_passes_exactly_where_the_bound_allows(gap: float, seed: int) -> None:
     data = even(gap=gap, seed=seed)

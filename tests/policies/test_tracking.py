@@ -317,6 +317,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
         train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
 
 
+@pytest.mark.usefixtures("stores_are_made")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
 def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
     """MLflow's tables are made one by one, and half of them are refused for ever."""

@@ -6,8 +6,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from prometheus_client.parser import text_string_to_metric_families
 
 from decoders.records import DecodeResult
@@ -88,7 +89,7 @@ class Server:
     metrics: Metrics = field(default_factory=metrics)
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(steps)
 def test_counts_never_fall_and_are_those_of_one_server_that_did_it_all(steps: Any) -> None:
     totals, one = Counters(), metrics()

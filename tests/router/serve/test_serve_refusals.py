@@ -8,8 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 from serve_toys import Served, served, until
 
 from router.serve.app import Settings
@@ -139,7 +140,7 @@ FIELDS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(80, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([CHAT, TEXT]), st.dictionaries(FIELDS, VALUES, max_size=4))
 def test_nothing_a_client_sends_is_a_server_error(path: str, body: dict[str, Any]) -> None:
     body = {"max_tokens": 2, "messages": [USER]} | body if path == CHAT else (

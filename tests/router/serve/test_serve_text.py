@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis_profiles import examples
 
 from router.serve.text import TextStream, spelled
 
@@ -23,7 +24,7 @@ CUTS = st.lists(st.integers(1, 4), max_size=40)
 
 
 @given(TEXT, st.lists(st.text(alphabet="ab é🎉", min_size=1, max_size=3), max_size=3), CUTS)
-@settings(max_examples=400)
+@examples(400)
 def test_the_pieces_are_the_text_before_the_first_stop(
     text: str, stops: list[str], cuts: list[int]
 ) -> None:
