@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +22,14 @@ from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on
 from decoders.costs.theory import swi
 from decoders.zoo import TARGET
-from router.specbench.markdown import interval, percent, table_lines, times
+from router.routing.router import Router
+from router.specbench.bench import ask_all, greedy_answers
+from router.specbench.markdown import MEASURE_NAMES, interval, percent, table_lines, times
+from router.specbench.points import AGREEMENT, points_of
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY, judged_by
 from router.specbench.records import Row
-from router.tradeoff.markdown import NAMES
-from router.tradeoff.measure import Measured, measure
-from router.tradeoff.points import AGREEMENT
+from router.specbench.summary import summarise
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -73,11 +74,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     for temperature in given.temperatures:
         request = Request(given.max_new_tokens, Sampling(temperature), seed=given.seed)
         folder = given.work / f"temperature-{temperature:g}"
-        measured = measure(
-            engine, questions, request, folder, seed=given.seed, ask=not given.no_ask
-        )
-        page += ["", f"## Temperature {temperature:g}", "", f"{len(measured.rows)} questions.", ""]
-        page += table_lines(*table_of(engine, measured))
+        router, seed = Router(engine, None), given.seed
+        _, rows = ask_all(router, questions, request, folder, seed=seed, ask=not given.no_ask)
+        answers = greedy_answers(router, rows, questions, request, folder, seed=seed)
+        page += ["", f"## Temperature {temperature:g}", "", f"{len(rows)} questions.", ""]
+        page += table_lines(*table_of(engine, rows, answers, request))
     write_atomically(given.out, "\n".join(page) + "\n")
     print("\n".join(page))
 
@@ -103,9 +104,15 @@ def heading(engine: Engine, max_new_tokens: int, hardware: dict[str, Any]) -> It
     )
 
 
-def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[str]]]:
-    """Headings and a row for each arm, in the order of the arms file."""
-    rows, points = measured.rows, measured.points
+def table_of(
+    engine: Engine, rows: Sequence[Row], answers: Mapping[str, str], request: Request
+) -> tuple[list[str], list[list[str]]]:
+    """Headings and a row for each arm, in the order of the arms file. answers: the target's greedy
+    ones, by question id."""
+    seed = request.seed or 0
+    points = points_of(rows, answers, seed=seed)
+    greedy = request.sampling.greedy
+    cells = summarise(rows, greedy=greedy, eos_ids=engine.eos_ids, seed=seed)["arms"]
     at = {(point.arm, point.task): point for point in points}
     tasks = [
         task
@@ -115,7 +122,7 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
     headings = [
         "method", "lossless", "speed-up", "95% interval", "decode only", "accepted a round",
         "acceptance", "target calls a token", "SWI", "agreement",
-        *[f"{task}, {NAMES.get(judged_by(task)[0], judged_by(task)[0])}" for task in tasks],
+        *[f"{task}, {MEASURE_NAMES.get(judged_by(task)[0], judged_by(task)[0])}" for task in tasks],
         "other ids", "failed",
     ]  # fmt: skip
     made = []
@@ -127,24 +134,24 @@ def table_of(engine: Engine, measured: Measured) -> tuple[list[str], list[list[s
             blank = ["-"] * (len(headings) - 3)
             made.append([arm, lossless, *blank, f"{failed} of {len(rows)}"])
             continue
-        figures = point.cell
+        figures = cells[arm][OVERALL]
         judged = [
             percent(at[arm, task].quality.get(judged_by(task)[0])) if (arm, task) in at else "-"
             for task in tasks
         ]
         other = "-"
-        if figures.differs_from_ar is not None:
-            other = f"{figures.differs_from_ar} of {figures.compared}"
+        if figures["differs_from_ar"] is not None:
+            other = f"{figures['differs_from_ar']} of {figures['compared']}"
         made.append(
             [
                 arm,
                 lossless,
-                times(figures.speedup_vs_ar),
-                interval(figures.ci95),
-                times(figures.decode_speedup_vs_ar),
-                f"{figures.mean_accepted:.2f}",
-                percent(figures.acceptance_rate),
-                f"{figures.target_calls_per_token:.3f}",
+                times(figures["speedup_vs_ar"]),
+                interval(figures["ci95"]),
+                times(figures["decode_speedup_vs_ar"]),
+                f"{figures['mean_accepted']:.2f}",
+                percent(figures["acceptance_rate"]),
+                f"{figures['target_calls_per_token']:.3f}",
                 times(swi_of(engine, rows, arm)),
                 percent(point.quality.get(AGREEMENT)),
                 *judged,

@@ -22,9 +22,9 @@ from router.commands.renamed import Renames
 from .commands import evaluate, export, headroom, learn, promote, train
 from .commands import serve as serve_command
 from .commands import theory as theory_command
-from .commands import tradeoff as tradeoff_command
 from .commands.router_options import (
     Embedder,
+    Experiment,
     Limit,
     LogOptions,
     MaxNewTokens,
@@ -32,12 +32,16 @@ from .commands.router_options import (
     Questions,
     Seed,
     Tasks,
+    TrackingUri,
     answer_request,
     log_options,
 )
 
 if TYPE_CHECKING:
     from .routing.router import Router
+
+SWEEPS = "draftpick-tradeoff"
+"""The MLflow experiment of `specbench --sweep`."""
 
 EXAMPLES = """
 Answer prompts by speculative decoding. A policy learns which way to draft is fastest for which
@@ -196,6 +200,14 @@ def specbench(
         bool,
         typer.Option("--dynamic", help="Also report each --candidate with sampled arms."),
     ] = False,
+    sweep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="YAML",
+            help="Benchmark the arms of this file and draw quality against latency. The run is "
+            "logged to MLflow.",
+        ),
+    ] = None,
     limit: Limit = None,
     tasks: Tasks = None,
     request: Request,
@@ -206,6 +218,8 @@ def specbench(
             "--ask/--no-ask", help="--no-ask summarises a stopped run without answering more."
         ),
     ] = True,
+    tracking_uri: TrackingUri = None,
+    experiment: Experiment = SWEEPS,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
@@ -217,25 +231,47 @@ def specbench(
     Examples:
       draftpick specbench --questions question.jsonl --limit 20 --out bench
       draftpick specbench --candidate knn=policies/knn --dynamic --out bench
+      draftpick specbench --sweep sweep.yaml --limit 5 --out curves
+      draftpick generate "Hello" --config curves/arms.yaml --arm confidence@0.4
+    \b
+    A sweep file, whose every value is an arm:
+      sweep:
+        confidence:
+          arm: {kind: neural, drafter: draft-general, length: {kind: fixed, k: 8}}
+          field: length.min_confidence
+          values: [0.0, 0.2, 0.4, 0.6]
     """
     from collect.queries import shipped_folder
     from decoders.common.errors import DraftpickError
     from decoders.common.provenance import measured_on
 
     from .routing.loading import DEFAULT_POLICY
+    from .specbench import track
     from .specbench.bench import result_tables
     from .specbench.bench import specbench as run_specbench
     from .specbench.candidates import candidates_of, named_folders, policy_label
     from .specbench.markdown import failures
     from .specbench.protocol import load_questions
+    from .specbench.sweep import load_sweep
 
+    # Mistakes that need no model are reported before one is loaded.
     request = replace(request, seed=seed)
     beside = named_folders(candidate or [])
     if dynamic and not beside:
         raise DraftpickError("--dynamic needs a --candidate, whose arms it samples; name one")
-    routed = routed and (policy is not None or not beside)
+    if sweep is None and (tracking_uri is not None or experiment != SWEEPS):
+        raise DraftpickError("--tracking-uri and --experiment are of --sweep; give a sweep file")
+    if sweep is not None and options.arms is not None:
+        raise DraftpickError("--sweep names its own arms: declare others under its `arms:`")
+    routed = routed and (policy is not None or not (beside or sweep))
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
+    swept = None
+    if sweep is not None:
+        swept = load_sweep(sweep)
+        track.reach(tracking_uri)
+        options = replace(options, arms=swept.arms)
+        named = named or list(swept.arms)
     router = _router(options, policy, routed, named, request, embedder, log)
     precision = router.engine.target_fingerprint.rpartition("/")[2]
     summary = run_specbench(
@@ -249,13 +285,17 @@ def specbench(
         hardware=measured_on(precision, options.device),
         ask=ask,
         candidates=candidates_of(router, beside, dynamic),
+        sweep=swept,
     )
+    run_id = None if swept is None else track.log(summary, out, tracking_uri, experiment)
     if as_json:
         _print_json(summary)
     else:
         show(lambda width: result_tables(summary, width))
         for sentence in failures(summary):
             print(sentence, file=sys.stderr)
+    if run_id is not None:
+        print(f"MLflow run {run_id} of {experiment}", file=sys.stderr)
     print(f"written to {out}; draw the report with: draftpick report {out}", file=sys.stderr)
 
 
@@ -353,7 +393,6 @@ def demo(
 
 collect_command.mount(app)
 theory_command.mount(app)
-tradeoff_command.mount(app)
 headroom.mount(app)
 train.mount(app)
 evaluate.mount(app)

@@ -12,7 +12,10 @@ from typer.core import TyperGroup
 
 from decoders.common.errors import DraftpickError
 
-COMMANDS: dict[str, str] = {"reproduce": "make reproduce TABLE=NAME, in a clone"}
+COMMANDS: dict[str, str] = {
+    "reproduce": "make reproduce TABLE=NAME, in a clone",
+    "tradeoff": "draftpick specbench --sweep FILE",
+}
 """Old command -> the command to run instead, as the user types it."""
 
 OPTIONS: dict[str, dict[str, str | None]] = {

@@ -89,6 +89,7 @@ def _body(
         "speedup": "Speed-up by task and arm",
         "routed": "Routed, best fixed arm and oracle",
         "choices": "What the policy chose",
+        "tradeoff": "Quality against latency",
     }
     for name, draw in plots.all_of(summary).items():
         yield f"<h2>{titles[name]}</h2>"
@@ -99,9 +100,10 @@ def _body(
         ("Speed-up by task", markdown.task_table(summary)),
         ("Without the prefill", markdown.task_table(summary, "decode_speedup_vs_ar")),
         ("Quality by task", markdown.quality_table(summary)),
+        *markdown.sweep_tables(summary),
     ):
         if len(table[0]) > 1 and table[1]:
-            yield f"<h2>{title}</h2>{_table(*table)}"
+            yield f"<h2>{escape(title)}</h2>{_table(*table)}"
     yield "<h2>Where the time goes</h2>" + _table(*_share_table(summary))
     if epochs:
         yield from _training(epochs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,16 +13,18 @@ from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on, versions
 from decoders.common.terminal import PIPE, Lines, tables
-from decoders.records import Request
+from decoders.records import Request, Sampling
 
 from ..routing.router import Router
 from . import markdown, plots
 from .answers import write_answers
 from .candidates import Candidate
 from .journal import Journal, read_rows
-from .records import Row
+from .points import first_answers, sweep_summary
+from .records import BASELINE, Row
 from .run import choose_methods, run, settings_of
 from .summary import summarise
+from .sweep import Sweep, arms_yaml
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -42,6 +45,7 @@ def specbench(
     ask: bool = True,
     quiet: bool = False,
     candidates: Sequence[Candidate] = (),
+    sweep: Sweep | None = None,
 ) -> dict[str, Any]:
     """Ask all questions, write rows, answers, summary.json, summary.md and plots into `out`.
 
@@ -50,6 +54,8 @@ def specbench(
 
     ask: False sums up what `out` holds of them.
     candidates: further policies to run, beside the router's own.
+    sweep: the curves to read and draw, of an engine with its arms; also writes arms.yaml. Where
+        answers are sampled the target is asked once more for its greedy ones, into `out`/greedy.
     """
     if AUTOREGRESSIVE not in router.engine.arm_names:
         raise DraftpickError(
@@ -74,6 +80,10 @@ def specbench(
             "versions": versions(),
         },
     )
+    if sweep is not None:
+        answers = greedy_answers(router, rows, questions, request, out, seed=seed, quiet=quiet)
+        summary["sweep"] = sweep_summary(sweep.curves, rows, answers, seed)
+        write_atomically(out / "arms.yaml", arms_yaml(sweep))
     write_answers(out, router.engine.target_name, rows)
     write_outputs(out, summary)
     return summary
@@ -108,6 +118,32 @@ def ask_all(
     return settings, [by_id[question.id] for question in questions]
 
 
+def greedy_answers(
+    router: Router,
+    rows: Sequence[Row],
+    questions: Sequence[Query],
+    request: Request,
+    out: Path,
+    *,
+    seed: int = 0,
+    quiet: bool = False,
+) -> dict[str, str]:
+    """The target's first answers at temperature 0, by question id: those of the rows, or, where
+    they are sampled, asked for and journaled in `out`/greedy."""
+    if not request.sampling.greedy:
+        held = {row.question_id for row in rows}
+        _, rows = ask_all(
+            Router(router.engine, None),
+            [question for question in questions if question.id in held],
+            replace(request, sampling=Sampling()),
+            out / "greedy",
+            arms=[BASELINE],
+            seed=seed,
+            quiet=quiet,
+        )
+    return first_answers(rows)
+
+
 def _groups(candidates: Sequence[Candidate]) -> dict[str, list[str]]:
     """group -> its methods."""
     found: dict[str, list[str]] = {}
@@ -136,6 +172,11 @@ def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
             rich_tables("Policies, over their seeds", *markdown.seeds_table(summary), width)
             if summary.get("seeds")
             else []
+        ),
+        *(
+            part
+            for title, table in markdown.sweep_tables(summary)
+            for part in rich_tables(title, *table, width)
         ),
     ]
 

@@ -8,7 +8,30 @@ from typing import Any
 
 from collect.queries import OVERALL
 
+from .points import AGREEMENT
 from .records import BASELINE, ROUTED
+
+NOT_REACHED = "not reached"
+MEASURE_NAMES = {
+    AGREEMENT: "agreement with the target's greedy answer",
+    "bleu": "BLEU",
+    "rouge_2": "ROUGE-2",
+    "rouge_l": "ROUGE-L",
+    "exact_match": "exact match",
+}
+EXPLAINED = (
+    "Speed-up: tokens a second (end-of-sequence token included, prefill included) over the "
+    "autoregressive arm's on the same questions, all of them summed; intervals by bootstrap "
+    "over questions. By task: the mean of the tasks' own speed-ups. By question: the mean of "
+    "the questions' own. Decode: without the prefill. A round: tokens that it gives, the "
+    "target's own included. Other ids: answers that differ from the autoregressive arm's."
+)
+EXPLAINED_SWEEP = (
+    "Latency: wall seconds of the answers, prefill included, over those of the target alone on "
+    "the same questions, measured side by side. Between two swept numbers the curve is a "
+    "straight line. Agreement: ROUGE-L. A lossless arm that does not agree wholly at "
+    "temperature 0 met near-ties that low precision rounds the other way; float32 has none."
+)
 
 
 def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -116,6 +139,66 @@ def seeds_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["policy", "seeds", *tasks], rows
 
 
+def sweep_tables(
+    summary: dict[str, Any],
+) -> Iterator[tuple[str, tuple[list[str], list[list[str]]]]]:
+    """(title, headings and rows) of a sweep's points and of its main panels; none without one."""
+    if "sweep" not in summary:
+        return
+    yield "Latency and agreement, over all questions", point_table(summary)
+    for panel in main_panels(summary):
+        yield panel_title(panel), panel_table(panel)
+
+
+def main_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in summary["sweep"]["panels"] if panel["main"]]
+
+
+def panel_title(panel: dict[str, Any]) -> str:
+    """What is judged, and how the target itself does."""
+    subject = "all tasks" if panel["task"] == OVERALL else panel["task"]
+    own = f"the target alone: {percent(panel['target_quality'])}"
+    return f"{subject}, {MEASURE_NAMES.get(panel['measure'], panel['measure'])}; {own}"
+
+
+def panel_table(panel: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of what each curve reaches."""
+    headings = [
+        "method", "latency at the target's quality", "within one point of it",
+        "best quality within the target's latency", "at latency",
+    ]  # fmt: skip
+    return headings, [
+        [
+            reading["curve"],
+            _reached(reading["latency_at_target_quality"]),
+            _reached(reading["latency_within_one_point"]),
+            NOT_REACHED if reading["best_quality"] is None else percent(reading["best_quality"]),
+            _reached(reading["best_quality_latency"]),
+        ]
+        for reading in panel["readings"]
+    ]
+
+
+def point_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Headings and rows of every arm over all questions."""
+    cells = methods_of(summary)
+    return ["arm", "latency", "95% interval", "target calls a token", "agreement"], [
+        [
+            point["arm"],
+            f"{point['latency']:.3f}",
+            interval(point["latency_ci95"]),
+            f"{cells[point['arm']][OVERALL]['target_calls_per_token']:.3f}",
+            percent(point["quality"].get(AGREEMENT)),
+        ]
+        for point in summary["sweep"]["points"]
+        if point["task"] == OVERALL
+    ]
+
+
+def _reached(latency: float | None) -> str:
+    return NOT_REACHED if latency is None else f"{latency:.3f}"
+
+
 def _spread(figures: dict[str, Any] | None) -> str:
     if figures is None or figures["speedup_vs_ar"] is None:
         return "-"
@@ -204,18 +287,15 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
         ("Policies, over their seeds", seeds_table(summary)),
         ("Quality", quality_table(summary)),
         ("Arms that the policy chose", choice_table(summary)),
+        *sweep_tables(summary),
     ):
         headings, rows = table
         if len(headings) > 1 and rows:
             yield from ("", f"## {title}", "", *table_lines(headings, rows))
     yield ""
-    yield (
-        "Speed-up: tokens a second (end-of-sequence token included, prefill included) over the "
-        "autoregressive arm's on the same questions, all of them summed; intervals by bootstrap "
-        "over questions. By task: the mean of the tasks' own speed-ups. By question: the mean of "
-        "the questions' own. Decode: without the prefill. A round: tokens that it gives, the "
-        "target's own included. Other ids: answers that differ from the autoregressive arm's."
-    )
+    yield EXPLAINED
+    if "sweep" in summary:
+        yield from ("", EXPLAINED_SWEEP)
     hardware = summary.get("hardware")
     if hardware:
         yield ""

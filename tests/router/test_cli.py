@@ -332,7 +332,6 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "evaluate",
         "promote",
         "theory",
-        "tradeoff",
     ):
         assert command in done.stdout
 
@@ -350,7 +349,6 @@ def test_help_teaches_and_loads_nothing_heavy() -> None:
         "evaluate",
         "promote",
         "theory",
-        "tradeoff",
     ],
 )
 def test_every_command_has_help(command: str) -> None:

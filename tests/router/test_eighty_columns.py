@@ -29,11 +29,9 @@ from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, rich_tables, specbench
 from router.specbench.protocol import load_questions
+from router.specbench.sweep import load_sweep
 from router.theory import report as theory_report
 from router.theory.inputs import DrafterFigures
-from router.tradeoff import markdown as tradeoff_markdown
-from router.tradeoff.run import tradeoff
-from router.tradeoff.sweep import load_sweep
 
 FIGURE = re.compile(r"\d")
 
@@ -99,7 +97,7 @@ def test_specbench(tmp_path: Path, question_file: Path) -> None:
     assert len(result_tables(summary)) == 3, "a pipe has room for each in one"
 
 
-def test_tradeoff(tmp_path: Path, question_file: Path) -> None:
+def test_sweep(tmp_path: Path, question_file: Path) -> None:
     path = tmp_path / "sweep.yaml"
     path.write_text(
         "sweep:\n"
@@ -110,11 +108,12 @@ def test_tradeoff(tmp_path: Path, question_file: Path) -> None:
     )
     swept = load_sweep(path)
     engine, asked = ToyEngine(swept.arms), load_questions([question_file], 1)
-    summary = tradeoff(engine, swept, asked, Request(12), tmp_path / "out")
+    router = Router(engine, None)
+    summary = specbench(router, asked, Request(12), tmp_path / "out", sweep=swept, quiet=True)
     json.dumps(summary)
-    points = tradeoff_markdown.point_table(summary)
-    panels = [tradeoff_markdown.panel_table(p) for p in tradeoff_markdown.main_panels(summary)]
-    for headings, rows in (points, *panels):
+    shown = [table for _, table in markdown.sweep_tables(summary)]
+    assert len(shown) > 2
+    for headings, rows in shown:
         text = at_eighty(*rich_tables("A title", headings, rows, 80))
         for row in rows:
             whole(text, row)

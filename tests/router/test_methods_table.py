@@ -13,8 +13,10 @@ from toy_engine import ToyEngine
 
 from decoders import Engine, Request
 from decoders.arms import load_arms
+from router.routing.router import Router
+from router.specbench.bench import ask_all
+from router.specbench.points import first_answers
 from router.specbench.protocol import load_questions
-from router.tradeoff.measure import measure
 
 ARMS = """
 arms:
@@ -46,8 +48,9 @@ def test_a_row_for_each_arm(
     methods: Any, engine: ToyEngine, question_file: Path, tmp_path: Path
 ) -> None:
     asked = load_questions([question_file], limit=1)
-    measured = measure(engine, asked, Request(48, seed=0), tmp_path, quiet=True)
-    headings, rows = methods.table_of(engine, measured)
+    request = Request(48, seed=0)
+    _, answered = ask_all(Router(engine, None), asked, request, tmp_path, quiet=True)
+    headings, rows = methods.table_of(engine, answered, first_answers(answered), request)
     table = {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
     assert list(table) == ["autoregressive", "copying", "broken"]
     plain, copying, broken = table.values()
@@ -58,7 +61,7 @@ def test_a_row_for_each_arm(
     assert copying["other ids"].startswith("0 of ")
     assert copying["math, exact match"] == plain["math, exact match"]
     # its drafter has no parameters: what is saved is target passes alone
-    turns = [turn for row in measured.rows for turn in row.answers["copying"].turns]
+    turns = [turn for row in answered for turn in row.answers["copying"].turns]
     saved = sum(len(t.result.ids) for t in turns) / sum(t.result.target_calls for t in turns)
     assert copying["SWI"] == f"{saved:.2f}x" != "1.00x"
     assert (broken["speed-up"], broken["failed"]) == ("-", "3 of 3")

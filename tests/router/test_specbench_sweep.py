@@ -1,4 +1,4 @@
-"""`draftpick tradeoff` from end to end, on a toy target whose lossless arms agree exactly."""
+"""`draftpick specbench --sweep` on a toy target whose lossless arms agree exactly."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from decoders.records import Request, Sampling
 from policies.errors import PolicyError
 from router import cli
 from router.routing import loading
+from router.routing.router import Router
+from router.specbench import markdown, track
+from router.specbench.bench import specbench
 from router.specbench.protocol import load_questions
-from router.tradeoff import markdown, track
-from router.tradeoff.run import tradeoff
-from router.tradeoff.sweep import load_sweep
+from router.specbench.sweep import load_sweep
 
 SWEEP = """
 sweep:
@@ -47,28 +48,29 @@ def run(
     sweep = load_sweep(sweep_file)
     asked = load_questions([questions], limit=1)
     engine = engine or ToyEngine(sweep.arms)
-    return tradeoff(engine, sweep, asked, request, out, hardware={"cpu": "none"}, quiet=True)
+    router = Router(engine, None)
+    return specbench(router, asked, request, out, hardware={"cpu": "none"}, quiet=True, sweep=sweep)
 
 
 def test_everything_is_written(sweep_file: Path, question_file: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     summary = run(sweep_file, question_file, out)
-    assert json.loads((out / "tradeoff.json").read_text()) == json.loads(json.dumps(summary))
+    assert json.loads((out / "summary.json").read_text()) == json.loads(json.dumps(summary))
     assert sorted(path.name for path in out.iterdir()) == [
-        "arms.yaml", "rows.jsonl", "run.json", "tradeoff.json", "tradeoff.md", "tradeoff.png",
+        "answers", "arms.yaml", "plots", "rows.jsonl", "run.json", "summary.json", "summary.md",
     ]  # fmt: skip
-    assert (out / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
+    assert (out / "plots" / "tradeoff.png").read_bytes().startswith(b"\x89PNG")
     assert summary["tasks"] == {"mt_bench": 1, "translation": 1, "math": 1}
-    assert [curve["name"] for curve in summary["curves"]] == ["length", "copying"]
-    overall = {p["arm"]: p for p in summary["points"] if p["task"] == "overall"}
+    assert [curve["name"] for curve in summary["sweep"]["curves"]] == ["length", "copying"]
+    overall = {p["arm"]: p for p in summary["sweep"]["points"] if p["task"] == "overall"}
     assert list(overall) == ["autoregressive", "copying", "length@1", "length@4"]
     assert all(p["quality"] == {"agreement": 1.0} for p in overall.values()), "lossless"
     assert all(p["latency"] > 0 for p in overall.values())
     assert overall["autoregressive"]["latency"] == 1.0
-    assert overall["length@4"]["cell"]["mean_accepted"] > 1, "it drafted with success"
+    assert summary["arms"]["length@4"]["overall"]["mean_accepted"] > 1, "it drafted with success"
     main = {(p["task"], p["measure"]) for p in markdown.main_panels(summary)}
     assert main == {("overall", "agreement"), ("translation", "bleu"), ("math", "exact_match")}
-    page = (out / "tradeoff.md").read_text()
+    page = (out / "summary.md").read_text()
     assert "| length@4 |" in page and "translation, BLEU" in page and "| length |" in page
 
 
@@ -79,7 +81,9 @@ def test_sampled_answers_are_judged_by_the_greedy_ones(
     engine = ToyEngine(load_sweep(sweep_file).arms)
     summary = run(sweep_file, question_file, tmp_path / "out", hot, engine)
     agreement = {
-        p["arm"]: p["quality"]["agreement"] for p in summary["points"] if p["task"] == "overall"
+        p["arm"]: p["quality"]["agreement"]
+        for p in summary["sweep"]["points"]
+        if p["task"] == "overall"
     }
     assert all(0 <= value < 1 for value in agreement.values())
     counted = [arm for arm, temperature in engine.asked if temperature == 0]
@@ -108,9 +112,9 @@ def test_an_arm_that_fails_leaves_the_others(
     engine = ToyEngine(load_sweep(sweep_file).arms)
     engine.fails = "length@4"
     summary = run(sweep_file, question_file, tmp_path / "out", engine=engine)
-    assert {e["arm"] for e in summary["errors"]} == {"length@4"}
-    assert "length@4" not in {p["arm"] for p in summary["points"]}
-    assert "3 answers failed" in (tmp_path / "out" / "tradeoff.md").read_text()
+    assert {e["method"] for e in summary["errors"]} == {"length@4"}
+    assert "length@4" not in {p["arm"] for p in summary["sweep"]["points"]}
+    assert "length@4: 3 answers failed" in (tmp_path / "out" / "summary.md").read_text()
 
 
 def test_what_is_not_reached_says_so() -> None:
@@ -132,7 +136,7 @@ def test_a_sweep_that_cannot_be_is_told_before_a_model_is_loaded(
     monkeypatch.setattr(targets, "load_backend", lambda *_, **__: pytest.fail("it was loaded"))
     path = tmp_path / "sweep.yaml"
     path.write_text("sweep: {a: {arm: {kind: beam}, field: beams, values: [2, 3]}}")
-    arguments = ["tradeoff", str(path), "--out", str(tmp_path / "out"), "--limit", "1"]
+    arguments = ["specbench", "--sweep", str(path), "--out", str(tmp_path / "out"), "--limit", "1"]
     arguments += ["--questions", str(question_file), "--temperature", "1", "--target", "x"]
     assert cli.main(arguments) == 2
     assert "'a@2' is a beam search, which draws nothing" in capsys.readouterr().err
@@ -151,7 +155,7 @@ def test_the_command_logs_to_mlflow(
 
     store = f"sqlite:///{tmp_path}/mlflow.db"
     arguments = [
-        "tradeoff", str(sweep_file), "--out", str(tmp_path / "out"),
+        "specbench", "--sweep", str(sweep_file), "--out", str(tmp_path / "out"),
         "--questions", str(question_file), "--limit", "1", "--max-new-tokens", "8",
         "--tracking-uri", store,
     ]  # fmt: skip
@@ -169,7 +173,7 @@ def test_the_command_logs_to_mlflow(
     assert logged.data.metrics["overall/length/agreement/latency_at_target_quality"] > 0
     assert {"draftpick.git_sha", "draftpick.hardware"} <= logged.data.tags.keys()
     files = {artifact.path for artifact in client.list_artifacts(logged.info.run_id)}
-    assert files == {"tradeoff.json", "tradeoff.md", "tradeoff.png", "arms.yaml"}
+    assert files == {"summary.json", "summary.md", "tradeoff.png", "arms.yaml"}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +183,7 @@ def test_the_command_logs_to_mlflow(
         (["--max-new-tokens", "0"], "at least 1"),
         (["--tasks", "cooking"], "unknown task 'cooking'"),
         (["--limit", "0"], "at least 1"),
+        (["--config", "arms.yaml"], "--sweep names its own arms"),
         (["--tracking-uri", "sqlite:////proc/nowhere/mlflow.db"], "MLflow"),
     ],
 )
@@ -191,10 +196,18 @@ def test_mistakes_are_told_before_a_model_is_loaded(
 
     monkeypatch.setattr(loading, "load_engine", load)
     out = tmp_path / "out"
-    arguments = ["tradeoff", str(sweep_file), "--out", str(out), "--questions", str(question_file)]
+    arguments = ["specbench", "--sweep", str(sweep_file), "--out", str(out)]
+    arguments += ["--questions", str(question_file)]
     assert cli.main([*arguments, *options]) == 2
     assert words in capsys.readouterr().err
     assert not out.exists()
+
+
+def test_a_store_without_a_sweep_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["specbench", "--out", str(tmp_path / "b"), "--tracking-uri", "x"]) == 2
+    assert "--tracking-uri and --experiment are of --sweep" in capsys.readouterr().err
 
 
 def test_an_unreachable_store_is_a_policy_error(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from decoders.arms import load_arms
 from decoders.common.errors import DraftpickError
-from router.tradeoff.run import arms_yaml
-from router.tradeoff.sweep import Curve, load_sweep, with_field
+from router.specbench.sweep import Curve, arms_yaml, load_sweep, with_field
 
 GOOD = """
 sweep:
@@ -58,7 +57,7 @@ def test_every_value_is_an_arm(tmp_path: Path) -> None:
 def test_the_points_can_be_used_as_arms(tmp_path: Path) -> None:
     sweep = load_sweep(write(tmp_path, GOOD))
     path = tmp_path / "arms.yaml"
-    path.write_text(arms_yaml(sweep.arms))
+    path.write_text(arms_yaml(sweep))
     assert load_arms(path) == sweep.arms
 
 

@@ -12,7 +12,7 @@ from policies.mlflow_store import using
 from policies.tracking.run import experiment_of
 from policies.tracking.run_log import metric_name
 
-EXPERIMENT = "draftpick-tradeoff"
+from .markdown import methods_of
 
 
 def reach(tracking_uri: str | None) -> None:
@@ -21,9 +21,7 @@ def reach(tracking_uri: str | None) -> None:
         pass
 
 
-def log(
-    summary: dict[str, Any], folder: Path, tracking_uri: str | None, experiment: str = EXPERIMENT
-) -> str:
+def log(summary: dict[str, Any], folder: Path, tracking_uri: str | None, experiment: str) -> str:
     """Settings as params; every point's latency and qualities, and every reading that the curves
     reach, as metrics; the folder's files as artifacts. Returns the run's id."""
     with using(tracking_uri) as uri:
@@ -37,7 +35,7 @@ def log(
                 {**summary["settings"], "methods": methods, "questions": summary["questions"]}
             )
             mlflow.log_metrics(metrics_of(summary))
-            for name in ("tradeoff.json", "tradeoff.md", "tradeoff.png", "arms.yaml"):
+            for name in ("summary.json", "summary.md", "plots/tradeoff.png", "arms.yaml"):
                 mlflow.log_artifact(str(folder / name))
             return str(run.info.run_id)
 
@@ -45,15 +43,16 @@ def log(
 def metrics_of(summary: dict[str, Any]) -> dict[str, float]:
     """MLflow's flat names and numbers: `overall/NAME/latency`, `qa/NAME/rouge_l`, ..."""
     metrics: dict[str, float] = {}
-    for point in summary["points"]:
+    cells = methods_of(summary)
+    for point in summary["sweep"]["points"]:
         at = f"{_flat(point['task'])}/{_flat(point['arm'])}"
         metrics[f"{at}/latency"] = point["latency"]
         metrics |= {f"{at}/{_flat(measure)}": value for measure, value in point["quality"].items()}
         if point["task"] == OVERALL:
-            cell = point["cell"]
+            cell = cells[point["arm"]][OVERALL]
             metrics[f"{at}/acceptance_rate"] = cell["acceptance_rate"]
             metrics[f"{at}/mean_accepted"] = cell["mean_accepted"]
-    for panel in summary["panels"]:
+    for panel in summary["sweep"]["panels"]:
         for reading in panel["readings"]:
             at = f"{_flat(panel['task'])}/{_flat(reading['curve'])}/{_flat(panel['measure'])}"
             metrics |= {

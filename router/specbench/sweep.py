@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import yaml
 from pydantic import Field, ValidationError
 
 from decoders.arms import ArmRecipe, arms_of
@@ -97,6 +98,16 @@ def load_sweep(path: Path) -> Sweep:
     curves += [Curve(name, "", (), (name,)) for name in declared.arms]
     arms = arms_of({"arms": bodies, "plugins": declared.plugins}, path)
     return Sweep(tuple(curves), arms, tuple(declared.plugins))
+
+
+def arms_yaml(sweep: Sweep) -> str:
+    """The points as an arms file, for `--config` of the other commands."""
+    bodies = {
+        name: recipe.model_dump(mode="json", exclude_unset=True, exclude={"name"})
+        for name, recipe in sweep.arms.items()
+    }
+    plugins = {"plugins": list(sweep.plugins)} if sweep.plugins else {}
+    return yaml.safe_dump({**plugins, "arms": bodies}, sort_keys=False)
 
 
 def with_field(arm: dict[str, Any], field: str, value: Any) -> dict[str, Any]:

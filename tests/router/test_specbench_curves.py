@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from router_fakes import make_turn
 
+from router.specbench.curves import latency_at, quality_within
+from router.specbench.points import Point, first_answers, points_of, sweep_summary
 from router.specbench.quality import JUDGED_BY, MEASURES, likeness, rouge_2, score
 from router.specbench.records import Answer, Row
-from router.tradeoff.curves import latency_at, quality_within
-from router.tradeoff.points import Point, first_answers, points_of
-from router.tradeoff.summary import summarise
-from router.tradeoff.sweep import Curve
+from router.specbench.summary import summarise
+from router.specbench.sweep import Curve
 
 RISING = [(0.4, 0.50), (0.6, 0.80), (1.2, 0.95)]  # latency, quality
 
@@ -110,8 +110,8 @@ ROWS = [
 ]
 
 
-def points(rows: list[Row] = ROWS, greedy: bool = True) -> dict[tuple[str, str], Point]:
-    found = points_of(rows, first_answers(rows), greedy=greedy, samples=200)
+def points(rows: list[Row] = ROWS) -> dict[tuple[str, str], Point]:
+    found = points_of(rows, first_answers(rows), samples=200)
     return {(point.arm, point.task): point for point in found}
 
 
@@ -125,7 +125,6 @@ def test_points_of_hand_made_answers() -> None:
     low, high = fast.latency_ci95
     assert 0.4 <= low <= fast.latency <= high <= 0.56
     assert fast.quality == {"agreement": pytest.approx((0.5 + 1 + 1) / 3)}
-    assert fast.cell.questions == 3
     assert found["fast", "qa"].latency == pytest.approx(1.5 / 3.0)
     assert found["fast", "qa"].quality == {
         "agreement": pytest.approx(0.75), "rouge_l": pytest.approx(0.5), "rouge_2": 0.0,
@@ -144,9 +143,9 @@ def test_latency_is_of_answers_not_of_tokens() -> None:
     """Half the tokens in half the time: twice as fast an answer, no faster a token."""
     short = answer("x", 0.5, tokens=5)
     rows = [row("1", "qa", None, autoregressive=answer("x", 1.0, tokens=10), fast=short)]
-    found = points(rows)["fast", "qa"]
-    assert found.latency == pytest.approx(0.5)
-    assert found.cell.speedup_vs_ar == pytest.approx(1.0)
+    assert points(rows)["fast", "qa"].latency == pytest.approx(0.5)
+    cells = summarise(rows, greedy=True, samples=50)["arms"]["fast"]
+    assert cells["qa"]["speedup_vs_ar"] == pytest.approx(1.0)
 
 
 # -- readings in the summary ----------------------------------------------------------------------
@@ -163,7 +162,7 @@ def test_a_summary_reads_every_curve() -> None:
         Curve("b", "rule", ("x", "y"), ("b@x", "b@y")),
         Curve("gone", "k", (1,), ("gone@1",)),
     ]
-    found = summarise(curves, points_of(rows, {}, greedy=True, samples=50), rows, {"target": "t"})
+    found = sweep_summary(curves, rows, {})
     (panel,) = [p for p in found["panels"] if (p["task"], p["measure"]) == ("math", "exact_match")]
     assert panel["main"] and panel["target_quality"] == 1.0
     a, b, gone = panel["readings"]
@@ -177,4 +176,4 @@ def test_a_summary_reads_every_curve() -> None:
     assert b["latency_at_target_quality"] == pytest.approx(0.5)
     assert (b["best_quality"], b["best_quality_latency"]) == (1.0, pytest.approx(0.5))
     assert [gone[name] for name in gone if name != "curve"] == [None] * 4
-    assert found["tasks"] == {"math": 1} and found["target"] == "t"
+    assert [curve["ordered"] for curve in found["curves"]] == [True, False, False]
