@@ -149,7 +149,7 @@ BARE = (
     ),
 )
 SCRIPTS = (
-    "collect_speed", "decode", "floor", "glance", "gpu_summary", "lossless",
+    "collect_speed", "decode", "floor", "gpu_summary", "lossless",
     "random_llama", "train_t5_family",
 )  # fmt: skip
 
