@@ -25,6 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
+from collect.store.collection import Collection
+from collect.table_options import TableOptions
 from decoders.common.files import replacing, write_atomically
 from decoders.common.terminal import tables
 from policies import RewardTable, fit
@@ -50,7 +52,7 @@ def main() -> None:
     if given.rewards:
         from collect.table import reward_table
 
-        table = reward_table(given.rewards, given.reward).filled()
+        table = reward_table(Collection.open(given.rewards), TableOptions(given.reward)).filled()
     else:
         table = made_up(1200, given.seed)
     earned = {}

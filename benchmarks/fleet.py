@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from collect.store.dataset import read_manifest, read_table
-from collect.store.outcomes import outcomes_by_place
+from collect.store.collection import Collection
+from collect.store.dataset import read_manifest
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing, write_atomically
 from decoders.costs.passes import PassCosts
@@ -60,27 +60,28 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
 
     Raises DraftpickError where there is no collection with plain decoding in it.
     """
-    manifest = read_manifest(folder)
-    lossless = [arm for arm in manifest.arms if arm.lossless and (not only or arm.name in only)]
+    collection = Collection.open(folder)
+    lossless = [
+        arm for arm in collection.manifest.arms if arm.lossless and (not only or arm.name in only)
+    ]
     infos = sorted(lossless, key=lambda arm: not arm.autoregressive)
     arms = [arm.name for arm in infos]
     if not infos or not infos[0].autoregressive:
         raise DraftpickError(f"{folder} has no plain decoding; collect with `autoregressive`")
-    columns = ("query_id", "prompt_ids", "embedding")
-    queries = {row["query_id"]: row for row in read_table(folder, "queries", columns).to_pylist()}
+    queries = collection.queries
     kept, inputs, groups, left_out = [], [], [], 0
-    for (query, temperature, running), outcomes in sorted(outcomes_by_place(folder).items()):
+    for (query, temperature, running), outcomes in sorted(collection.outcomes.items()):
         if running:
             continue
         here = [outcomes[arm] for arm in arms if arm in outcomes]
         failed = len(here) < len(arms) or any(one.error for one in here)
-        if failed or queries[query]["embedding"] is None or here[0].new_tokens < 2:
+        if failed or queries[query].embedding is None or here[0].new_tokens < 2:
             left_out += 1
             continue
         tokens = here[0].new_tokens - 1
-        prompt = len(queries[query]["prompt_ids"])
+        prompt = len(queries[query].prompt_ids)
         kept.append([tokens, prompt, *(x for one in here for x in (one.rounds, one.drafted))])
-        inputs.append([*queries[query]["embedding"], temperature, np.log(prompt)])
+        inputs.append([*queries[query].embedding, temperature, np.log(prompt)])
         groups.append(query)
     if not kept:
         raise DraftpickError(f"{folder} holds no query that every lossless arm answered")

@@ -18,6 +18,8 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from collect.store.collection import Collection
+from collect.table_options import TableOptions
 from decoders.common.terminal import tables
 from policies import RewardTable
 from policies.risk_control.bounds import Risk
@@ -78,7 +80,9 @@ def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     from collect.table import reward_table
     from router.commands.max_loss import risk_control_table
 
-    return risk_control_table(reward_table(folder, reward), folder)
+    collection = Collection.open(folder)
+    table = reward_table(collection, TableOptions(reward))
+    return risk_control_table(table, collection.manifest.arms)
 
 
 def simulated(n: int, seed: int) -> RewardTable:

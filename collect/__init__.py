@@ -1,6 +1,6 @@
 """Collect: queries x arms -> stored outcomes -> rewards.
 
-    from collect import SweepOptions, read_queries, reward_table, sweep
+    from collect import Collection, SweepOptions, TableOptions, read_queries, reward_table, sweep
 
 Names are imported when first used, so that `import collect` costs nothing.
 """
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
     from .features import FEATURES, RequestContext, feature_vector
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
+    from .store.collection import Collection
     from .store.dataset import load, read_manifest
-    from .store.embeddings import embeddings_of
-    from .store.outcomes import read_outcomes
     from .summary import summarise
     from .sweeps.batch import SweepOptions
     from .sweeps.run import sweep
     from .table import reward_table
+    from .table_options import TableOptions
 
 __all__ = [
     "EMBEDDERS",
     "FEATURES",
     "REWARDS",
+    "Collection",
     "Embedder",
     "Query",
     "RequestContext",
     "Reward",
     "SweepOptions",
-    "embeddings_of",
+    "TableOptions",
     "feature_vector",
     "load",
     "load_embedder",
     "read_manifest",
-    "read_outcomes",
     "read_queries",
     "reward_table",
     "shipped",
@@ -49,17 +49,17 @@ _HOMES = {
     "EMBEDDERS": "embedders",
     "FEATURES": "features",
     "REWARDS": "rewards",
+    "Collection": "store.collection",
     "Embedder": "embedders",
     "Query": "queries",
     "RequestContext": "features",
     "Reward": "rewards",
     "SweepOptions": "sweeps.batch",
-    "embeddings_of": "store.embeddings",
+    "TableOptions": "table_options",
     "feature_vector": "features",
     "load": "store.dataset",
     "load_embedder": "embedders",
     "read_manifest": "store.dataset",
-    "read_outcomes": "store.outcomes",
     "read_queries": "queries",
     "reward_table": "table",
     "shipped": "queries",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -126,6 +126,21 @@ class OutcomeRow(Outcome):
     text: str = ""
     target_ids: tuple[int, ...] = ()
     agree: tuple[bool, ...] = ()
+
+
+class OutcomeKey(NamedTuple):
+    """Where every arm has a row. running: as of Outcome."""
+
+    query: str
+    temperature: float
+    running: int = 0
+
+    @property
+    def name(self) -> str:
+        """ID, ID@TEMPERATURE, or ID@TEMPERATUREx(answers at once)."""
+        if self.running:
+            return f"{self.query}@{self.temperature:g}x{self.running + 1}"
+        return f"{self.query}@{self.temperature:g}" if self.temperature else self.query
 
 
 def error_row(

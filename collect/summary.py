@@ -4,17 +4,17 @@ temperature and load."""
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from collect.queries import OVERALL, ordered
 
+from .records import OutcomeKey
 from .rewards import Reward, default, get
-from .store import dataset
-from .store.outcomes import Place, looping_places, read_outcomes
+from .store.collection import Collection
 from .table import reward_table
+from .table_options import TableOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -76,24 +76,23 @@ class Summary:
 
 
 def summarise_all(
-    folder: str | Path, reward: str | Reward | None = None, alpha: float = 0.5
+    collection: Collection, reward: str | Reward | None = None, alpha: float = 0.5
 ) -> list[Summary]:
     """One for each load and temperature of which the reward says something, temperature 0 without
     others first."""
-    manifest = dataset.read_manifest(folder)
-    stored = manifest.identity
-    reward = default(manifest.costs) if reward is None else reward
+    stored = collection.manifest.identity
+    reward = default(collection.manifest.costs) if reward is None else reward
     if get(reward).greedy_only:
-        return [summarise(folder, reward, alpha)]
+        return [summarise(collection, reward, alpha)]
     return [
-        summarise(folder, reward, alpha, temperature, answers)
+        summarise(collection, reward, alpha, temperature, answers)
         for answers in stored.at_once
         for temperature in stored.temperatures
     ]
 
 
 def summarise(
-    folder: str | Path,
+    collection: Collection,
     reward: str | Reward | None = None,
     alpha: float = 0.5,
     temperature: float = 0.0,
@@ -101,11 +100,12 @@ def summarise(
 ) -> Summary:
     """Mean rewards of a collection at one temperature and load; raises DraftpickError as
     `reward_table` does."""
-    table = reward_table(
-        folder, reward, alpha, temperatures=(temperature,), features=(), at_once=(at_once,)
+    options = TableOptions(
+        reward, alpha, temperatures=(temperature,), features=(), at_once=(at_once,)
     )
-    looping = looping_places(folder)
-    stored = read_outcomes(folder, temperature, at_once - 1)
+    table = reward_table(collection, options)
+    looping = collection.looping
+    stored = collection.outcomes_at(temperature, at_once - 1)
     rows = [row for arms in stored.values() for row in arms.values()]
     tasks = np.array(table.tasks)
     masks = {task: tasks == task for task in ordered(table.tasks)} | {
@@ -128,11 +128,12 @@ def summarise(
         if row.error:
             first.setdefault(row.error, f"{row.query_id}, {row.arm}: {row.error}")
     return Summary(
-        folder=str(folder),
-        target=dataset.read_manifest(folder).identity.target,
+        folder=str(collection.folder),
+        target=collection.manifest.identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        looping=sum(Place(query, temperature) in looping for query in table.groups) / len(table),
+        looping=sum(OutcomeKey(query, temperature) in looping for query in table.groups)
+        / len(table),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,
         best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from stored_tables import table_of
 from tiny_models import WIDTH, WORDS, sentence_model, target_model
 
 import policies
@@ -28,8 +29,8 @@ from collect.embedders import (
     same_space,
 )
 from collect.store import embeddings
+from collect.store.collection import Collection
 from collect.store.dataset import read_manifest, read_table
-from collect.table import reward_table
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies.records import check_compatible
 from router import cli
@@ -266,9 +267,9 @@ def test_another_embedder_needs_no_new_collection(
     folder: Path, rewards: Path, tmp_path: Path, letters: Letters
 ) -> None:
     before = sorted(path.read_bytes() for path in rewards.rglob("0*.parquet"))
-    own = reward_table(rewards)
+    own = table_of(rewards)
     assert own.embedder.startswith("target:") and own.dimension == 32
-    table = reward_table(rewards, embedder="letters")
+    table = table_of(rewards, embedder="letters")
     assert (table.embedder, table.dimension) == ("letters@abc123", 3)
     assert table.query_ids == own.query_ids
     np.testing.assert_array_equal(table.rewards, own.rewards)
@@ -277,7 +278,7 @@ def test_another_embedder_needs_no_new_collection(
         table.embeddings[0], Letters().embed(["what is the sum sum"])[0]
     )  # math0
     assert len(letters.seen) == 10
-    reward_table(rewards, embedder="letters")
+    table_of(rewards, embedder="letters")
     assert len(letters.seen) == 10  # kept beside the table
     kept = read_parquet(rewards / "embeddings" / "letters-abc123.parquet")
     assert len(kept) == 10 and all(row["embed_s"] >= 0 for row in kept)
@@ -297,12 +298,12 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
 def test_a_kept_space_needs_no_model(
     rewards: Path, monkeypatch: pytest.MonkeyPatch, letters: Letters
 ) -> None:
-    table = reward_table(rewards, embedder="letters")
+    table = table_of(rewards, embedder="letters")
     monkeypatch.delitem(EMBEDDERS, "letters")  # the model is gone, its vectors are not
-    again = reward_table(rewards, embedder="letters@abc123")
+    again = table_of(rewards, embedder="letters@abc123")
     assert again.digest == table.digest
     with pytest.raises(NoSuchName):
-        reward_table(rewards, embedder="letters@abc124")
+        table_of(rewards, embedder="letters@abc124")
 
 
 def test_what_was_embedded_before_a_failure_is_kept(
@@ -318,16 +319,16 @@ def test_what_was_embedded_before_a_failure_is_kept(
 
     monkeypatch.setattr(embeddings, "CHUNK", 2)
     with pytest.raises(KeyboardInterrupt):
-        embeddings.embeddings_of(rewards, Stopped())
+        Collection.open(rewards).embeddings(Stopped())
     monkeypatch.setattr(embeddings, "CHUNK", 6)
-    found = embeddings.embeddings_of(rewards, again := Stopped())
+    found = Collection.open(rewards).embeddings(again := Stopped())
     assert (found.computed, len(found.vectors), len(again.seen)) == (6, 10, 6)
 
 
 def test_a_damaged_space_is_made_anew(rewards: Path, letters: Letters) -> None:
-    reward_table(rewards, embedder="letters")
+    table_of(rewards, embedder="letters")
     (rewards / "embeddings" / "letters-abc123.parquet").write_bytes(b"PAR1 cut")
-    assert reward_table(rewards, embedder="letters").dimension == 3
+    assert table_of(rewards, embedder="letters").dimension == 3
 
 
 def test_collecting_again_changes_what_is_read(
@@ -340,12 +341,12 @@ def test_collecting_again_changes_what_is_read(
     assert cli.main([*collect, "--embedder", "letters"]) == 0
     assert len(letters.seen) == 4
     assert cli.main(asked(target, arms, "collect", *options)) == 0  # goes on, keeps the embedder
-    assert reward_table(out).embedder == "letters@abc123"
+    assert table_of(out).embedder == "letters@abc123"
     assert len(letters.seen) == 10
     capsys.readouterr()
     assert cli.main([*collect, "--embedder", "target"]) == 0
     assert "embedded" not in capsys.readouterr().out
-    assert reward_table(out).embedder.startswith("target:")
+    assert table_of(out).embedder.startswith("target:")
     assert len(read_table(out, "queries")) == 10
 
 

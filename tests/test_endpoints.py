@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 from fake_endpoints import FakeEndpoint, listening
+from stored_tables import table_of
 
 from collect.queries import Query
 from collect.store.dataset import read_table
 from collect.sweeps.endpoints import Endpoints, for_endpoints
 from collect.sweeps.run import sweep
-from collect.table import reward_table
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
@@ -222,12 +222,12 @@ def test_a_refused_query_is_an_error_row_of_that_arm(
 def test_money_counts_as_far_as_alpha_says(place: Path) -> None:
     engine, queries = engine_of(place), [Query("q", "tale", (TALES[0],))]
     sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
-    copier, drafter = reward_table(place / "out", "speed-price", alpha=0.0).rewards[0]
+    copier, drafter = table_of(place / "out", "speed-price", alpha=0.0).rewards[0]
     assert copier - drafter == pytest.approx(np.log(4.0))  # four times as cheap
-    copier, drafter = reward_table(place / "out", "speed-price", alpha=1.0).rewards[0]
+    copier, drafter = table_of(place / "out", "speed-price", alpha=1.0).rewards[0]
     assert drafter > copier
     with pytest.raises(DraftpickError, match="take the reward 'measured' or 'speed-price'"):
-        reward_table(place / "out", "modelled")
+        table_of(place / "out", "modelled")
 
 
 def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
@@ -237,7 +237,7 @@ def test_prices_are_asked_for_where_they_are_needed(place: Path) -> None:
     queries = [Query("q", "tale", (TALES[0],))]
     sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
     with pytest.raises(DraftpickError, match=r"copier, drafter of .* has no price"):
-        reward_table(place / "out", "speed-price")
+        table_of(place / "out", "speed-price")
 
 
 def test_a_loop_is_found_in_what_endpoints_write(
@@ -249,7 +249,7 @@ def test_a_loop_is_found_in_what_endpoints_write(
     engine = engine_of(place)
     queries = [Query("loops", "tale", ("again",)), Query("ends", "tale", ("once",))]
     sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
-    kept = reward_table(place / "out", "measured", loops="without")
+    kept = table_of(place / "out", "measured", loops="without")
     assert kept.query_ids == ["ends"]
 
 

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from collect.queries import Query
+from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
+from collect.table_options import TableOptions
 from decoders.arms import AUTOREGRESSIVE
 from decoders.arms.file import arms_of
 from decoders.common.errors import DraftpickError
@@ -193,7 +195,9 @@ def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
     from collect.table import reward_table
     from policies.selection.subsample import at_most
 
-    table = reward_table(rewards, plan.reward, plan.alpha, plan.arms, features=[])
+    table = reward_table(
+        Collection.open(rewards), TableOptions(plan.reward, plan.alpha, plan.arms, features=[])
+    )
     if plan.task is not None:
         table = table.rows([i for i, task in enumerate(table.tasks) if task == plan.task])
     return table if plan.train_size is None else at_most(table, plan.train_size, seed)
@@ -209,11 +213,15 @@ def judged(
 
     plans = {plan.name: plan for plan in what.policies}
     found: dict[str, dict[str, float]] = {}
+    collection = Collection.open(held)
     for at, name in curve.points.items():
-        table = reward_table(
-            held, curve.judge, arms=plans[name].arms, features=[],
+        options = TableOptions(
+            curve.judge,
+            arms=plans[name].arms,
+            features=[],
             temperatures=[curve.temperature],
-        )  # fmt: skip
+        )
+        table = reward_table(collection, options)
         policies = [load(folder) for folder in trained[name]]
         told: dict[str, float] = {"queries": len(table)}
         for way in ("dynamic", "greedy"):

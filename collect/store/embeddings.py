@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
 
-from ..embedders import Embedder, hash_of, is_own, kind_of, load_embedder, query_text
-from .dataset import read_manifest, read_table, write_file
+from ..embedders import Embedder, hash_of, kind_of, load_embedder
+from .dataset import write_file
 
 CHUNK = 512  # texts between two looks at the clock
 
@@ -54,50 +54,42 @@ class Embeddings:
     seconds: float = 0.0
 
 
-def embeddings_of(
-    folder: str | Path,
-    embedder: str | Embedder | None = None,
+def embedded(
+    folder: Path,
+    texts: Mapping[str, str],
+    embedder: str | Embedder,
     on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Embeddings:
-    """The vectors of every query of a collection; what is missing is computed and kept.
+    """The vectors of texts by query id, in a space that is not the target's own.
 
-    embedder: as in `load_embedder`, or one that is loaded; None for the one that the collection was
-        made with.
+    embedder: as in `load_embedder`, or one that is loaded. A named one is loaded only where vectors
+        are missing.
     on_progress: called with (done, total) as vectors are computed.
 
-    Raises DraftpickError for an unknown embedder, for another target's own, and where the disk
-    refuses.
+    Raises DraftpickError for an unknown embedder, and where the disk refuses.
     """
-    folder, manifest = Path(folder), read_manifest(folder)
-    own = manifest.identity.embedder
-    if embedder is None:
-        embedder = manifest.reads
+    name = embedder if isinstance(embedder, str) else embedder.name
+    kept = _kept(folder, name, texts)
+    if kept.keys() >= texts.keys():
+        return Embeddings(name, kept)
     if isinstance(embedder, str):
-        if embedder in ("target", own):
-            return Embeddings(own, _stored(folder))
-        if is_own(embedder):
-            raise DraftpickError(
-                f"{folder} was collected with {own}, and {embedder} is another target's own; "
-                "collect with that target, or take `--embedder target`"
-            )
-        texts = _texts(folder)
-        kept = _kept(folder, embedder, texts)
-        if kept.keys() >= texts.keys():  # no model is needed
-            return Embeddings(embedder, kept)
         loaded = load_embedder(embedder)
         assert loaded is not None  # only the target's own is
+        if loaded.name != name:
+            return embedded(folder, texts, loaded, on_progress)
         embedder = loaded
-    return _completed(folder, embedder, on_progress)
+    return _completed(folder, embedder, texts, kept, on_progress)
 
 
 def _completed(
-    folder: Path, embedder: Embedder, on_progress: Callable[[int, int], None]
+    folder: Path,
+    embedder: Embedder,
+    texts: Mapping[str, str],
+    kept: Mapping[str, NDArray[np.float32]],
+    on_progress: Callable[[int, int], None],
 ) -> Embeddings:
-    texts = _texts(folder)
-    vectors = _kept(folder, embedder.name, texts)
+    vectors = dict(kept)
     missing = [query_id for query_id in texts if query_id not in vectors]
-    if not missing:
-        return Embeddings(embedder.name, vectors)
     width = embedder.dimension  # the model is loaded before the clock starts
     missing.sort(key=lambda query_id: len(texts[query_id]))  # little padding
     seconds: dict[str, float] = {}
@@ -130,25 +122,7 @@ def _completed(
     return Embeddings(embedder.name, vectors, len(missing), sum(seconds.values()))
 
 
-def _stored(folder: Path) -> dict[str, NDArray[np.float32]]:
-    """The target's own."""
-    rows = read_table(folder, "queries", ("query_id", "embedding")).to_pylist()
-    return {
-        row["query_id"]: np.array(row["embedding"], dtype=np.float32)
-        for row in rows
-        if row["embedding"] is not None
-    }
-
-
-def _texts(folder: Path) -> dict[str, str]:
-    """What is embedded of every query: its first turn, as of a chat that consists of it."""
-    rows = read_table(folder, "queries", ("query_id", "turns")).to_pylist()
-    return {
-        row["query_id"]: query_text([{"role": "user", "content": row["turns"][0]}]) for row in rows
-    }
-
-
-def _kept(folder: Path, name: str, texts: dict[str, str]) -> dict[str, NDArray[np.float32]]:
+def _kept(folder: Path, name: str, texts: Mapping[str, str]) -> dict[str, NDArray[np.float32]]:
     """The vectors of these texts that were computed before."""
     return {
         row["query_id"]: np.array(row["embedding"], dtype=np.float32)

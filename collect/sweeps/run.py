@@ -20,8 +20,8 @@ from decoders.records import Request
 
 from ..embedders import Embedder, load_embedder
 from ..records import ArmInfo, OutcomeRow, QueryRow
+from ..store.collection import Collection
 from ..store.dataset import Identity, Store, read_table, timed_otherwise
-from ..store.embeddings import embeddings_of
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
 from .protocols import BatchDecoder, SweepEngine
@@ -118,7 +118,7 @@ def sweep(
         groups = batches(prompts, options.batch_size, options.seed)
         for done in executor.collect(groups, manifest.arms, options):
             commit(done.queries, done.outcomes)
-        found = embeddings_of(out, reader) if reader is not None else None
+        found = Collection.open(out).embeddings(reader) if reader is not None else None
     return SweepReport(
         collected,
         already,

@@ -284,9 +284,10 @@ def _load_engine(
 
 
 def _print_summary(folder: Path, reward: str | None, alpha: float, as_json: bool) -> None:
+    from collect.store.collection import Collection
     from collect.summary import render, summarise_all
 
-    first, *others = summarise_all(folder, reward, alpha)
+    first, *others = summarise_all(Collection.open(folder), reward, alpha)
     if as_json:
         record = first.as_json()
         for found in others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from router.commands.options import AsJson
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from collect.store.collection import Collection
     from policies import Evaluation, Policy, RewardTable
 
 EVALUATE_HELP = """Estimate what a policy earns, from logs or on a collection. A collection
@@ -101,11 +103,13 @@ def _from_logs(
 def _from_table(
     rewards: Path, policy: Policy, reward: str | None, alpha: float, seed: int, as_json: bool
 ) -> None:
+    from collect.store.collection import Collection
     from policies import report
 
     from ..logs.view import plain
 
-    table = table_for(rewards, policy, reward or _trained_on(policy), alpha)
+    collection = Collection.open(rewards)
+    table = table_for(collection, policy, reward or _trained_on(policy), alpha)
     found = report(policy, table, seed=seed)
     warnings = []
     if policy.origin.table_digest == table.digest:
@@ -122,19 +126,21 @@ def _from_table(
         print(f"warning: {words}", file=sys.stderr)
 
 
-def table_for(rewards: Path, policy: Policy, reward: str, alpha: float) -> RewardTable:
+def table_for(collection: Collection, policy: Policy, reward: str, alpha: float) -> RewardTable:
     """A collection's rewards, with what the policy reads. Raises PolicyError where it does not fit
     the collection."""
     from collect.embedders import is_own, same_space
     from collect.table import reward_table
+    from collect.table_options import TableOptions
     from policies import check_compatible
     from policies.records import ANY
 
     reads = policy.embedder
-    read = list(policy.origin.features)  # also those that are the same in every row here
-    table = reward_table(rewards, reward, alpha, features=read)
+    read = policy.origin.features  # also those that are the same in every row here
+    options = TableOptions(reward, alpha, features=read)
+    table = reward_table(collection, options)
     if reads != ANY and not is_own(reads) and not same_space(reads, table.embedder):
-        table = reward_table(rewards, reward, alpha, embedder=reads, features=read)
+        table = reward_table(collection, replace(options, embedder=reads))
     same = set(policy.arms) == set(table.arms)
     space = reads if same_space(reads, table.embedder) else table.embedder
     check_compatible(policy, table.arms, space, table.arms_fingerprint if same else None)

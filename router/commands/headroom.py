@@ -73,19 +73,16 @@ def headroom(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
-    from collect.store.dataset import read_manifest
+    from collect.store.collection import Collection
     from collect.table import read_rewards
+    from collect.table_options import TableOptions
     from decoders.common.terminal import PIPE
     from policies.selection.headroom import headroom as found_in
     from router.commands.options import at_once_in, temperatures_in
 
     if out is not None:
         check_figure(out)
-    if reward is None:
-        reward = known.default(read_manifest(rewards).costs)
-    noisy = known.get(reward).needs_measured
-    table, left_out = read_rewards(
-        rewards,
+    options = TableOptions(
         reward,
         alpha,
         names_in(arms) or None,
@@ -94,6 +91,9 @@ def headroom(
         at_once=None if at_once is None else at_once_in(at_once),
         loops=loops,
     )
+    collection = Collection.open(rewards)
+    noisy = known.get(reward or known.default(collection.manifest.costs)).needs_measured
+    table, left_out = read_rewards(collection, options)
     found = found_in(table, names_in(by), noisy, seed)
     if out is not None:
         from policies.headroom_figure import draw

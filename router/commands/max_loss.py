@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -13,6 +13,7 @@ from decoders.common.errors import DraftpickError
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from collect.records import ArmInfo
     from policies import RewardTable, RiskControlPolicy
     from policies.risk_control.report import LossAndReward
 
@@ -65,13 +66,16 @@ def asked_for(
     return {"max_loss": max_loss, "confidence": surely, "in_expectation": in_expectation}
 
 
-def risk_control_table(table: RewardTable, folder: Path) -> tuple[RewardTable, list[str]]:
-    """The table with the feature that risk control needs, and the lossless ones of its arms."""
-    from collect.store.dataset import read_manifest
+def risk_control_table(
+    table: RewardTable, collected: Sequence[ArmInfo]
+) -> tuple[RewardTable, list[str]]:
+    """The table with the feature that risk control needs, and the lossless ones of its arms.
+
+    collected: the arms of the collection.
+    """
     from policies import with_temperature
 
-    arms = read_manifest(folder).arms
-    lossless = [arm.name for arm in arms if arm.lossless and arm.name in table.arms]
+    lossless = [arm.name for arm in collected if arm.lossless and arm.name in table.arms]
     return with_temperature(table), lossless
 
 

@@ -85,10 +85,13 @@ def promote(
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
 ) -> None:
+    from collect.store.collection import Collection
     from policies import PolicyError
     from policies.mlflow_store import one_line, shown, using
     from policies.selection.promotion import compare_on
     from policies.tracking.registry import check_alias, fetched, holder, version_of
+
+    from .evaluate import table_for
 
     check_alias(alias)
     with using(tracking_uri, create=False) as uri:
@@ -106,7 +109,8 @@ def promote(
         else:
             both = [one for one in (candidate, incumbent) if one is not None]
             named, weight = _reward(both, reward, alpha)
-            tables = [_table(rewards, one, named, weight) for one in both]
+            collection = Collection.open(rewards)
+            tables = [table_for(collection, one.policy, named, weight) for one in both]
             _require_new(rewards, both, tables, force)
             compared = compare_on(
                 candidate.policy,
@@ -156,13 +160,6 @@ def _reward(both: list[Registered], reward: str | None, alpha: float | None) -> 
             f"have; name one with --reward: {', '.join(REWARDS)}"
         )
     return name, alpha if alpha is not None else float(weight or 0.5)
-
-
-def _table(rewards: Path, one: Registered, reward: str, alpha: float) -> RewardTable:
-    """The collection as this policy reads it."""
-    from .evaluate import table_for
-
-    return table_for(rewards, one.policy, reward, alpha)
 
 
 def _require_new(

@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from collect.store.collection import Collection
+    from collect.table_options import TableOptions
     from policies import Evaluation, RewardTable
 
 
 def judged_rows(
-    rewards: Path,
+    collection: Collection,
     reward: str,
-    alpha: float,
+    options: TableOptions,
     table: RewardTable,
     held: RewardTable | None,
-    loops: str = "all",
-    temperatures: Sequence[float] | None = None,
-    at_once: Sequence[int] | None = None,
 ) -> RewardTable:
     """The held-out queries' rows, with what the policy reads; all the queries where none are held
     out.
 
-    table: what is trained on.
-    temperatures, at_once: as of `reward_table`; of a reward of greedy answers by themselves, those.
+    options, table: what is trained on. A reward of greedy answers by themselves is judged on those.
 
     Raises DraftpickError for an unknown reward, and one that was not collected; PolicyError where
     no row of these queries is left.
@@ -35,22 +32,18 @@ def judged_rows(
     from collect.table import reward_table
     from policies import PolicyError
 
-    if known.get(reward).greedy_only:
-        temperatures = at_once = None
-
-    found = reward_table(
-        rewards,
-        reward,
-        alpha,
-        table.arms,
+    asked = replace(
+        options,
+        reward=reward,
+        arms=table.arms,
         embedder=table.embedder,
-        features=list(table.feature_names),
-        loops=loops,
-        temperatures=temperatures,
-        at_once=at_once,
+        features=table.feature_names,
     )
-    asked = set((table if held is None else held).groups)
-    rows = [i for i, group in enumerate(found.groups) if group in asked]
+    if known.get(reward).greedy_only:
+        asked = replace(asked, temperatures=None, at_once=None)
+    found = reward_table(collection, asked)
+    queries = set((table if held is None else held).groups)
+    rows = [i for i, group in enumerate(found.groups) if group in queries]
     if not rows:
         raise PolicyError(f"no held-out query has the reward {reward!r}; collect more")
     return found.rows(rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -180,8 +181,9 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     from collect.rewards import DEFAULT
-    from collect.store.dataset import read_manifest
+    from collect.store.collection import Collection
     from collect.table import read_rewards
+    from collect.table_options import TableOptions
     from policies import PolicyError, report
     from policies.learners.reinforce import PAPER
     from policies.mlflow_store import shown
@@ -234,21 +236,21 @@ def train(
         if loads not in (None, (1,)):
             raise PolicyError("risk control is about answers, not load; leave --at-once out")
         loads = (1,)
-    manifest = read_manifest(rewards)
+    asked_rows = TableOptions(
+        reward,
+        weights[0],
+        names_in(arms) or None,
+        embedder=embedder,
+        temperatures=read_at,
+        at_once=loads,
+        features=[] if features == "none" else names_in(features) or None,
+        loops=loops,
+    )
+    collection = Collection.open(rewards)
+    manifest = collection.manifest
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
     tables = {
-        weight: read_rewards(
-            rewards,
-            reward,
-            weight,
-            names_in(arms) or None,
-            embedder=embedder,
-            temperatures=read_at,
-            at_once=loads,
-            features=[] if features == "none" else features and names_in(features),
-            loops=loops,
-        )
-        for weight in weights
+        weight: read_rewards(collection, replace(asked_rows, alpha=weight)) for weight in weights
     }
 
     def make(
@@ -257,7 +259,7 @@ def train(
         table, held = tables[weight][0], None
         settings, share, guards = dict(chosen), validation_share, guard
         if controlled is not None:
-            table, lossless = risk_control_table(table, rewards)
+            table, lossless = risk_control_table(table, manifest.arms)
             settings |= controlled | {"lossless": lossless}
             table, held = table.split(HELD_OUT if share is None else share, seed)
             share, guards = 0.0, False  # the calibration is the guard
@@ -310,7 +312,7 @@ def train(
     table, held = asked.table, asked.validation
     judge = None
     if judge_by is not None:
-        judge = judged_rows(rewards, judge_by, alpha, table, held, loops, read_at, loads)
+        judge = judged_rows(collection, judge_by, asked_rows, table, held)
     if curve or leave_task_out or leave_arm_out:
         require_enough(table)
     run = train_task(asked, tracking_uri=tracking_uri, experiment=experiment)

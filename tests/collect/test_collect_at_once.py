@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from collect_fakes import ARMS, FakeEngine, make_queries, sweep
+from stored_tables import rows_of, table_of
 
 from collect.queries import Query
-from collect.records import ArmInfo
+from collect.records import ArmInfo, OutcomeKey
 from collect.store import dataset
-from collect.store.outcomes import Place, looping_places, outcomes_by_place, read_outcomes
+from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps.batch import Prompt, SweepOptions
 from collect.sweeps.under_load import collect_loads
-from collect.table import read_rewards, reward_table
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
@@ -93,7 +93,7 @@ def test_an_arm_that_fails_beside_others_alone() -> None:
 
 
 def test_goodput_is_judged_by_the_costs_of_shared_passes(folder: Path) -> None:
-    table = reward_table(folder, "modelled")
+    table = table_of(folder, "modelled")
     assert {"temperature", "requests-running"} <= set(table.feature_names)
     assert len(table) == 12 * 4 and len(set(table.groups or ())) == 12
     names = [name for name in table.query_ids if name.startswith("qa-0")]
@@ -106,20 +106,20 @@ def test_goodput_is_judged_by_the_costs_of_shared_passes(folder: Path) -> None:
 
 
 def test_a_choice_of_loads(folder: Path) -> None:
-    table, left_out = read_rewards(folder, "modelled", at_once=[8])
+    table, left_out = rows_of(folder, "modelled", at_once=[8])
     assert len(table) == 24 and left_out.other_temperatures == 24
     assert str(left_out) == "24 at other temperatures or loads"
     assert "requests-running" not in table.feature_names
     with pytest.raises(DraftpickError, match=r"for 4 answers at once .it has 1, 8.; .*--at-once"):
-        reward_table(folder, "modelled", at_once=[4])
-    assert len(reward_table(folder, "paper")) == 12  # of one answer at a time
+        table_of(folder, "modelled", at_once=[4])
+    assert len(table_of(folder, "paper")) == 12  # of one answer at a time
     with pytest.raises(DraftpickError, match="'paper' is of one answer at a time"):
-        reward_table(folder, "paper", at_once=[8])
+        table_of(folder, "paper", at_once=[8])
 
 
 def test_a_looping_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
     sweep(FakeEngine(), make_queries(1), tmp_path, OPTIONS)
-    assert looping_places(tmp_path) == set()
+    assert Collection.open(tmp_path).looping == set()
     shard = tmp_path / "outcomes" / "00000.parquet"
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -133,18 +133,18 @@ def test_a_looping_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
     ]
     place = stored.schema.get_field_index("loops")
     pq.write_table(stored.set_column(place, "loops", pa.array(flags)), shard)
-    table, left_out = read_rewards(tmp_path, "modelled", loops="without")
+    table, left_out = rows_of(tmp_path, "modelled", loops="without")
     assert left_out.looping == 2
     assert {"qa-0@1", "qa-0@1x8"}.isdisjoint(table.query_ids) and "qa-0@0x8" in table.query_ids
 
 
 def test_summaries_name_the_load(folder: Path) -> None:
-    found = summarise_all(folder, "modelled")
+    found = summarise_all(Collection.open(folder), "modelled")
     assert [(one.temperature, one.at_once) for one in found] == [(0, 1), (1, 1), (0, 8), (1, 8)]
-    assert summarise(folder, "modelled", 0.5, 1.0, 8) == found[3]
-    assert len(summarise_all(folder, "paper")) == 1
-    assert len(read_outcomes(folder, 0.0, 7)) == 12
-    assert Place("qa-0", 0.0, 7) in outcomes_by_place(folder)
+    assert summarise(Collection.open(folder), "modelled", 0.5, 1.0, 8) == found[3]
+    assert len(summarise_all(Collection.open(folder), "paper")) == 1
+    assert len(Collection.open(folder).outcomes_at(0.0, 7)) == 12
+    assert OutcomeKey("qa-0", 0.0, 7) in Collection.open(folder).outcomes
 
 
 @pytest.mark.parametrize("wrong", [(8,), (0, 1), ()])

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import typer
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
+from stored_tables import table_of
 from typer.testing import CliRunner, Result
 
 from collect.sweeps.batch import SweepOptions
-from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 from policies import load
 from policies.errors import PolicyError
@@ -321,7 +321,7 @@ def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_
     assert "The same policy judged by acceptance" in shown.stdout
     found = json.loads(run(app, *common, "--train-size", 6, "--json").stdout)
     assert found["judged_by"]["reward"].startswith("acceptance")
-    truth = reward_table(rewards, "acceptance")
+    truth = table_of(rewards, "acceptance")
     best = truth.arms.index(found["best_fixed"])  # by likeness
     worth = found["judged_by"]["values"]
     assert worth["greedy"]["mean"] == pytest.approx(truth.rewards[:, best].mean(), abs=0.2)

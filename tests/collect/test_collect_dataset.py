@@ -15,14 +15,15 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
+from stored_tables import table_of
 
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
 from collect.store import dataset
+from collect.store.collection import Collection
 from collect.store.dataset import MANIFEST, Store, load, read_manifest
 from collect.summary import render, summarise
 from collect.sweeps.batch import SweepOptions
-from collect.table import reward_table
 from decoders.common.errors import Damaged, DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
@@ -81,7 +82,7 @@ def test_a_damaged_shard_says_what_to_delete(folder: Path, table: str) -> None:
     shard = folder / table / "00001.parquet"
     shard.write_bytes(shard.read_bytes()[:-20])
     with pytest.raises(Damaged, match=r"delete .*outcomes/00001\.parquet") as caught:
-        reward_table(folder)
+        table_of(folder)
     assert str(shard) in str(caught.value)
     (folder / "outcomes" / "00001.parquet").unlink()
     sweep(FakeEngine(), make_queries(), folder, OPTIONS)
@@ -135,7 +136,7 @@ def test_a_disk_that_refuses_inside_pyarrow(folder: Path, monkeypatch: pytest.Mo
 
 def test_folders_that_hold_something_else(tmp_path: Path) -> None:
     with pytest.raises(DraftpickError, match=r"holds no collected rewards \(manifest.json"):
-        reward_table(tmp_path / "nowhere")
+        table_of(tmp_path / "nowhere")
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(DraftpickError, match="is not empty and holds no manifest"):
         sweep(FakeEngine(), make_queries(), tmp_path, OPTIONS)
@@ -147,7 +148,7 @@ def test_folders_that_hold_something_else(tmp_path: Path) -> None:
 def test_a_damaged_manifest(folder: Path, text: str) -> None:
     (folder / MANIFEST).write_text(text)
     with pytest.raises(Damaged, match="is damaged"):
-        reward_table(folder)
+        table_of(folder)
 
 
 @pytest.mark.parametrize("found", ["draftpick-rewards-1", "draftpick-rewards-9"])
@@ -156,8 +157,8 @@ def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, 
     (folder / MANIFEST).write_text(json.dumps({**record, "format": found}))
     before = tree(folder)
     uses: list[Callable[[], object]] = [
-        lambda: reward_table(folder),
-        lambda: summarise(folder),
+        lambda: table_of(folder),
+        lambda: summarise(Collection.open(folder)),
         lambda: load(folder),
         lambda: sweep(FakeEngine(), make_queries(3), folder, OPTIONS),
     ]
@@ -168,20 +169,20 @@ def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, 
 
 
 def test_the_default_reward_is_of_speed(folder: Path) -> None:
-    assert reward_table(folder).reward_name == summarise(folder).reward == "modelled@3"
+    assert table_of(folder).reward_name == summarise(Collection.open(folder)).reward == "modelled@3"
 
 
 def test_reward_table(folder: Path) -> None:
-    table = reward_table(folder, "acceptance")
+    table = table_of(folder, "acceptance")
     assert table.arms == list(ARMS)
     assert table.reward_name == "acceptance@1"
     assert table.embedder == "target:fake/3"
     assert table.arms_fingerprint == "arms:autoregressive,small,ngram"
     assert table.query_ids == sorted(q.id for q in make_queries())
     assert np.array_equal(table.rewards, np.tile([0.0, 1.0, 0.0], (12, 1)))
-    paper = reward_table(folder, "paper", alpha=0.0)
+    paper = table_of(folder, "paper", alpha=0.0)
     assert paper.rewards[0, 1] == pytest.approx(1 - np.exp(0.010 - 0.135))
-    chosen = reward_table(folder, "acceptance", arms=("small",))
+    chosen = table_of(folder, "acceptance", arms=("small",))
     assert chosen.arms == ["small"]
     assert chosen.arms_fingerprint == ""
 
@@ -190,7 +191,7 @@ def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
     """With the target among them a small drafter's size hardly counts; among drafters it does."""
 
     def sizes(reward: str, *arms: str) -> list[float]:
-        return reward_table(folder, reward, alpha=0.0, arms=arms or None).rewards[0].tolist()
+        return table_of(folder, reward, alpha=0.0, arms=arms or None).rewards[0].tolist()
 
     assert sizes("parameter-ratio") == pytest.approx([0, 1 - 10 / 135, 1])
     assert sizes("parameter-ratio", "small", "ngram") == [0, 1]
@@ -199,13 +200,13 @@ def test_the_arms_chosen_from_set_the_scale(folder: Path) -> None:
     assert sizes("latency-ratio") == pytest.approx([0, 0.8, 0.99])
     assert sizes("latency-ratio", "small", "ngram") == pytest.approx([0, 0.95])
     # what others are compared with is there, chosen or not
-    assert np.isfinite(reward_table(folder, "modelled", arms=["small"]).rewards).all()
+    assert np.isfinite(table_of(folder, "modelled", arms=["small"]).rewards).all()
 
 
 def test_a_measured_speed_up_needs_no_chosen_baseline(tmp_path: Path) -> None:
     sweep(FakeEngine(), make_queries(), tmp_path, replace(OPTIONS, measure=True))
-    whole = reward_table(tmp_path, "measured-speedup").rewards[:, 1]
-    alone = reward_table(tmp_path, "measured-speedup", arms=["small"]).rewards[:, 0]
+    whole = table_of(tmp_path, "measured-speedup").rewards[:, 1]
+    alone = table_of(tmp_path, "measured-speedup", arms=["small"]).rewards[:, 0]
     assert np.array_equal(whole, alone) and (whole > 1).all()
 
 
@@ -213,13 +214,13 @@ def test_a_reward_of_one_s_own(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
     """It need not be among those that have a name, and none is looked up."""
     monkeypatch.setattr("collect.rewards.REWARDS", {})
     tokens = Reward("tokens", 3, lambda outcome, context: outcome.new_tokens or 0, "tokens written")
-    table = reward_table(folder, tokens)
+    table = table_of(folder, tokens)
     assert table.reward_name == "tokens@3"
     assert np.array_equal(table.rewards, np.full((12, 3), 5.0))
-    assert summarise(folder, tokens).arms[0].mean["overall"] == 5
+    assert summarise(Collection.open(folder), tokens).arms[0].mean["overall"] == 5
     timed = replace(tokens, needs_measured=True)
     with pytest.raises(DraftpickError, match="the reward 'tokens' needs measured times"):
-        reward_table(folder, timed)
+        table_of(folder, timed)
 
 
 def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
@@ -228,32 +229,32 @@ def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
     engine.batch.poison = {"small": bad}
     queries = [*make_queries(1), Query("bad", "qa", ("poison",)), Query("l", "qa", ("x " * 99,))]
     sweep(engine, queries, tmp_path, OPTIONS)
-    table = reward_table(tmp_path, "acceptance")
+    table = table_of(tmp_path, "acceptance")
     assert "l" not in table.query_ids
     assert np.isnan(table.rewards[table.query_ids.index("bad")]).tolist() == [False, True, False]
-    summary = summarise(tmp_path, "acceptance")
+    summary = summarise(Collection.open(tmp_path), "acceptance")
     assert [arm.errors for arm in summary.arms] == [1, 2, 1]
     assert any("bad, small: RuntimeError" in line for line in summary.error_examples)
 
 
 def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DraftpickError, match="unknown reward 'bleu'"):
-        reward_table(folder, "bleu")
+        table_of(folder, "bleu")
     with pytest.raises(DraftpickError, match="alpha must be"):
-        reward_table(folder, "paper", alpha=-1)
+        table_of(folder, "paper", alpha=-1)
     with pytest.raises(DraftpickError, match="unknown arm in this collection 'huge'"):
-        reward_table(folder, arms=["huge"])
+        table_of(folder, arms=["huge"])
     with pytest.raises(DraftpickError, match="without --measure"):
-        reward_table(folder, "measured")
+        table_of(folder, "measured")
     sweep(FakeEngine(), [Query("l", "qa", ("x " * 99,))], tmp_path / "lost", OPTIONS)
     with pytest.raises(DraftpickError, match="holds no query with a reward yet"):
-        reward_table(tmp_path / "lost")
+        table_of(tmp_path / "lost")
 
 
 def test_summary(folder: Path) -> None:
     from rich.console import Console
 
-    summary = summarise(folder, "saved-passes")
+    summary = summarise(Collection.open(folder), "saved-passes")
     record = summary.as_json()
     json.dumps(record, allow_nan=False)
     assert list(record["queries"]) == [*TASKS, "overall"]

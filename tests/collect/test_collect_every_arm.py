@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 from collect_fakes import all_pairs, make_queries, pairs
+from stored_tables import table_of
 
 from collect.rewards import REWARDS
 from collect.store.dataset import read_manifest, read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
-from collect.table import reward_table
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
 from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
@@ -141,14 +141,14 @@ def test_arms_are_described_by_what_they_run(engine: Engine, folder: Path) -> No
 
 @pytest.mark.parametrize("reward", [name for name, one in REWARDS.items() if not one.needs_prices])
 def test_every_arm_is_rewarded(folder: Path, reward: str) -> None:
-    table = reward_table(folder, reward)
+    table = table_of(folder, reward)
     assert table.arms == list(RECIPES)
     assert np.isfinite(table.rewards).all()
 
 
 def test_what_is_learned_is_chosen_and_decoded(engine: Engine, folder: Path) -> None:
     arms = ("token", "sequence", "oracle", "undrafted")
-    table = reward_table(folder, "modelled", arms=arms, features=())
+    table = table_of(folder, "modelled", arms=arms, features=())
     policy = fit("regression", table).policy
     for prompt in ([3, 9], [4, 4, 4, 90]):
         prefilled = engine.prefill(prompt)

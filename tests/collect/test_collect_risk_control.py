@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import typer
 from collect_fakes import FakeEngine, FakeRecipe, make_queries, sweep
+from stored_tables import table_of
 from typer.testing import CliRunner, Result
 
-from collect import read_outcomes
+from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
-from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 from policies import load
 from router.commands import train
@@ -34,8 +34,8 @@ def test_losses(tmp_path: Path) -> None:
     )[0]
     sweep(engine, queries, tmp_path / "out", SweepOptions(max_new_tokens=8, batch_size=4))
     folder = tmp_path / "out"
-    table = reward_table(folder, "acceptance", arms=["small", "ngram"])
-    made, likeness = table.losses, read_outcomes(folder)
+    table = table_of(folder, "acceptance", arms=["small", "ngram"])
+    made, likeness = table.losses, Collection.open(folder).outcomes_at()
     assert made is not None and len(table) == len(queries)
     for row, query in enumerate(table.query_ids):
         assert made[row, 1] == 1 - likeness[query]["ngram"].rouge_l

@@ -12,14 +12,23 @@ from typing import Any
 
 import numpy as np
 import pytest
-from collect_fakes import ARMS, EOS, FakeEngine, all_pairs, answer, make_queries, pairs, sweep
+from collect_fakes import (
+    ARMS,
+    EOS,
+    FakeEngine,
+    all_pairs,
+    answer,
+    make_queries,
+    pairs,
+    sweep,
+)
+from stored_tables import table_of
 
-from collect import read_outcomes
 from collect.queries import Query
 from collect.store import dataset
+from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import SweepProgress, batches
-from collect.table import reward_table
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
@@ -305,12 +314,11 @@ def test_an_arm_that_fails_while_measured_is_an_error_row(tmp_path: Path) -> Non
 
 
 def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:
-    from collect.table import reward_table
 
     tables = []
     for name in ("a", "b"):
         sweep(FakeEngine(), make_queries(), tmp_path / name, OPTIONS)
-        tables.append(reward_table(tmp_path / name))
+        tables.append(table_of(tmp_path / name))
     assert tables[0].digest == tables[1].digest
     assert np.isfinite(tables[0].rewards).all()
 
@@ -321,12 +329,10 @@ def test_without_likeness_no_drafter_writes(tmp_path: Path) -> None:
     sweep(quick, queries, tmp_path / "quick", SweepOptions(max_new_tokens=8, likeness=False))
     names = {name for name, _ in quick.batch.calls}
     assert names == {"target"} | {f"replay {name}" for name in ARMS if name != "autoregressive"}
-    with_it, without = (
-        reward_table(tmp_path / name, "saved-passes") for name in ("plain", "quick")
-    )
+    with_it, without = (table_of(tmp_path / name, "saved-passes") for name in ("plain", "quick"))
     np.testing.assert_array_equal(with_it.rewards, without.rewards)
-    assert read_outcomes(tmp_path / "quick")[queries[0].id]["small"].rouge_l is None
+    assert Collection.open(tmp_path / "quick").outcomes_at()[queries[0].id]["small"].rouge_l is None
     with pytest.raises(DraftpickError, match="needs what drafters write by themselves"):
-        reward_table(tmp_path / "quick", "paper")
+        table_of(tmp_path / "quick", "paper")
     with pytest.raises(DraftpickError, match=r"likeness \(there False, now True\)"):
         sweep(quick, make_queries(3), tmp_path / "quick", SweepOptions(max_new_tokens=8))

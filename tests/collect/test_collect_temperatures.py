@@ -10,16 +10,16 @@ import numpy as np
 import pytest
 import test_collect_every_arm as every_arm
 from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
+from stored_tables import rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
 from collect.queries import Query
 from collect.store import dataset
-from collect.store.outcomes import read_outcomes
+from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps import run
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.sampled import seed_of
-from collect.table import read_rewards, reward_table
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
@@ -129,7 +129,7 @@ def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:
     assert sum(key[0] == "long" for key in errors) == 9
     assert report.errors == len(errors) == 2 + 7 + 9
     assert made["bad", "small", 1.0]["rounds"] is None
-    table, left_out = read_rewards(tmp_path, "modelled")
+    table, left_out = rows_of(tmp_path, "modelled")
     assert (left_out.unembedded, left_out.failed) == (3, 2)
     assert str(left_out) == "3 where the target failed, 2 where every arm failed"
     assert np.isnan(table.rewards[table.query_ids.index("bad@1"), 1])
@@ -150,7 +150,7 @@ def test_wrong_temperatures_are_refused(wrong: tuple[float, ...]) -> None:
 
 
 def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
-    table, left_out = read_rewards(folder, "saved-passes")
+    table, left_out = rows_of(folder, "saved-passes")
     assert len(table) == 36 and not str(left_out)
     assert table.query_ids[:3] == ["math-0", "math-0@0.7", "math-0@1"]
     assert table.groups[:4] == ["math-0", "math-0", "math-0", "math-1"]
@@ -162,23 +162,23 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
     small = table.arms.index("small")
     assert table.rewards[:3, small].tolist() == pytest.approx([0.75, 1 - 1.7 / 4, 1 - 2 / 4])
     assert table.rewards[:3, 0].tolist() == [0, 0, 0]
-    assert reward_table(folder, "saved-passes", temperatures=[0.7]).query_ids[0] == "math-0@0.7"
+    assert table_of(folder, "saved-passes", temperatures=[0.7]).query_ids[0] == "math-0@0.7"
     held, rest = table.split(0.5, seed=1)
     assert rest is not None and not set(held.groups) & set(rest.groups)
 
 
 def test_rewards_of_likeness_and_time_are_of_greedy_answers(folder: Path) -> None:
-    table, left_out = read_rewards(folder, "paper")
+    table, left_out = rows_of(folder, "paper")
     assert len(table) == 12 and left_out.other_temperatures == 24
     assert str(left_out) == "24 at other temperatures or loads"
     with pytest.raises(DraftpickError, match="'paper' is of greedy answers"):
-        reward_table(folder, "paper", temperatures=[0, 1])
+        table_of(folder, "paper", temperatures=[0, 1])
     with pytest.raises(DraftpickError, match=r"not collected at temperature 0\.5 \(it has 0, 0\.7"):
-        reward_table(folder, "modelled", temperatures=[0.5])
+        table_of(folder, "modelled", temperatures=[0.5])
 
 
 def test_features_are_of_each_row_s_request(folder: Path) -> None:
-    table = reward_table(folder, "modelled")
+    table = table_of(folder, "modelled")
     assert table.feature_names == ("temperature", "greedy", "log-prompt-length")  # what varies
     assert table.inputs.shape == (36, 3 + 3)
     stored = {
@@ -189,12 +189,12 @@ def test_features_are_of_each_row_s_request(folder: Path) -> None:
         at = float(name.partition("@")[2] or 0)
         context = RequestContext(stored[group], 8, at)
         assert (table.features[row] == feature_vector(table.feature_names, context)).all()
-    assert reward_table(folder, "modelled", features=()).feature_names == ()
-    chosen = reward_table(folder, "modelled", features=["log-max-new-tokens", "temperature"])
+    assert table_of(folder, "modelled", features=()).feature_names == ()
+    chosen = table_of(folder, "modelled", features=["log-max-new-tokens", "temperature"])
     assert chosen.features[:2].tolist() == [pytest.approx([np.log(8), 0]),
                                             pytest.approx([np.log(8), 0.7])]  # fmt: skip
     with pytest.raises(NoSuchName, match="unknown feature 'mood'; known: greedy"):
-        reward_table(folder, "modelled", features=["mood"])
+        table_of(folder, "modelled", features=["mood"])
 
 
 def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None
     lossy = engine.arms["ngram"]
     engine.arms["ngram"] = type(lossy)(lossy.name, lossy.kind, lossless=False)
     sweep(engine, make_queries(1), tmp_path, OPTIONS)
-    table = reward_table(tmp_path, "modelled")
+    table = table_of(tmp_path, "modelled")
     assert table.losses is not None
     assert (table.losses[:, :2] == 0).all()
-    greedy = read_outcomes(tmp_path)
+    greedy = Collection.open(tmp_path).outcomes_at()
     for row, group in enumerate(table.groups):
         likeness = greedy[group]["ngram"].rouge_l
         assert likeness == pytest.approx(0.5)
@@ -236,23 +236,25 @@ def test_loops_can_be_left_out(tmp_path: Path) -> None:
     sweep(Looping(), queries, tmp_path, OPTIONS)
     even = {query.id for query in queries if len(query.turns[0].split()) % 2 == 0}
     assert 0 < len(even) < len(queries)
-    table, left_out = read_rewards(tmp_path, "modelled", loops="without")
+    table, left_out = rows_of(tmp_path, "modelled", loops="without")
     assert left_out.looping == len(even) and "whose answer loops" in str(left_out)
     missing = {f"{q.id}" for q in queries} - set(table.query_ids)
     assert missing == even  # at temperature 0 alone
     assert {f"{name}@1" for name in even} <= set(table.query_ids)
-    assert summarise(tmp_path, "modelled").looping == pytest.approx(len(even) / len(queries))
-    assert summarise(tmp_path, "modelled", temperature=1.0).looping == 0
+    assert summarise(Collection.open(tmp_path), "modelled").looping == pytest.approx(
+        len(even) / len(queries)
+    )
+    assert summarise(Collection.open(tmp_path), "modelled", temperature=1.0).looping == 0
     with pytest.raises(NoSuchName, match="some"):
-        read_rewards(tmp_path, "modelled", loops="some")
+        rows_of(tmp_path, "modelled", loops="some")
 
 
 def test_a_summary_for_each_temperature(folder: Path) -> None:
-    found = summarise_all(folder, "saved-passes")
+    found = summarise_all(Collection.open(folder), "saved-passes")
     assert [each.temperature for each in found] == [0, 0.7, 1]
     means = [each.as_json()["arms"]["small"]["mean"]["overall"] for each in found]
     assert means == pytest.approx([0.75, 1 - 1.7 / 4, 0.5])
-    assert [each.temperature for each in summarise_all(folder, "paper")] == [0]
+    assert [each.temperature for each in summarise_all(Collection.open(folder), "paper")] == [0]
 
 
 # -- through a real engine ------------------------------------------------------------------------
@@ -285,5 +287,5 @@ def test_every_kind_of_arm_at_a_temperature(engine: Any, tmp_path: Path) -> None
             )  # fmt: skip
         if arm == "autoregressive":
             assert row["target_ids"] == engine.decode(arm, prompts[query], request).ids
-    table = reward_table(tmp_path, "modelled")
+    table = table_of(tmp_path, "modelled")
     assert np.isfinite(table.rewards).all() and len(table) == 12

@@ -356,14 +356,17 @@ def test_a_full_table_gives_the_exact_value(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from collect import table as collected
+    from collect.store.collection import Collection
+    from collect.table_options import TableOptions
 
     known = toy_table()
     asked: list[object] = []
 
-    def stored(folder: Any, reward: str, *_: Any, **named: Any) -> policies.RewardTable:
-        asked.append((reward, named["features"]))
+    def stored(folder: Any, options: TableOptions) -> policies.RewardTable:
+        asked.append((options.reward, options.features))
         return known
 
+    monkeypatch.setattr(Collection, "open", lambda folder: folder)
     monkeypatch.setattr(collected, "reward_table", stored)
     fitted = policies.fit("regression", known).policy
     monkeypatch.setattr(policies, "load", lambda *_: fitted)
@@ -373,7 +376,7 @@ def test_a_full_table_gives_the_exact_value(
     best = fitted.distribution(known.embeddings).argmax(axis=1)
     exact = known.rewards[np.arange(30), best].mean()
     assert told["values"]["greedy"]["mean"] == pytest.approx(exact)
-    assert asked == [("saved-passes", [])], "what it was trained on, and what it reads"
+    assert asked == [("saved-passes", ())], "what it was trained on, and what it reads"
     assert cli.main(["evaluate", "--rewards", "r", "--policy", "p"]) == 0
     captured = capsys.readouterr()
     assert f"{exact:.4f}" in captured.out and "these very queries" in captured.err

@@ -1,0 +1,132 @@
+"""A stored collection, opened once: manifest, queries, outcomes and embeddings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from decoders.common.errors import DraftpickError
+
+from ..embedders import Embedder, is_own, query_text
+from ..records import Outcome, OutcomeKey, QueryRow
+from .dataset import OUTCOMES_SCHEMA, Manifest, read_manifest, read_table
+from .embeddings import Embeddings, embedded
+
+# The long columns (tokens, text) are the bulk of the file, and no reward reads them.
+_NUMBERS = tuple(
+    name
+    for name in OUTCOMES_SCHEMA.names
+    if name not in ("output_ids", "text", "target_ids", "agree")
+)
+
+
+class Collection:
+    """What a folder holds. Every file is read at most once, when it is first asked for, so that
+    rows which are added later need another `open`.
+
+    folder: where it lies.
+    manifest: what was collected, with what, where.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.folder, self.manifest = folder, manifest
+        self._spaces: dict[str, Embeddings] = {}
+
+    @classmethod
+    def open(cls, folder: str | Path) -> Self:
+        """Raises DraftpickError where there is no collection, and Damaged as `read_manifest` and,
+        when their files are first read, the properties do."""
+        return cls(Path(folder), read_manifest(folder))
+
+    @cached_property
+    def queries(self) -> dict[str, QueryRow]:
+        """By query id, in stored order."""
+        found = {}
+        for record in read_table(self.folder, "queries").to_pylist():
+            vector = record["embedding"]
+            found[record["query_id"]] = QueryRow(
+                **record
+                | {
+                    "turns": tuple(record["turns"]),
+                    "prompt_ids": tuple(record["prompt_ids"]),
+                    "embedding": None if vector is None else np.array(vector, dtype=np.float32),
+                }
+            )
+        return found
+
+    @cached_property
+    def outcomes(self) -> dict[OutcomeKey, dict[str, Outcome]]:
+        """The numbers of every row: key -> arm -> outcome, in stored order."""
+        found: dict[OutcomeKey, dict[str, Outcome]] = {}
+        for record in read_table(self.folder, "outcomes", _NUMBERS).to_pylist():
+            outcome = Outcome(**record)
+            key = OutcomeKey(outcome.query_id, outcome.temperature, outcome.running)
+            found.setdefault(key, {})[outcome.arm] = outcome
+        return found
+
+    def outcomes_at(
+        self, temperature: float = 0.0, running: int = 0
+    ) -> dict[str, dict[str, Outcome]]:
+        """Those of one temperature and load: query id -> arm -> outcome."""
+        asked = (temperature, running)
+        return {key.query: arms for key, arms in self.outcomes.items() if key[1:] == asked}
+
+    @cached_property
+    def looping(self) -> set[OutcomeKey]:
+        """Where the target's answer repeats itself to the end; it is the same at every load, and
+        the keys are those of load 0."""
+        return {
+            key._replace(running=0)
+            for key, arms in self.outcomes.items()
+            if any(row.loops for row in arms.values())
+        }
+
+    def embeddings(
+        self,
+        embedder: str | Embedder | None = None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> Embeddings:
+        """The vectors of every query in one space; what is missing is computed and kept.
+
+        embedder: as in `load_embedder`, or one that is loaded; None for the one that the
+            collection was made with.
+        on_progress: called with (done, total) as vectors are computed.
+
+        Raises DraftpickError for an unknown embedder, for another target's own, and where the disk
+        refuses.
+        """
+        own = self.manifest.identity.embedder
+        asked = self.manifest.reads if embedder is None else embedder
+        name = asked if isinstance(asked, str) else asked.name
+        if name in ("target", own):
+            return Embeddings(own, self._own)
+        if is_own(name):
+            raise DraftpickError(
+                f"{self.folder} was collected with {own}, and {name} is another target's own; "
+                "collect with that target, or take `--embedder target`"
+            )
+        if name not in self._spaces:
+            self._spaces[name] = embedded(self.folder, self._texts, asked, on_progress)
+        return self._spaces[name]
+
+    @property
+    def _own(self) -> dict[str, NDArray[np.float32]]:
+        """The target's vectors; a query that it failed on has none."""
+        return {
+            name: query.embedding
+            for name, query in self.queries.items()
+            if query.embedding is not None
+        }
+
+    @property
+    def _texts(self) -> dict[str, str]:
+        """What is embedded of every query: its first turn, as of a chat that consists of it."""
+        return {
+            name: query_text([{"role": "user", "content": query.turns[0]}])
+            for name, query in self.queries.items()
+        }

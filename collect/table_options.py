@@ -1,0 +1,52 @@
+"""What a reward table is made of: reward, arms, embedder, and which rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from decoders.common.errors import NoSuchName
+
+from . import rewards
+from .embedders import Embedder
+from .rewards import Reward
+
+LOOPS = ("all", "without")
+
+
+@dataclass(frozen=True)
+class TableOptions:
+    """How a collection is read.
+
+    reward: a name, a Reward of one's own, or None for the default: `modelled`, and `measured` for a
+        collection of endpoints.
+    alpha: weight of likeness against cost, in [0, 1].
+    arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
+        slowest of the choice (Huang et al., A.5).
+    embedder: what the policy is to read (see `Collection.embeddings`), None for what the collection
+        was made with.
+    temperatures: a choice of them, None for all that were collected and the reward speaks of.
+    features: what the policy is to read beside (names in FEATURES), None for all that are not the
+        same in every row.
+    loops: "without" leaves out answers of the target that repeat themselves to the end.
+    at_once: a choice of the numbers of answers that were written at once, None for all that were
+        collected and the reward speaks of.
+
+    Raises DraftpickError for an unknown reward or choice of loops and an alpha outside [0, 1].
+    """
+
+    reward: str | Reward | None = None
+    alpha: float = 0.5
+    arms: Sequence[str] | None = None
+    embedder: str | Embedder | None = None
+    temperatures: Sequence[float] | None = None
+    features: Sequence[str] | None = None
+    loops: str = "all"
+    at_once: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.reward is not None:
+            rewards.get(self.reward)
+        rewards.check_alpha(self.alpha)
+        if self.loops not in LOOPS:
+            raise NoSuchName("choice of loops", self.loops, LOOPS)

@@ -1,0 +1,21 @@
+"""Reward tables of stored collections, opened by folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from collect.store.collection import Collection
+from collect.table import LeftOut, read_rewards
+from collect.table_options import TableOptions
+from policies.records import RewardTable
+
+
+def table_of(folder: Path, *given: Any, **named: Any) -> RewardTable:
+    """A collection's table; the options are those of `TableOptions`."""
+    return rows_of(folder, *given, **named)[0]
+
+
+def rows_of(folder: Path, *given: Any, **named: Any) -> tuple[RewardTable, LeftOut]:
+    """The same, with what was left out."""
+    return read_rewards(Collection.open(folder), TableOptions(*given, **named))
