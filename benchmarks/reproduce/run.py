@@ -193,14 +193,14 @@ def train_one(plan: PolicyPlan, rewards: Path, folder: Path, seed: int) -> Path:
 def table_of(plan: PolicyPlan, rewards: Path, seed: int) -> RewardTable:
     """What a plan's policy learns from: the paper reads the embedding alone."""
     from collect.table import reward_table
-    from policies.selection.subsample import at_most
+    from policies.selection.subsample import subsample
 
     table = reward_table(
         Collection.open(rewards), TableOptions(plan.reward, plan.alpha, plan.arms, features=[])
     )
     if plan.task is not None:
         table = table.rows([i for i, task in enumerate(table.tasks) if task == plan.task])
-    return table if plan.train_size is None else at_most(table, plan.train_size, seed)
+    return table if plan.train_size is None else subsample(table, plan.train_size, seed)
 
 
 def judged(

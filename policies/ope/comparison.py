@@ -13,17 +13,13 @@ from ..records import Float64
 from .estimators import (
     Estimate,
     Log,
+    OffPolicyEstimator,
     Terms,
-    dm_terms,
     effective_rows,
-    ips_terms,
-    snips_terms,
+    estimators,
     standard_error,
-    switch_dr_terms,
     weights,
 )
-
-ESTIMATORS = ("ips", "snips", "dm", "dr", "switch-dr")
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class Comparison:
 
 def compare(
     log: Log,
-    target: Float64,
+    action_probs: Float64,
     predicted: Float64 | None = None,
     offered: Float64 | None = None,
     *,
@@ -61,7 +57,10 @@ def compare(
     confidence: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """target: [n, A], the policy's probabilities. predicted: [n, A], as ``cross_fitted`` gives.
+    """The policy's value by every estimator that the log allows, with intervals.
+
+    action_probs: [n, A], the policy's probabilities.
+    predicted: [n, A], as ``reward_model.cross_fitted`` gives.
 
     offered: [n, A], the probabilities of the policy that logged; without them all gains are over
     the mean logged reward. With them those of "dr" are paired: what chance did to the logged
@@ -75,12 +74,11 @@ def compare(
     Raises PolicyError where the policy never takes a logged arm.
     """
     own = Terms(log.rewards, np.ones_like(log.rewards))
-    terms = {"ips": ips_terms(log, target), "snips": snips_terms(log, target)}
-    against = {name: own for name in ESTIMATORS}
-    if predicted is not None:
-        terms |= _predicting(log, target, predicted, tau)
-        if offered is not None:
-            against |= _predicting(log, offered, predicted, tau)
+    used = {
+        name: by for name, by in estimators(tau).items() if predicted is not None or not by.predicts
+    }
+    terms = {name: by.terms(log, action_probs, predicted) for name, by in used.items()}
+    against = {name: _base(by, log, offered, predicted) or own for name, by in used.items()}
     names = list(terms)
     pairs = [own, *terms.values(), *(against[name] for name in names)]
     drawn = resampled(pairs, log.units, resamples, seed)  # [B, 1 + 2E]
@@ -94,25 +92,23 @@ def compare(
         if name == "dm":
             values[name] = Estimate(parts.value, math.nan)
             gains[name] = Estimate(gain.value, math.nan)
-    heavy = weights(log, target)
+    heavy = weights(log, action_probs)
     return Comparison(
         _between(own.estimate(log.units), drawn[:, 0], confidence),
         values,
         gains,
         len(log.rewards),
-        effective_rows(log, target),
+        effective_rows(log, action_probs),
         float(heavy.max() / heavy.sum()),
         float(heavy[heavy > tau].sum() / heavy.sum()),
     )
 
 
-def _predicting(log: Log, target: Float64, predicted: Float64, tau: float) -> dict[str, Terms]:
-    """The estimators that read predictions."""
-    return {
-        "dm": dm_terms(target, predicted),
-        "dr": switch_dr_terms(log, target, predicted, math.inf),
-        "switch-dr": switch_dr_terms(log, target, predicted, tau),
-    }
+def _base(
+    by: OffPolicyEstimator, log: Log, offered: Float64 | None, predicted: Float64 | None
+) -> Terms | None:
+    """The terms of the logging policy where predictions correct them; None for the mean reward."""
+    return by.terms(log, offered, predicted) if by.predicts and offered is not None else None
 
 
 def on_policy(

@@ -7,7 +7,9 @@ value (``evaluate.report``) needs none of them; it is the truth that they are te
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -66,7 +68,7 @@ class Estimate:
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """What every estimator here is: a sum over rows divided by another one.
+    """An estimator as a ratio of sums over rows, sum(over) / sum(under).
 
     over, under: [n].
     """
@@ -111,95 +113,141 @@ def simulate(policy: Policy, table: RewardTable, rng: np.random.Generator) -> Lo
     return Log(actions[kept], rewards[kept], probs[rows, actions][kept])
 
 
-def ips(log: Log, target: Float64) -> Estimate:
-    """Inverse propensity scoring: mean of w r with w = pi(a|x) / propensity. target: [n, A]."""
-    return ips_terms(log, target).estimate(log.units)
+class OffPolicyEstimator(ABC):
+    """An estimator of the value of a policy pi from n logged rows (x_i, a_i, r_i, p_i).
 
-
-def snips(log: Log, target: Float64) -> Estimate:
-    """Self-normalised IPS: sum(w r) / sum(w). Raises PolicyError where no logged arm is likely.
-
-    Swaminathan, Joachims 2015. The standard error is the delta method's.
+    p_i is the propensity with which the logging policy took a_i, and w_i = pi(a_i | x_i) / p_i the
+    importance weight. q(x, a) is a predicted reward, as ``reward_model.cross_fitted`` gives it.
     """
-    return snips_terms(log, target).estimate(log.units)
+
+    predicts: ClassVar[bool] = False
+    """Whether it reads predicted rewards."""
+
+    @abstractmethod
+    def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
+        """action_probs: [n, A], pi(a | x_i). predicted: [n, A], q(x_i, a).
+
+        Raises PolicyError for shapes that do not fit the log.
+        """
+
+    def estimate(
+        self, log: Log, action_probs: Float64, predicted: Float64 | None = None
+    ) -> Estimate:
+        """The value, with its standard error over the log's independent rows."""
+        return self.terms(log, action_probs, predicted).estimate(log.units)
 
 
-def dm(target: Float64, predicted: Float64) -> Estimate:
-    """Direct method: the policy's value under predicted rewards. target, predicted: [n, A]."""
-    return dm_terms(target, predicted).estimate(np.arange(len(target)))
+class InverseProbabilityWeighting(OffPolicyEstimator):
+    """V = 1/n sum_i w_i r_i. Unbiased where every arm that pi takes could have been logged.
 
-
-def dr(log: Log, target: Float64, predicted: Float64) -> Estimate:
-    """Doubly robust: the direct method plus IPS on what the prediction missed.
-
-    Dudik, Langford, Li 2011. Unbiased where the propensities are right or the predictions are.
+    Horvitz, Thompson 1952; Strehl et al. 2010, "Learning from Logged Implicit Exploration Data".
     """
-    return switch_dr(log, target, predicted, math.inf)
+
+    def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
+        return _mean(weights(log, action_probs) * log.rewards)
 
 
-def switch_dr(log: Log, target: Float64, predicted: Float64, tau: float) -> Estimate:
-    """Doubly robust where the weight is at most tau, the direct method elsewhere.
+class SelfNormalizedInverseProbabilityWeighting(OffPolicyEstimator):
+    """V = sum_i w_i r_i / sum_i w_i. Slightly biased, with less variance.
 
-    Wang, Agarwal, Dudik 2017: trades a little bias for the variance of rare, heavy rows.
-    tau=inf is DR, tau=0 is DM.
+    Swaminathan, Joachims 2015, "The Self-Normalized Estimator for Counterfactual Learning". The
+    standard error is the delta method's.
     """
-    return switch_dr_terms(log, target, predicted, tau).estimate(log.units)
+
+    def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
+        """Raises PolicyError where pi never takes a logged arm."""
+        w = weights(log, action_probs)
+        if not w.sum() > 0:
+            raise PolicyError(
+                "the policy never takes an arm that was logged; log with more exploration"
+            )
+        return Terms(w * log.rewards, w)
 
 
-def ips_terms(log: Log, target: Float64) -> Terms:
-    return _mean(weights(log, target) * log.rewards)
+class DirectMethod(OffPolicyEstimator):
+    """V = 1/n sum_i sum_a pi(a | x_i) q(x_i, a). As good as the prediction.
+
+    Beygelzimer, Langford 2009, "The Offset Tree for Learning with Partial Labels".
+    """
+
+    predicts = True
+
+    def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
+        return _mean(_expected(action_probs, predicted))
 
 
-def snips_terms(log: Log, target: Float64) -> Terms:
-    """Raises PolicyError where no logged arm is likely."""
-    heavy = weights(log, target)
-    if not heavy.sum() > 0:
+@dataclass(frozen=True)
+class SwitchDoublyRobust(OffPolicyEstimator):
+    """V = 1/n sum_i [sum_a pi(a | x_i) q(x_i, a) + 1{w_i <= tau} w_i (r_i - q(x_i, a_i))].
+
+    Wang, Agarwal, Dudik 2017, "Optimal and Adaptive Off-policy Evaluation in Contextual Bandits":
+    a little bias in exchange for the variance of rare rows with large weights.
+
+    tau: 0 is the direct method, infinity the doubly robust estimator. Raises PolicyError below 0.
+    """
+
+    tau: float = 10.0
+    predicts: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if math.isnan(self.tau) or self.tau < 0:
+            raise PolicyError(f"tau must be 0 or more, not {self.tau}")
+
+    def terms(self, log: Log, action_probs: Float64, predicted: Float64 | None = None) -> Terms:
+        w, expected = weights(log, action_probs), _expected(action_probs, predicted)
+        assert predicted is not None
+        logged = predicted[np.arange(len(log.actions)), log.actions]  # [n]
+        return _mean(expected + np.where(w <= self.tau, w * (log.rewards - logged), 0.0))
+
+
+class DoublyRobust(SwitchDoublyRobust):
+    """V = 1/n sum_i [sum_a pi(a | x_i) q(x_i, a) + w_i (r_i - q(x_i, a_i))].
+
+    Dudik, Langford, Li 2011, "Doubly Robust Policy Evaluation and Learning". Unbiased where the
+    propensities are right or the predictions are.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(math.inf)
+
+
+def estimators(tau: float = 10.0) -> dict[str, OffPolicyEstimator]:
+    """Every estimator by its short name. tau: of switch-dr."""
+    return {
+        "ips": InverseProbabilityWeighting(),
+        "snips": SelfNormalizedInverseProbabilityWeighting(),
+        "dm": DirectMethod(),
+        "dr": DoublyRobust(),
+        "switch-dr": SwitchDoublyRobust(tau),
+    }
+
+
+def weights(log: Log, action_probs: Float64) -> Float64:
+    """[n] importance weights: the policy's probability of the logged arm over its propensity."""
+    if action_probs.ndim != 2 or len(action_probs) != len(log.actions):
         raise PolicyError(
-            "the policy never takes an arm that was logged; log with more exploration"
+            f"the policy's probabilities have shape {action_probs.shape}, the log "
+            f"{len(log.actions)} rows; give one row of probabilities per logged row"
         )
-    return Terms(heavy * log.rewards, heavy)
-
-
-def dm_terms(target: Float64, predicted: Float64) -> Terms:
-    return _mean(_expected(target, predicted))
-
-
-def switch_dr_terms(log: Log, target: Float64, predicted: Float64, tau: float) -> Terms:
-    """Raises PolicyError for a tau below 0."""
-    if math.isnan(tau) or tau < 0:
-        raise PolicyError(f"tau must be 0 or more, not {tau}")
-    heavy = weights(log, target)
-    guess = predicted[np.arange(len(log.actions)), log.actions]
-    correction = np.where(heavy <= tau, heavy * (log.rewards - guess), 0.0)
-    return _mean(_expected(target, predicted) + correction)
-
-
-def weights(log: Log, target: Float64) -> Float64:
-    """[n]: how many times likelier the policy was to take the logged arm than the logger."""
-    if target.ndim != 2 or len(target) != len(log.actions):
-        raise PolicyError(
-            f"the policy's probabilities have shape {target.shape}, the log {len(log.actions)} "
-            "rows; give one row of probabilities per logged row"
-        )
-    chosen = target[np.arange(len(log.actions)), log.actions]
+    chosen = action_probs[np.arange(len(log.actions)), log.actions]
     return np.asarray(chosen / log.propensities, dtype=np.float64)
 
 
-def effective_rows(log: Log, target: Float64) -> float:
-    """Kish's effective sample size, (sum w)^2 / sum w^2: so many rows of the policy's own would
-    tell as much. 0 where no logged arm is likely."""
-    heavy = weights(log, target)
-    squares = float(np.square(heavy).sum())
-    return float(heavy.sum()) ** 2 / squares if squares > 0 else 0.0
+def effective_rows(log: Log, action_probs: Float64) -> float:
+    """Kish's effective sample size, (sum w)^2 / sum w^2; 0 where pi never takes a logged arm."""
+    w = weights(log, action_probs)
+    squares = float(np.square(w).sum())
+    return float(w.sum()) ** 2 / squares if squares > 0 else 0.0
 
 
-def _expected(target: Float64, predicted: Float64) -> Float64:
-    if target.shape != predicted.shape:
+def _expected(action_probs: Float64, predicted: Float64 | None) -> Float64:
+    if predicted is None or action_probs.shape != predicted.shape:
+        shape = None if predicted is None else predicted.shape
         raise PolicyError(
-            f"probabilities have shape {target.shape}, predictions {predicted.shape}; "
+            f"probabilities have shape {action_probs.shape}, predictions {shape}; "
             "they must be equal"
         )
-    return np.asarray((target * predicted).sum(axis=1), dtype=np.float64)
+    return np.asarray((action_probs * predicted).sum(axis=1), dtype=np.float64)
 
 
 def _mean(terms: Float64) -> Terms:

@@ -1,4 +1,4 @@
-"""A smaller table: what a policy learns from when it is to learn from so many queries."""
+"""A smaller table to learn from."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..errors import PolicyError
 from ..records import RewardTable
 
 
-def at_most(table: RewardTable, queries: int, seed: int) -> RewardTable:
+def subsample(table: RewardTable, queries: int, seed: int) -> RewardTable:
     """`queries` of the table's, every task in its proportion, with all of their rows.
 
     For one seed a smaller choice is part of every larger one. Raises PolicyError for fewer than 1

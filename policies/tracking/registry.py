@@ -15,7 +15,7 @@ from ..errors import PolicyError
 from ..loading import read
 from ..mlflow_store import fetch, one_line
 from ..storage import MANIFEST
-from .trained_on import trained_on
+from .training_ids import training_ids
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -149,4 +149,4 @@ def fetched(name: str, version: str, tracking_uri: str | None) -> Registered:
         if not found:
             raise PolicyError(f"{uri} holds no {MANIFEST}: it is no policy of draftpick's")
         policy = read(found[0].parent)
-        return Registered(name, int(version), policy, trained_on(found[0].parent, policy))
+        return Registered(name, int(version), policy, training_ids(found[0].parent, policy))

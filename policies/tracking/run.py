@@ -26,8 +26,8 @@ from .card import card, write_card
 from .model_form import EmbeddingForm, ModelForm
 from .registry import CHAMPION, check_inputs, check_name, holder
 from .run_log import Judged, final_metrics, log_policy, log_run
-from .trained_on import FILE as TRAINED_ON
-from .trained_on import write_trained_on
+from .training_ids import FILE as TRAINING_IDS
+from .training_ids import write_training_ids
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -216,11 +216,11 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
         else:
             fitted = fit(task.policy, table, validation, task.seed, **dict(task.options))
         folder = Path(task.out) if task.out else Path("mlruns") / "policies" / run_id
-        for old in (CARD, TRAINED_ON):  # of another policy
+        for old in (CARD, TRAINING_IDS):  # of another policy
             (folder / old).unlink(missing_ok=True)
         fitted.policy.save(folder)
         found = _judged(fitted, table, validation, judged, task)
-        write_trained_on(folder, table)
+        write_training_ids(folder, table)
         origin = fitted.policy.origin
         write_card(
             folder,

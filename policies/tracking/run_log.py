@@ -21,7 +21,7 @@ from .card import FILE as CARD
 from .figures import all_figures
 from .model_form import ModelForm, copy_code, pinned
 from .registry import check_inputs, enrol
-from .trained_on import FILE as TRAINED_ON
+from .training_ids import FILE as TRAINING_IDS
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -153,7 +153,7 @@ def log_policy(
     logged = form.logged(fitted.policy, table)
     with TemporaryDirectory(prefix="draftpick-model-") as scratch:
         files = fitted.policy.save(Path(scratch) / "policy")  # of a folder that holds other things
-        for name in (CARD, TRAINED_ON):
+        for name in (CARD, TRAINING_IDS):
             (files / name).write_bytes((folder / name).read_bytes())
         mlflow.log_artifacts(str(files), "policy")
         info = mlflow.pyfunc.log_model(

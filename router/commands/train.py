@@ -192,7 +192,7 @@ def train(
     from policies.risk_control.report import losses_and_rewards
     from policies.selection.curves import require_enough
     from policies.selection.guard import check_policy
-    from policies.selection.subsample import at_most
+    from policies.selection.subsample import subsample
     from policies.tracking.run import HELD_OUT, Task, train_task
     from policies.tracking.seeds import sweep_run
     from router.commands.options import at_once_in, names_in, temperatures_in
@@ -268,7 +268,7 @@ def train(
                 share = HELD_OUT if judge_by is not None or not guard else 0.0
             table, held = table.split(share, seed)
             if train_size is not None:
-                table = at_most(table, train_size, seed)
+                table = subsample(table, train_size, seed)
         return Task(
             table,
             held,

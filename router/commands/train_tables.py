@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from policies import RewardTable
     from policies.evaluation.bounds import Gain
     from policies.selection.curves import CurvePoint
-    from policies.selection.leave_arm_out import ArmOut
+    from policies.selection.leave_one_arm_out import WithoutArm
     from policies.tracking.run import TrainedRun
 
 
@@ -29,7 +29,7 @@ class Further:
     policy: str = ""
     curve: list[CurvePoint] = field(default_factory=list)
     left_out: dict[str, Gain] = field(default_factory=dict)
-    arms_out: dict[str, ArmOut] = field(default_factory=dict)
+    without_arm: dict[str, WithoutArm] = field(default_factory=dict)
 
 
 def further(
@@ -44,7 +44,7 @@ def further(
 ) -> Further:
     """Learning curve, tasks and arms left out, of the whole table by cross-fitting."""
     from policies.selection.curves import learning_curve, leave_one_task_out
-    from policies.selection.leave_arm_out import leave_one_arm_out
+    from policies.selection.leave_one_arm_out import leave_one_arm_out
 
     if not (curve or leave_task_out or leave_arm_out):
         return Further()
@@ -73,8 +73,8 @@ def run_tables(run: TrainedRun, more: Further, width: int) -> list[Table]:
         found.append(_curve(more, width))
     if more.left_out:
         found.append(_left_out(more, width))
-    if more.arms_out:
-        found.append(_arms_out(more, width))
+    if more.without_arm:
+        found.append(_without_arm(more, width))
     return [table for parts in found for table in parts]
 
 
@@ -145,13 +145,13 @@ def _left_out(more: Further, width: int) -> list[Table]:
     return tables(title, ["task", "queries", "gain", "bounds"], rows, width)
 
 
-def _arms_out(more: Further, width: int) -> list[Table]:
+def _without_arm(more: Further, width: int) -> list[Table]:
     from decoders.common.terminal import tables
 
     rows = [
         [arm, f"{out.taken.mean:.4f}", _between(out.taken), f"{out.retrained.mean:.4f}",
          _between(out.retrained)]
-        for arm, out in more.arms_out.items()
+        for arm, out in more.without_arm.items()
     ]  # fmt: skip
     title = f"Gain over the best fixed arm without an arm ({more.policy})"
     columns = ["without", "taken away", "bounds", "trained without", "bounds"]
@@ -206,9 +206,9 @@ def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
         found["curve"] = [asdict(one) | {"gain": one.gain.as_json()} for one in more.curve]
     if more.left_out:
         found["task_left_out"] = {task: gain.as_json() for task, gain in more.left_out.items()}
-    if more.arms_out:
+    if more.without_arm:
         found["arm_left_out"] = {
             arm: {"taken": out.taken.as_json(), "retrained": out.retrained.as_json()}
-            for arm, out in more.arms_out.items()
+            for arm, out in more.without_arm.items()
         }
     return found

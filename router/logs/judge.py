@@ -137,11 +137,11 @@ def judge(
         ways = {"greedy": greedy_probs(probs), "dynamic": probs}
         if np.array_equal(ways["greedy"], probs):
             del ways["dynamic"]
-        for way, target in ways.items():
+        for way, action_probs in ways.items():
             found[way] = compare(
-                log, target, predicted, held.offered, tau=tau, resamples=resamples, seed=seed
+                log, action_probs, predicted, held.offered, tau=tau, resamples=resamples, seed=seed
             )
-            unknown[way] = float((target * (held.offered == 0)).sum(axis=1).mean())
+            unknown[way] = float((action_probs * (held.offered == 0)).sum(axis=1).mean())
             warnings += _doubts(way, found[way], unknown[way])
     return Judgement(
         reward=reward,
@@ -224,8 +224,8 @@ def _arms(held: Usable, predicted: Float64 | None, resamples: int, seed: int) ->
         took = held.log.actions == at
         always, effective = None, 0.0
         if took.any() and (held.offered[:, at] > 0).all():
-            target = np.tile(one_hot(len(held.table.arms), at), (len(took), 1))
-            found = compare(held.log, target, predicted, resamples=resamples, seed=seed)
+            action_probs = np.tile(one_hot(len(held.table.arms), at), (len(took), 1))
+            found = compare(held.log, action_probs, predicted, resamples=resamples, seed=seed)
             effective = found.effective
             if effective >= FEW:
                 always = found.values.get("dr", found.values["snips"])

@@ -23,7 +23,7 @@ from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
 from policies.selection.curves import learning_curve, leave_one_task_out
 from policies.selection.guard import LEARNERS, candidates
-from policies.selection.leave_arm_out import leave_one_arm_out
+from policies.selection.leave_one_arm_out import leave_one_arm_out
 from policies.selection.verdict import verdict
 
 SEEDS = 120

@@ -12,21 +12,22 @@ import policies
 from policies import PolicyError
 from policies.base import softmax
 from policies.ope.estimators import (
+    DirectMethod,
+    DoublyRobust,
     Estimate,
+    InverseProbabilityWeighting,
     Log,
-    dm,
-    dr,
-    ips,
+    SelfNormalizedInverseProbabilityWeighting,
+    SwitchDoublyRobust,
     simulate,
-    snips,
-    switch_dr,
 )
 
 DATA = separable(400, seed=0)
 RNG = np.random.default_rng(1)
-TARGET = softmax(RNG.normal(size=DATA.rewards.shape) + 2 * DATA.rewards)
-TRUTH = float((TARGET * DATA.rewards).sum(axis=1).mean())
+PROBS = softmax(RNG.normal(size=DATA.rewards.shape) + 2 * DATA.rewards)
+TRUTH = float((PROBS * DATA.rewards).sum(axis=1).mean())
 ROUGH = DATA.rewards + RNG.normal(0.1, 0.1, size=DATA.rewards.shape)  # biased predictions
+IPW, SNIPW = InverseProbabilityWeighting(), SelfNormalizedInverseProbabilityWeighting()
 BEHAVIOUR = policies.fit("exact", DATA, None, 0, epochs=1, hidden=8).policy
 
 
@@ -34,10 +35,10 @@ def estimates(tries: int = 200) -> dict[str, list[Estimate]]:
     found: dict[str, list[Estimate]] = {k: [] for k in ("ips", "snips", "dr", "switch")}
     for i in range(tries):
         log = simulate(BEHAVIOUR, DATA, np.random.default_rng(i))
-        found["ips"].append(ips(log, TARGET))
-        found["snips"].append(snips(log, TARGET))
-        found["dr"].append(dr(log, TARGET, ROUGH))
-        found["switch"].append(switch_dr(log, TARGET, ROUGH, 50.0))
+        found["ips"].append(IPW.estimate(log, PROBS))
+        found["snips"].append(SNIPW.estimate(log, PROBS))
+        found["dr"].append(DoublyRobust().estimate(log, PROBS, ROUGH))
+        found["switch"].append(SwitchDoublyRobust(50.0).estimate(log, PROBS, ROUGH))
     return found
 
 
@@ -54,22 +55,24 @@ def test_estimators_find_the_exact_value() -> None:
 
 
 def test_direct_method() -> None:
-    assert dm(TARGET, DATA.rewards).value == pytest.approx(TRUTH)
-    assert dm(TARGET, ROUGH).value == pytest.approx(TRUTH + 0.1, abs=0.02)
+    log = simulate(BEHAVIOUR, DATA, np.random.default_rng(0))
+    assert DirectMethod().estimate(log, PROBS, DATA.rewards).value == pytest.approx(TRUTH)
+    assert DirectMethod().estimate(log, PROBS, ROUGH).value == pytest.approx(TRUTH + 0.1, abs=0.02)
 
 
 def test_switch_goes_from_direct_to_doubly_robust() -> None:
     log = simulate(BEHAVIOUR, DATA, np.random.default_rng(0))
-    assert switch_dr(log, TARGET, ROUGH, 0.0) == dm(TARGET, ROUGH)
-    assert switch_dr(log, TARGET, ROUGH, math.inf) == dr(log, TARGET, ROUGH)
-    assert dr(log, TARGET, DATA.rewards).value == pytest.approx(TRUTH)
+    never, always = SwitchDoublyRobust(0.0), SwitchDoublyRobust(math.inf)
+    assert never.estimate(log, PROBS, ROUGH) == DirectMethod().estimate(log, PROBS, ROUGH)
+    assert always.estimate(log, PROBS, ROUGH) == DoublyRobust().estimate(log, PROBS, ROUGH)
+    assert DoublyRobust().estimate(log, PROBS, DATA.rewards).value == pytest.approx(TRUTH)
 
 
 def test_on_policy_ips_is_the_mean() -> None:
     log = simulate(BEHAVIOUR, DATA, np.random.default_rng(0))
     own = BEHAVIOUR.distribution(DATA.embeddings)
-    assert ips(log, own).value == pytest.approx(float(log.rewards.mean()))
-    assert snips(log, own).value == pytest.approx(float(log.rewards.mean()))
+    assert IPW.estimate(log, own).value == pytest.approx(float(log.rewards.mean()))
+    assert SNIPW.estimate(log, own).value == pytest.approx(float(log.rewards.mean()))
 
 
 def test_simulated_logs_skip_failures() -> None:
@@ -87,8 +90,10 @@ def test_bad_logs_are_refused() -> None:
         Log(np.zeros(1, np.intp), one * np.nan, one)
     log = Log(np.zeros(1, np.intp), one, one)
     with pytest.raises(PolicyError, match="more exploration"):
-        snips(log, np.array([[0.0, 1.0]]))
+        SNIPW.estimate(log, np.array([[0.0, 1.0]]))
     with pytest.raises(PolicyError, match="one row"):
-        ips(log, np.ones((2, 2)))
+        IPW.estimate(log, np.ones((2, 2)))
     with pytest.raises(PolicyError, match="tau"):
-        switch_dr(log, np.ones((1, 1)), np.ones((1, 1)), -1.0)
+        SwitchDoublyRobust(-1.0)
+    with pytest.raises(PolicyError, match="predictions"):
+        DirectMethod().estimate(log, np.ones((1, 1)))

@@ -27,11 +27,11 @@ class World:
 
     table: RewardTable
     logger: np.ndarray  # [N, A]
-    target: np.ndarray  # [N, A]
+    probs: np.ndarray  # [N, A]
 
     @property
     def truth(self) -> float:
-        return float((self.target * self.table.rewards).sum(axis=1).mean())
+        return float((self.probs * self.table.rewards).sum(axis=1).mean())
 
     def log(self, rng: np.random.Generator, rows: int = ROWS) -> tuple[Log, np.ndarray]:
         """(log, its rows of the table): queries drawn from all, an arm each."""
@@ -59,7 +59,7 @@ def runs(made: World, logs: int = LOGS) -> list[Comparison]:
         log, index = made.log(np.random.default_rng(seed))
         predicted = cross_fitted(made.table.inputs[index], log, 3, seed=seed)
         found.append(
-            compare(log, made.target[index], predicted, made.logger[index], tau=5.0, resamples=200,
+            compare(log, made.probs[index], predicted, made.logger[index], tau=5.0, resamples=200,
                     confidence=CONFIDENCE, seed=seed)
         )  # fmt: skip
     return found
@@ -120,7 +120,7 @@ def test_wrong_propensities_are_what_the_count_would_show() -> None:
         log, index = made.log(np.random.default_rng(seed))
         claimed = replace(log, propensities=np.full(ROWS, 1 / 3))
         predicted = cross_fitted(made.table.inputs[index], claimed, 3, seed=seed)
-        found.append(compare(claimed, made.target[index], predicted, resamples=200, seed=seed))
+        found.append(compare(claimed, made.probs[index], predicted, resamples=200, seed=seed))
     counted = hits(found, made.truth)
     assert max(counted.values(), default=0) < 70, counted
 
@@ -131,8 +131,11 @@ def test_rows_of_one_group_are_one_row() -> None:
     log, index = made.log(np.random.default_rng(0), 60)
     ten = np.repeat(np.arange(60), 10)
     copies = Log(log.actions[ten], log.rewards[ten], log.propensities[ten], groups=ten)
-    once, often = compare(log, made.target[index]), compare(copies, made.target[index[ten]])
-    blind = compare(replace(copies, groups=None), made.target[index[ten]])
+    once, often = (
+        compare(log, made.probs[index]),
+        compare(copies, made.probs[index[ten]]),
+    )
+    blind = compare(replace(copies, groups=None), made.probs[index[ten]])
     for name in ("ips", "snips"):
         for figure in ("value", "standard_error", "low", "high"):
             same = pytest.approx(getattr(once.values[name], figure))

@@ -119,14 +119,14 @@ def test_the_card_says_what_it_was_trained_on(run: TrainedRun) -> None:
 
 
 def test_another_policys_card_does_not_stay(place: Path, tmp_path: Path) -> None:
-    from policies.tracking.trained_on import trained_on
+    from policies.tracking.training_ids import training_ids
 
     for name in ("knn", "uniform"):
         run = train_run(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
         assert f"# Policy: {name}" in (tmp_path / "policy" / "card.md").read_text()
-    assert trained_on(run.folder, run.fitted.policy) == set(tiny().query_ids)
+    assert training_ids(run.folder, run.fitted.policy) == set(tiny().query_ids)
     other = policies.fit("uniform", separable(30)).policy
-    assert trained_on(run.folder, other) is None, "it is of another table"
+    assert training_ids(run.folder, other) is None, "it is of another table"
 
 
 def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
@@ -336,7 +336,7 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a copy of this process")
-@pytest.mark.parametrize("stage", ["write_trained_on", "log_policy", "enrol"])
+@pytest.mark.parametrize("stage", ["write_training_ids", "log_policy", "enrol"])
 def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: str) -> None:
     """Before the card, before the model, before its version: what is there can be loaded."""
     from policies.tracking import run_log

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policies import PolicyError, RewardTable
-from policies.selection.subsample import at_most
+from policies.selection.subsample import subsample
 
 
 def table(tasks: list[str], rows: int = 1) -> RewardTable:
@@ -39,7 +39,7 @@ def test_so_many_whole_queries_and_nested(
     whole = table(tasks, rows)
     more = data.draw(st.integers(1, len(tasks)))
     fewer = data.draw(st.integers(1, more))
-    large, small = at_most(whole, more, seed), at_most(whole, fewer, seed)
+    large, small = subsample(whole, more, seed), subsample(whole, fewer, seed)
     assert len(set(large.groups)) == more and len(large) == more * rows
     assert len(set(small.groups)) == fewer and set(small.query_ids) <= set(large.query_ids)
     for task in set(tasks):  # a task's share is kept but for one query
@@ -49,16 +49,16 @@ def test_so_many_whole_queries_and_nested(
 
 def test_every_task_in_its_proportion() -> None:
     whole = table(["x"] * 60 + ["y"] * 30)
-    counts = [at_most(whole, 30, seed).tasks.count("x") for seed in range(30)]
+    counts = [subsample(whole, 30, seed).tasks.count("x") for seed in range(30)]
     assert max(abs(count - 20) for count in counts) <= 2
 
 
 def test_another_seed_takes_others() -> None:
     whole = table(["x"] * 50)
-    assert at_most(whole, 10, 0).groups != at_most(whole, 10, 1).groups
+    assert subsample(whole, 10, 0).groups != subsample(whole, 10, 1).groups
 
 
 @pytest.mark.parametrize("queries", [0, -1, 4])
 def test_a_number_that_cannot_be(queries: int) -> None:
     with pytest.raises(PolicyError, match="1 to 3, or collect more"):
-        at_most(table(["x"] * 3), queries, 0)
+        subsample(table(["x"] * 3), queries, 0)

@@ -9,17 +9,17 @@ from decoders.common.files import write_atomically
 
 from ..records import Policy, RewardTable
 
-FILE = "trained_on.json"
+FILE = "training_ids.json"
 
 
-def write_trained_on(folder: Path, table: RewardTable) -> None:
+def write_training_ids(folder: Path, table: RewardTable) -> None:
     """The ids of the table's queries, not their texts, with the table's digest."""
     queries = sorted(set(table.groups))
     body = {"table_digest": table.digest, "queries": queries}
     write_atomically(folder / FILE, json.dumps(body, indent=1) + "\n")
 
 
-def trained_on(folder: Path, policy: Policy) -> set[str] | None:
+def training_ids(folder: Path, policy: Policy) -> set[str] | None:
     """The ids of the queries that the folder's policy was trained on; None where nothing tells, or
     what tells is of another policy."""
     try:

@@ -17,7 +17,7 @@ from .curves import require_enough
 
 
 @dataclass(frozen=True)
-class ArmOut:
+class WithoutArm:
     """Without one arm, each over the best fixed arm of the others, on queries not trained on.
 
     taken: the policy trained with all arms, which takes the best of the others by its scores.
@@ -30,7 +30,7 @@ class ArmOut:
 
 def leave_one_arm_out(
     table: RewardTable, policy: str, options: Mapping[str, Any] | None = None, seed: int = 0
-) -> dict[str, ArmOut]:
+) -> dict[str, WithoutArm]:
     """Arm -> what remains of the policy's gain without it; empty where fewer than three arms leave
     nothing to choose. Raises PolicyError where there are too few queries."""
     rows, given = require_enough(table), dict(options or {})
@@ -44,7 +44,7 @@ def leave_one_arm_out(
         fewer = _columns(rows, kept)
         fixed = by_group(fewer.rewards[:, best_fixed_index(fewer)], fewer)
         anew = cross_fit(fewer, folds, learned(policy, seed, given))
-        found[arm] = ArmOut(
+        found[arm] = WithoutArm(
             *(
                 gain_of(by_group(earned(fewer, chosen), fewer) - fixed, counts)
                 for chosen in (scores[:, kept], anew)
