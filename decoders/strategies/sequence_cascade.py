@@ -62,7 +62,7 @@ class SequenceCascade(Drafting):
             draft_calls=calls,
             draft_work=spent,
             prefill_s=result.prefill_s + tally.prefill_s - job.prefilled.prefill_s,
-            draft_s=tally.draft_s,
+            draft_s=result.draft_s + tally.draft_s,
         )
 
     def _write(

@@ -227,6 +227,34 @@ def run(
     )
 
 
+class TickingClock:
+    """time.perf_counter's part: moves one tick whenever it is read, and as far as it is told."""
+
+    tick = 2.0**-20  # sums are exact
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        self.now += self.tick
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SlowToy(ToyBackend):
+    """Each pass takes a second by the clock."""
+
+    def __init__(self, table: Tensor, clock: TickingClock) -> None:
+        super().__init__(table)
+        self.clock = clock
+
+    def extend(self, ids: Tensor, parents: Sequence[int] | None = None) -> Tensor:
+        self.clock.sleep(1.0)
+        return super().extend(ids, parents)
+
+
 class ListedLengths:
     """Lengths from a list, over and over: a rule that sits out rounds and comes back."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ import torch
 from decoder_toys import (
     CPU,
     Distribution,
+    SlowToy,
+    TickingClock,
     autoregressive,
     distance,
     loop_distribution,
@@ -419,47 +420,40 @@ def test_seeds_reproduce(name: str, tiny: Tiny) -> None:
     )
 
 
-class Slow(ToyBackend):
-    """Each pass takes a known while."""
-
-    def extend(self, ids: Tensor) -> Tensor:
-        time.sleep(0.004)
-        return super().extend(ids)
-
-
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_clocks(name: str, tiny: Tiny) -> None:
+def test_clocks(name: str, tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts add up to the whole; passes take a second, the reader of a chunk takes two."""
+    clock = TickingClock()
     target, strategy = make(name, tiny)
     if isinstance(target, ToyBackend):
-        target = Slow(target.table)
-        model = NeuralDrafter(Slow(ToyBackend.random(6, 2, 1.0).table))
+        target = SlowToy(target.table, clock)
+        model = NeuralDrafter(SlowToy(ToyBackend.random(6, 2, 1.0).table, clock))
         object.__setattr__(strategy, "drafter", model)
     request, prompt = Request(16), [1, 2]
     prefilled = target.prefill(prompt)
-    stopper, slept = Stopper(request, ()), 0.002
-    started = time.perf_counter()
-    chance = Generator(CPU)
-    result = strategy.decode(
-        Job(
-            target,
-            prompt,
-            prefilled,
-            request,
-            stopper,
-            chance,
-            lambda ids, *told: time.sleep(slept),
-        )
+    job = Job(
+        target,
+        prompt,
+        prefilled,
+        request,
+        Stopper(request, ()),
+        Generator(CPU),
+        lambda ids, *told: clock.sleep(2.0),
     )
-    wall = time.perf_counter() - started
+    monkeypatch.setattr("time.perf_counter", clock)
+    started = clock()
+    result = strategy.decode(job)
+    whole = clock() - started
+    monkeypatch.undo()
     parts = result.prefill_s + result.draft_s + result.verify_s + result.other_s
     assert parts == pytest.approx(result.wall_s)
-    assert parts - prefilled.prefill_s == pytest.approx(wall, rel=0.02, abs=0.008)
-    chunks = 1 if name == "sequence-draft" else 16
-    assert result.other_s >= slept * chunks
+    assert parts - prefilled.prefill_s == pytest.approx(whole, abs=10 * clock.tick)
+    chunks, near = 1 if name == "sequence-draft" else 16, 1000 * clock.tick
+    assert result.other_s >= 2.0 * chunks
     if name != "calm":
-        assert result.verify_s >= 0.004 * (result.target_calls - 1)
-        assert result.draft_s >= 0.004 * (result.draft_calls - 1)
-        assert result.prefill_s >= 0.004
+        assert result.verify_s == pytest.approx(result.target_calls - 1, abs=near)
+        assert result.draft_s == pytest.approx(result.draft_calls - 1, abs=near)
+        assert result.prefill_s >= 1.0
 
 
 # -- recipes --------------------------------------------------------------------------------------
