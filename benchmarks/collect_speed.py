@@ -131,7 +131,7 @@ class Work:
         own = self._timed(f"{name}, alone", lambda: batch.arm(name, prompts, most))
         if own.replays is None:
             self._timed(
-                f"{name}, replayed", lambda: batch.teacher_forced(name, prompts, list(answers))
+                f"{name}, replayed", lambda: batch.replay(name, prompts, list(answers), most)
             )
 
     def _timed(self, name: str, run: Callable[[], Any]) -> Any:

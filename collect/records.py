@@ -68,7 +68,7 @@ class Outcome:
     calls: steps that the models of its drafter took meanwhile; None where each drafted token is
         one, as it is not where tokens are copied too.
     how: where they come from above temperature 0: "exact", "simulated" or "live", as in
-        `decoders.offline.records.Expected`; None at temperature 0, where they are exact.
+        `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
     loops: whether the target's answer repeats itself to the end (see `collect.repetition`); None

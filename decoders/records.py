@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from .common.errors import DraftpickError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from torch import Tensor
 
 
@@ -253,3 +256,70 @@ class DecodeResult:
     def acceptance_rate(self) -> float:
         """Accepted over drafted tokens (Huang et al., A.6); 0 where nothing was drafted."""
         return self.accepted / self.drafted if self.drafted else 0.0
+
+
+# -- many answers at once: what a collection is made of ------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay:
+    """An arm's loop along one answer, the target's or its own.
+
+    agree: per answer token, whether the drafter would have proposed it there given everything
+        before it (the first is the prefill's own and True); empty for an arm whose answers are its
+        own, and where nothing drafts.
+    rounds: passes of the target after the prompt's.
+    drafted, accepted: as in DecodeResult.
+    calls: steps that the models of its drafter took; None where each drafted token is one, as it
+        is not where tokens are copied too.
+    """
+
+    agree: list[bool]
+    rounds: int
+    drafted: int
+    accepted: int
+    calls: int | None = None
+
+    @classmethod
+    def without_drafts(cls, answer: Sequence[int]) -> Replay:
+        """The target alone: the prompt's own pass gives the first token, each round one more."""
+        return cls(agree=[], rounds=max(len(answer) - 1, 0), drafted=0, accepted=0)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What an arm's loop does on average while it writes one sampled answer.
+
+    rounds, drafted, accepted, calls: as in Replay, expectations.
+    how: "exact"; "simulated", the mean of simulated runs; or "live", one run of the arm, along an
+        answer of its own.
+    """
+
+    rounds: float
+    drafted: float
+    accepted: float
+    how: Literal["exact", "simulated", "live"]
+    calls: float | None = None
+
+    @classmethod
+    def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
+        """Of a loop that can only go one way, or that has run."""
+        return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls)
+
+
+@dataclass(frozen=True)
+class Written:
+    """Answers to n prompts. Seconds are of the whole batch.
+
+    ids: new tokens, end-of-sequence included.
+    embeddings: [n, d] float32, each prompt's last state as the head reads it; d is 0 where the
+        target did not read them.
+    replays: for an arm whose answers are its own, not the target's, what it did to write each; None
+        for others (see `Batch.replay`).
+    """
+
+    ids: list[list[int]]
+    embeddings: NDArray[np.float32]
+    prefill_s: float
+    decode_s: float
+    replays: list[Replay] | None = None

@@ -217,7 +217,7 @@ def test_a_tree_is_known_by_its_proposals() -> None:
     live = engine.decode("two", prompt, decoders.Request(21))
     assert live.ids == answer
     assert live.accepted >= 9
-    forced = batch.teacher_forced("two", [prompt], [answer])[0]
+    forced = batch.replay("two", [prompt], [answer], 21)[0]
     assert (forced.rounds, forced.drafted, forced.accepted) == (
         live.rounds, live.drafted, live.accepted
     )  # fmt: skip

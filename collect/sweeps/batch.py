@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from collect.queries import Query
 from decoders.common.errors import DraftpickError
 from decoders.common.seeds import derived_seed
-from decoders.offline.records import Replay
-from decoders.records import Request
+from decoders.records import Replay, Request
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
 from ..repetition import loops
@@ -263,11 +262,14 @@ def _arm_rows(
         written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
-    elif not options.likeness and batch.follows(arm.name):
-        return _rows(engine, arm, group, batch.teacher_forced(arm.name, prompts, targets))
+    elif not options.likeness and batch.is_replayable(arm.name):
+        replays = batch.replay(arm.name, prompts, targets, options.max_new_tokens)
+        return _rows(engine, arm, group, replays)
     else:
         written = batch.arm(arm.name, prompts, options.max_new_tokens)
-        replays = written.replays or batch.teacher_forced(arm.name, prompts, targets)
+        replays = written.replays or batch.replay(
+            arm.name, prompts, targets, options.max_new_tokens
+        )
     live = written.replays is not None
     rows = []
     known = _rows(engine, arm, group, replays)

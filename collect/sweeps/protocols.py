@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from decoders.costs.measured import Costs
-    from decoders.offline.records import Expected, Replay, Written
-    from decoders.records import DecodeResult, Prefilled, Request
+    from decoders.records import DecodeResult, Expected, Prefilled, Replay, Request, Written
 
 
 class Recipe(Protocol):
@@ -43,16 +42,20 @@ class BatchDecoder(Protocol):
 
     def arm(self, name: str, prompts: list[list[int]], max_new_tokens: int) -> Written: ...
 
-    def among(self, answers: int) -> AbstractContextManager[None]:
-        """Within the block arms are replayed as where so many answers are written at once."""
+    def at_batch_size(self, answers: int) -> AbstractContextManager[None]:
+        """Within the block arms are replayed as if this many answers were written at once."""
         ...
 
-    def follows(self, name: str) -> bool:
-        """Whether `teacher_forced` can replay the arm along the target's answers."""
+    def is_replayable(self, name: str) -> bool:
+        """Whether `replay` can follow the target's answers with this arm."""
         ...
 
-    def teacher_forced(
-        self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
+    def replay(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
     ) -> list[Replay]: ...
 
     def expected(
@@ -60,6 +63,7 @@ class BatchDecoder(Protocol):
         name: str,
         prompts: list[list[int]],
         answers: list[list[int]],
+        max_new_tokens: int,
         temperature: float,
         seeds: Sequence[int],
     ) -> list[Expected] | None: ...

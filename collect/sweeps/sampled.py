@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from decoders.common.seeds import derived_seed
-from decoders.offline.records import Expected
+from decoders.records import Expected
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import loops
@@ -98,7 +98,9 @@ def _arm_rows(
     if arm.autoregressive:
         found = [Expected(max(len(ids) - 1, 0), 0.0, 0.0, "exact") for ids in answers]
     else:
-        found = batch.expected(arm.name, prompts, answers, temperature, seeds)
+        found = batch.expected(
+            arm.name, prompts, answers, options.max_new_tokens, temperature, seeds
+        )
     if found is None:
         written = batch.live(arm.name, prompts, options.max_new_tokens, temperature, seeds)
         own = written.ids

@@ -38,8 +38,10 @@ def collect_loads(
     infos = {arm.name: arm for arm in arms}
     for answers in options.at_once[1:]:
         for (temperature, arm), group in groups.items():
-            with batch.among(answers):
-                replayed = partial(_replayed, batch, arm, temperature, answers - 1)
+            with batch.at_batch_size(answers):
+                replayed = partial(
+                    _replayed, batch, arm, options.max_new_tokens, temperature, answers - 1
+                )
                 known = [pair for pair in group if pair[1].error is None]
                 found = iter(each(known, replayed))
             for prompt, row in group:
@@ -52,7 +54,12 @@ def collect_loads(
 
 
 def _replayed(
-    batch: BatchDecoder, arm: str, temperature: float, running: int, group: Sequence[_Answered]
+    batch: BatchDecoder,
+    arm: str,
+    max_new_tokens: int,
+    temperature: float,
+    running: int,
+    group: Sequence[_Answered],
 ) -> list[OutcomeRow]:
     """An arm whose answers are its own makes the same rounds at any load."""
     rows = [
@@ -72,17 +79,17 @@ def _replayed(
         for _, row in group
     ]
     drafts = any(row.drafted for _, row in group)
-    if not drafts or not batch.follows(arm):
+    if not drafts or not batch.is_replayable(arm):
         return rows
     prompts, answers = [prompt.ids for prompt, _ in group], [list(r.target_ids) for _, r in group]
     if temperature == 0:
-        replays = batch.teacher_forced(arm, prompts, answers)
+        replays = batch.replay(arm, prompts, answers, max_new_tokens)
         return [
             replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls)
             for row, r in zip(rows, replays, strict=True)
         ]
     seeds = [row.seed for row in rows if row.seed is not None]
-    found = batch.expected(arm, prompts, answers, temperature, seeds)
+    found = batch.expected(arm, prompts, answers, max_new_tokens, temperature, seeds)
     if found is None:  # it was run as it is
         return rows
     return [

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from ..backends.native import LlamaBackend
-from ..backends.sync import synchronize
 from ..common.errors import DraftpickError
 from ..continuous_batching import ContinuousBatch
 from ..costs import passes, under_load
 from ..costs.measured import Costs
-from ..costs.passes import REPEATS
 from ..costs.under_load import SharedCosts, UnderLoad
-from ..drafters import RecurrentDrafter, WidenedDrafter
 from ..protocols import Backend, Drafts
 from . import rounds
-from .costs import dearest
+from .registry import adapter_of
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -37,11 +31,11 @@ def require_shared(target: Backend) -> LlamaBackend:
     return target
 
 
-def follow(
+def install_shared_costs(
     engine: Engine, most: int, folder: Path | None, answers: Callable[[], int]
 ) -> tuple[ContinuousBatch, SharedCosts]:
-    """Let the engine's arms draft as they do where so many answers are written at once. A room
-    for them, and what its passes cost.
+    """Let the engine's arms draft as they do where this many answers are written at once. Returns a
+    batch for them, and what its passes cost.
 
     most: answers, at most.
     folder: where these costs are kept; None keeps nothing.
@@ -64,7 +58,8 @@ def follow(
 def costs_at_once(
     engine: Engine, alone: Costs, batch: ContinuousBatch, shared: SharedCosts, wanted: Sequence[int]
 ) -> dict[int, Costs]:
-    """By each wanted number of answers. alone: of one answer. room, shared: as of `follow`.
+    """By each wanted number of answers. alone: of one answer. batch, shared: as of
+    `install_shared_costs`.
 
     The steps of a recurrent cell are taken for all answers together, other drafts one after the
     other.
@@ -74,30 +69,9 @@ def costs_at_once(
         draft_s = {}
         for arm, seconds in alone.draft_s.items():
             strategy = engine.strategy(arm)
-            model = dearest(strategy.drafter) if isinstance(strategy, Drafts) else None
-            model = model.inner if isinstance(model, WidenedDrafter) else model
-            more = _steps(model, answers) if isinstance(model, RecurrentDrafter) else answers
-            draft_s[arm] = seconds * more
+            steps = adapter_of(strategy.drafter).steps if isinstance(strategy, Drafts) else float
+            draft_s[arm] = seconds * steps(answers)
         costs = Costs(shared.of(answers).verify_s, draft_s)
         greedy, drawn = rounds.at_once(batch, engine, costs, answers)
         made[answers] = replace(costs, round_s=greedy, drawn_round_s=drawn)
     return made
-
-
-@torch.inference_mode()
-def _steps(drafter: RecurrentDrafter, answers: int) -> float:
-    """A step for so many answers, in steps for one."""
-    head = drafter.head
-
-    def seconds(rows: int) -> float:
-        state = torch.zeros(rows, head.config.hidden, dtype=head.dtype, device=head.device)
-        token = torch.zeros(rows, dtype=torch.int64, device=head.device)
-        times = []
-        for _ in range(REPEATS):
-            started = time.perf_counter()
-            head.step(state, token)
-            synchronize(head.device)
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    return max(1.0, seconds(answers) / seconds(1))

@@ -18,10 +18,10 @@ from ..backends.sync import synchronize
 from ..costs.measured import Costs
 from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
-from ..drafters import EarlyExitDrafter, HybridDrafter, WidenedDrafter
-from ..protocols import Backend, Drafter, DraftRequest, Drafts, opening
+from ..protocols import Backend, Drafter, DraftRequest, Drafts, ExitBackend, opening
 from ..records import Sampling
 from ..sampling.randomness import Generator
+from .registry import adapter_of
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -51,16 +51,8 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     return Costs(passes.verify_s, draft_s)
 
 
-def dearest(drafter: Drafter) -> Drafter:
-    """Of those that a drafter chooses from."""
-    if isinstance(drafter, HybridDrafter):
-        return dearest(drafter.model)
-    return drafter
-
-
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
-    drafter = dearest(drafter)
-    model = drafter.inner if isinstance(drafter, WidenedDrafter) else drafter
+    drafter = adapter_of(drafter).timed
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*opening(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)
@@ -72,7 +64,7 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
         proposal = drafter.propose(context, DraftRequest(DRAFTED, sampling, chance))
         synchronize(target.device)
         spent.append((time.perf_counter() - started) / max(1, len(proposal.ids)))
-        if isinstance(model, EarlyExitDrafter):
+        if isinstance(target, ExitBackend) and target.ahead > target.length:  # by an early exit
             drafted = torch.cat([newest, proposal.ids[: proposal.depth]])  # without siblings
             prepared = seconds_of(target, drafted)
             target.truncate(len(context) - 1)

@@ -9,34 +9,25 @@ accepted before, only the drawing of acceptances.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..protocols import DraftLength
-from .records import Expected, Replay
-from .replay import replay
+from ..protocols import ReplayedLoop
+from ..records import Expected, Replay
+from .replay import REJECTED, Draft, replay
 
 RUNS = 32  # simulated acceptances of one answer
-REJECTED = -1  # stands for a drafted token that is not the answer's
 
+# (at, k) -> the chance of each token of the draft that follows the answer's first `at`, at most k,
+# to be accepted once those before it are; of tokens past the answer's end, anything
 Chances = Callable[[int, int], Sequence[float]]
 
 
-class Draft(NamedTuple):
-    """draft, calls: as `replay` takes them."""
-
-    draft: Callable[[int, int], Sequence[int]]
-    calls: Callable[[], int] | None = None
-
-
-def expected(tokens: int, chances: Chances, k: int) -> Expected:
-    """Exactly, where every round drafts k tokens.
+def expected(tokens: int, chances: Chances, k: int, max_new_tokens: int) -> Expected:
+    """Exactly, where every round drafts k tokens, or what is left of `max_new_tokens`.
 
     tokens: of the answer; the first comes from the prompt's own pass.
-    chances(at, k): of each token of the draft that follows the answer's first `at`, at most k, to
-        be accepted once those before it are.
     """
     begins = np.zeros(tokens + 1)  # the chance that a round begins after so many tokens
     begins[1:2] = 1.0
@@ -45,37 +36,35 @@ def expected(tokens: int, chances: Chances, k: int) -> Expected:
         reached = begins[at]
         if reached == 0:
             continue
-        most = min(k, tokens - at - 1)
+        most = min(k, max_new_tokens - at - 1)
         draft = chances(at, most) if most > 0 else []
         rounds += reached
         drafted += reached * len(draft)
-        for place, chance in enumerate(draft, at + 1):
+        for place, chance in enumerate(draft[: tokens - at], at + 1):
             begins[place] += reached * (1 - chance)
             reached *= chance
             accepted += reached
-        begins[at + len(draft) + 1] += reached
+        if at + len(draft) < tokens:  # else the answer ended within the draft
+            begins[at + len(draft) + 1] += reached
     return Expected(float(rounds), float(drafted), float(accepted), "exact")
 
 
 def simulated(
     answer: Sequence[int],
     drafts: Callable[[NDArray[np.float64]], Draft],
-    length: DraftLength,
+    loop: ReplayedLoop,
     seed: int,
-    draft_s: float = 0.0,
-    verify_s: Callable[[int], float] = lambda width: 0.0,
 ) -> Expected:
     """The mean of RUNS replays in which acceptances are drawn.
 
-    drafts: what one run drafts, as `replay` takes it, given the run's heights [n]: the token in
-        place i is accepted where its chance is above heights[i].
+    drafts: what one run drafts, given the run's heights [n]: the token in place i is accepted where
+        its chance is above heights[i].
     seed: of the heights; arms that share it differ by their chances alone.
     """
     heights = spread(RUNS, len(answer), seed)
     runs = list[Replay]()
-    for row in heights:
-        draft, calls = drafts(row)  # one at a time: they may share what they copy from
-        runs.append(replay(answer, draft, length, [], draft_s, verify_s, calls))
+    for row in heights:  # one at a time: they may share what they copy from
+        runs.append(replay(answer, drafts(row), loop))
     rounds, drafted, accepted = np.mean([[r.rounds, r.drafted, r.accepted] for r in runs], axis=0)
     counted = [r.calls for r in runs if r.calls is not None]
     steps = float(np.mean(counted)) if counted else None
@@ -92,12 +81,14 @@ def spread(runs: int, places: int, seed: int) -> NDArray[np.float64]:
 
 
 def drawn(answer: Sequence[int], chances: Chances, heights: NDArray[np.float64]) -> Draft:
-    """The answer's own tokens where they are accepted, REJECTED where not."""
+    """The answer's own tokens where they are accepted, REJECTED where not and past its end."""
 
     def draft(at: int, k: int) -> list[int]:
-        return [
-            answer[place] if heights[place] < chance else REJECTED
-            for place, chance in enumerate(chances(at, k), at)
+        made = chances(at, k)
+        own = [
+            token if height < chance else REJECTED
+            for token, height, chance in zip(answer[at:], heights[at:], made, strict=False)
         ]
+        return own + [REJECTED] * (len(made) - len(own))
 
     return Draft(draft)

@@ -7,38 +7,58 @@ the drafter over that answer tells every round that decoding would have had.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
-from ..protocols import DraftLength
-from ..records import StepStats
-from .records import Replay
+from ..drafters.catch_up import agreeing
+from ..protocols import ReplayedLoop
+from ..records import Replay, StepStats
+
+REJECTED = -1  # stands for a drafted token that is not the answer's
+
+
+class Draft(NamedTuple):
+    """What a drafter drafts along one answer.
+
+    draft: (at, k) -> at most k tokens to follow answer[:at], 1 <= at < len(answer) growing; the
+        draft may go on past the answer's end, where its tokens are only counted.
+    calls: the steps of the drafter's models so far; None where each drafted token is one.
+    """
+
+    draft: Callable[[int, int], Sequence[int]]
+    calls: Callable[[], int] | None = None
 
 
 def replay(
-    answer: Sequence[int],
-    draft: Callable[[int, int], Sequence[int]],
-    length: DraftLength,
-    agree: list[bool],
-    draft_s: float = 0.0,
-    verify_s: Callable[[int], float] = lambda width: 0.0,
-    calls: Callable[[], int] | None = None,
+    answer: Sequence[int], drafts: Draft, loop: ReplayedLoop, agree: list[bool] | None = None
 ) -> Replay:
-    """draft(at, k): at most k tokens proposed to follow answer[:at]. Times feed an adaptive
-    length. The answer's last token counts as the target's own; where it ended the answer early,
-    the loop may have drafted it, and more beyond it that is not counted here. calls: those of the
-    drafter so far, where drafted tokens do not tell."""
+    """Round after round. As in the loop, a draft is bounded by what is left of `max_new_tokens`,
+    and all of its tokens count as drafted, those past the answer's end included."""
+    length, last = loop.length, loop.max_new_tokens - 1
     length.reset()
     at, rounds, drafted, accepted = 1, 0, 0, 0
     while at < len(answer):
-        k = min(length.next(), len(answer) - at - 1)
-        proposed = list(draft(at, k)) if k > 0 else []
-        right = 0
-        while right < len(proposed) and proposed[right] == answer[at + right]:
-            right += 1
+        k = min(length.next(), last - at)
+        proposed = list(drafts.draft(at, k)) if k > 0 else []
+        right = agreeing(proposed, list(answer[at : at + len(proposed)]))
         rounds += 1
         drafted += len(proposed)
         accepted += right
-        length.observe(
-            StepStats(len(proposed), right, draft_s * len(proposed), verify_s(len(proposed) + 1))
-        )
+        draft_s, verify_s = loop.draft_s * len(proposed), loop.verify_s(len(proposed) + 1)
+        length.observe(StepStats(len(proposed), right, draft_s, verify_s))
         at += right + 1
-    return Replay(agree, rounds, drafted, accepted, None if calls is None else calls())
+    calls = None if drafts.calls is None else drafts.calls()
+    return Replay(agree or [], rounds, drafted, accepted, calls)
+
+
+def agreement(answer: Sequence[int], drafts: Draft) -> list[bool]:
+    """Per token, whether it would be drafted given all before it; the first counts as drafted."""
+    return [at == 0 or list(drafts.draft(at, 1)) == [token] for at, token in enumerate(answer)]
+
+
+def follow(answer: Sequence[int], begin: Callable[[float], Draft], loop: ReplayedLoop) -> Replay:
+    """One pass for the agreement, a draft of one token everywhere, and another for the rounds.
+
+    begin: starts over at the answer's beginning; given the confidence below which a draft stops.
+    """
+    agree = agreement(answer, begin(0.0))
+    return replay(answer, begin(loop.length.min_confidence), loop, agree)

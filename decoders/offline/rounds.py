@@ -18,9 +18,9 @@ import torch
 from ..backends.sync import synchronize
 from ..continuous_batching import ContinuousBatch, EngineSlot
 from ..costs.measured import Costs
-from ..drafters import HybridDrafter
 from ..protocols import Drafts
 from ..records import Request, Sampling
+from .registry import adapter_of
 
 if TYPE_CHECKING:
     from ..engine import Engine
@@ -40,7 +40,7 @@ PROMPTS = (
 )
 
 
-class Gaps:
+class OverheadTimer:
     """Calls a function that reads tokens, and times what passes between its calls.
 
     widths: from its first argument, how many tokens of each answer it reads.
@@ -86,10 +86,10 @@ def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, flo
     """`Costs.round_s` and `drawn_round_s` of one answer. costs: its passes and drafts."""
     target = engine.target
 
-    def gaps(arm: str, temperature: float, rounds: int) -> Gaps:
+    def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
         request = Request(rounds, Sampling(temperature), eos_ids=(), seed=0)
         calls = _calls([engine], arm)
-        found = Gaps(target.extend, lambda ids: [len(ids)], 1, calls, target.device)
+        found = OverheadTimer(target.extend, lambda ids: [len(ids)], 1, calls, target.device)
         with _in_place_of(target, "extend", found):
             engine.decode(arm, _prompts(engine, 1)[0], request)
         return found
@@ -112,11 +112,11 @@ def at_once(
         assert isinstance(slot, EngineSlot)
         batch.begin(slot, lambda own: own.decode(arm, prompt, request))
 
-    def gaps(arm: str, temperature: float, rounds: int) -> Gaps:
+    def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
         prompts = _prompts(engine, answers)
         tokens = max(FEWEST, min(LONGEST, engine.context - max(map(len, prompts)) - MOST))
         calls = _calls([slot.engine for slot in batch.slots], arm)
-        found = Gaps(
+        found = OverheadTimer(
             reader.read,
             lambda wanted: [len(each.ids) for each in wanted],
             answers,
@@ -137,7 +137,7 @@ def at_once(
 
 
 def _of_arms(
-    engine: Engine, costs: Costs, answers: int, gaps: Callable[[str, float, int], Gaps]
+    engine: Engine, costs: Costs, answers: int, gaps: Callable[[str, float, int], OverheadTimer]
 ) -> tuple[dict[str, float], dict[str, float]]:
     rounds = max(FEWEST, min(MOST, round(SECONDS / costs.verify_s[0])))
     made: tuple[dict[str, float], dict[str, float]] = {}, {}
@@ -152,7 +152,7 @@ def _of_arms(
 def _calls(engines: Sequence[Engine], arm: str) -> Callable[[], int] | None:
     """The steps that an arm's drafters have taken, where drafted tokens do not tell."""
     drafters = [s.drafter for s in (e.strategy(arm) for e in engines) if isinstance(s, Drafts)]
-    if not drafters or not isinstance(drafters[0], HybridDrafter):
+    if not drafters or not adapter_of(drafters[0]).counts_calls:
         return None
     return lambda: sum(drafter.calls for drafter in drafters)
 

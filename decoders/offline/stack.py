@@ -22,7 +22,6 @@ from ..backends.llama.kv import PromptSlot
 from ..backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from ..backends.native import LlamaBackend
 from ..backends.weights.packed import Matrix, dense, linear, pack
-from ..drafters import EarlyExitDrafter, NeuralDrafter
 from ..sampling.draft_vocab import DraftVocab
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
@@ -50,16 +49,11 @@ class Stack:
         )
 
     @classmethod
-    def of_drafter(cls, drafter: object) -> Stack | None:
-        """None where the drafter is not a native model."""
-        if type(drafter) is EarlyExitDrafter and type(drafter.head) is AdapterHead:
-            above, target = drafter.head, drafter.head.target
-            layers = target.weights.layers[: above.exit_layer] + above.blocks
-            embedding, read = target.weights.embedding, above.adapter.read
-            return cls(target.shape, embedding, layers, read, above.head, above.vocab)
-        if type(drafter) is NeuralDrafter and type(drafter.backend) is LlamaBackend:
-            return cls.of_backend(drafter.backend, drafter.vocab)
-        return None
+    def of_exit(cls, above: AdapterHead) -> Stack:
+        target = above.target
+        layers = target.weights.layers[: above.exit_layer] + above.blocks
+        embedding, read = target.weights.embedding, above.adapter.read
+        return cls(target.shape, embedding, layers, read, above.head, above.vocab)
 
     def embed(self, ids: Tensor) -> Tensor:
         if self.maps_input and self.vocab is not None:
@@ -116,7 +110,9 @@ def states_before(stack: Stack, prompts: list[list[int]], answers: list[list[int
 
 
 @torch.inference_mode()
-def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> list[list[Guess]]:
+def score(
+    stack: Stack, prompts: list[list[int]], answers: list[list[int]]
+) -> list[list[DraftToken]]:
     """Per answer, per position: what the stack would draft there, given everything before it."""
     made = []
     for states in states_before(stack, prompts, answers):
@@ -124,7 +120,7 @@ def score(stack: Stack, prompts: list[list[int]], answers: list[list[int]]) -> l
         best = logits.max(-1)
         sure = (best.values - logits.logsumexp(-1)).exp().tolist()
         tokens = stack.to_target(best.indices).tolist()
-        made.append([Guess(t, c) for t, c in zip(tokens, sure, strict=True)])
+        made.append([DraftToken(t, c) for t, c in zip(tokens, sure, strict=True)])
     return made
 
 
@@ -142,7 +138,7 @@ def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[
 
 
 @dataclass(frozen=True)
-class Guess:
+class DraftToken:
     """token: the draft's most likely one.
     confidence: its probability, raw.
     """

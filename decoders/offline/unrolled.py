@@ -7,20 +7,20 @@ the states; the cell then runs from all places at once, as deep as is asked for.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from ..backends.recurrent.head import RecurrentHead
-from ..protocols import Backend, DraftRequest
-from ..records import Proposal
-from .stack import Guess
+from ..protocols import KnownAnswers
+from .stack import DraftToken
+from .trials import AcceptanceTrial, score, tried
 
 ROWS = 1024  # places whose logits are held at once
 
 
-class Unrolled:
+class UnrolledDrafts:
     """states: of each answer [n, d], the target's final one in front of each of its n tokens."""
 
     def __init__(
@@ -32,52 +32,69 @@ class Unrolled:
         self._state = torch.cat(list(states))
         ids = [token for answer in answers for token in answer]
         self._token = torch.tensor(ids, device=self._state.device)
-        self._guesses: list[list[Guess]] = []  # by depth, then by place
+        self._drafted: list[list[DraftToken]] = []  # by depth, then by place
 
-    def __call__(self, row: int, at: int, k: int) -> list[Guess]:
+    def __call__(self, row: int, at: int, k: int) -> list[DraftToken]:
         """The likeliest k tokens in turn to follow the first `at` >= 1 of answers[row], the newest
         of which the target has not read."""
         place = self._first[row] + at - 1
-        while len(self._guesses) < k:
+        while len(self._drafted) < k:
             self._deepen()
-        return [guesses[place] for guesses in self._guesses[:k]]
+        return [drafted[place] for drafted in self._drafted[:k]]
 
     @torch.inference_mode()
     def _deepen(self) -> None:
-        guesses = list[Guess]()
+        drafted = list[DraftToken]()
         states, tokens = (torch.split(part, ROWS) for part in (self._state, self._token))
-        after = [self._step(*pair, guesses) for pair in zip(states, tokens, strict=True)]
+        after = [self._step(*pair, drafted) for pair in zip(states, tokens, strict=True)]
         self._state, self._token = (torch.cat(part) for part in zip(*after, strict=True))
-        self._guesses.append(guesses)
+        self._drafted.append(drafted)
 
-    def _step(self, state: Tensor, token: Tensor, guesses: list[Guess]) -> tuple[Tensor, Tensor]:
+    def _step(
+        self, state: Tensor, token: Tensor, drafted: list[DraftToken]
+    ) -> tuple[Tensor, Tensor]:
         state, logits = self._head.step(state, token)
         best = logits.float().max(-1)
         sure = (best.values - logits.float().logsumexp(-1)).exp().tolist()
         token = self._head.vocab.to_target[best.indices]
-        guesses += [Guess(t, c) for t, c in zip(token.tolist(), sure, strict=True)]
+        drafted += [DraftToken(t, c) for t, c in zip(token.tolist(), sure, strict=True)]
         return state, token
 
 
-class Known:
-    """A recurrent drafter whose drafts are known. drafts(context, k): the k to follow it.
+class UnrolledTrials:
+    """What a recurrent drafter makes of the answers' own tokens from every place on: each draft
+    goes on from the target's state where its round begins, and the cell reads the true tokens.
 
-    calls: steps that the drafter itself would have made.
+    All places of all answers take a step together, as deep as is asked for.
     """
 
-    parameters = 0
+    def __init__(self, head: RecurrentHead, answers: KnownAnswers, temperature: float) -> None:
+        self._head, self._temperature, self._first = head, temperature, [0]
+        for answer in answers.ids:
+            self._first.append(self._first[-1] + len(answer))
+        self._state = torch.cat(answers.states)
+        ids = [token for answer in answers.ids for token in answer]
+        self._ids = torch.tensor(ids, dtype=torch.int64, device=self._state.device)
+        self._log_p = torch.cat(answers.log_p(temperature))
+        self._tried: list[list[AcceptanceTrial]] = []  # by depth, then by place
 
-    def __init__(self, drafts: Callable[[list[int], int], list[int]], target: Backend) -> None:
-        self._drafts, self._device, self.context = drafts, target.device, target.context
-        self.calls = 0
+    def __call__(self, row: int, at: int, k: int) -> list[AcceptanceTrial]:
+        place = self._first[row] + at - 1
+        while len(self._tried) < k:
+            self._deepen()
+        return [tried[place] for tried in self._tried[:k]]
 
-    def reset(self, prompt_ids: list[int]) -> None:
-        self.calls = 0
-
-    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
-        ids = self._drafts(context, asked.k)
-        self.calls += len(ids)
-        return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
-
-    def commit(self, context: list[int]) -> None:
-        """Nothing is held."""
+    @torch.inference_mode()
+    def _deepen(self) -> None:
+        """One token further from every place; what crosses into the next answer is never asked."""
+        depth = len(self._tried)
+        read, meant = self._ids.roll(-depth), self._ids.roll(-depth - 1)
+        log_p = self._log_p.roll(-depth - 1)
+        states, made = [], list[AcceptanceTrial]()
+        for part in torch.split(torch.arange(len(read), device=read.device), ROWS):
+            state, logits = self._head.step(self._state[part], read[part])
+            log_q, sure = score(logits, meant[part], self._head.vocab, self._temperature)
+            states.append(state)
+            made += tried(log_q, log_p[part], sure)
+        self._state = torch.cat(states)
+        self._tried.append(made)

@@ -32,7 +32,7 @@ from ..backends.sync import synchronize
 from ..backends.weights.packed import Rounded, linear
 from ..common.errors import DraftpickError
 from ..models import memory
-from .records import Written
+from ..records import Written
 from .stack import Stack, in_groups
 
 CPU_ROWS = 64

@@ -15,8 +15,7 @@ from collect.sweeps import run
 from collect.sweeps.run import SweepReport
 from decoders.common.errors import ContextTooLong
 from decoders.costs.measured import Costs
-from decoders.offline.records import Expected, Replay, Written
-from decoders.records import DecodeResult, Prefilled, Request
+from decoders.records import DecodeResult, Expected, Prefilled, Replay, Request, Written
 
 EOS = 2
 ARMS = ("autoregressive", "small", "ngram")
@@ -57,7 +56,7 @@ class FakeBatch:
     answers: int = 1
 
     @contextmanager
-    def among(self, answers: int) -> Iterator[None]:
+    def at_batch_size(self, answers: int) -> Iterator[None]:
         """Each of eight answers drafts half as much, in twice the rounds."""
         self.answers = answers
         try:
@@ -91,18 +90,22 @@ class FakeBatch:
         ids = [answer(p, shift=0 if name == "small" else 100) for p in prompts]
         return Written(ids, np.zeros((len(prompts), 3), dtype=np.float32), 0.5, 1.0)
 
-    def follows(self, name: str) -> bool:
+    def is_replayable(self, name: str) -> bool:
         return True
 
-    def teacher_forced(
-        self, name: str, prompts: list[list[int]], target_ids: list[list[int]]
+    def replay(
+        self,
+        name: str,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+        max_new_tokens: int,
     ) -> list[Replay]:
         self._called(f"replay {name}", prompts)
         good, many = name == "small", self.answers > 1
         rounds, drafted = (2, 2) if many else (1, 4)
         return [
             Replay([True] + [good] * (len(t) - 1), rounds if good else 4, drafted, 4 * good)
-            for t in target_ids[name == self.loses :]
+            for t in answers[name == self.loses :]
         ]
 
     def expected(
@@ -110,6 +113,7 @@ class FakeBatch:
         name: str,
         prompts: list[list[int]],
         answers: list[list[int]],
+        max_new_tokens: int,
         temperature: float,
         seeds: Sequence[int],
     ) -> list[Expected] | None:

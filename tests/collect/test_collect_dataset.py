@@ -169,13 +169,13 @@ def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, 
 
 
 def test_the_default_reward_is_of_speed(folder: Path) -> None:
-    assert table_of(folder).reward_name == summarise(Collection.open(folder)).reward == "modelled@3"
+    assert table_of(folder).reward_name == summarise(Collection.open(folder)).reward == "modelled@4"
 
 
 def test_reward_table(folder: Path) -> None:
     table = table_of(folder, "acceptance")
     assert table.arms == list(ARMS)
-    assert table.reward_name == "acceptance@1"
+    assert table.reward_name == "acceptance@2"
     assert table.embedder == "target:fake/3"
     assert table.arms_fingerprint == "arms:autoregressive,small,ngram"
     assert table.query_ids == sorted(q.id for q in make_queries())

@@ -167,4 +167,4 @@ def test_unknown_reward_and_bad_alpha() -> None:
 
 def test_labels_say_what_matters() -> None:
     assert get("paper").label(0.5) == "paper@2 alpha=0.5"
-    assert get("modelled").label(0.5) == "modelled@3"
+    assert get("modelled").label(0.5) == "modelled@4"

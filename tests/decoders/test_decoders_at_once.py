@@ -59,8 +59,8 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
     for arm, least in [("copy", 0), ("both", 0), ("adaptive", 1), ("cell", 3)]:
         drafted, rounds = [], 0
         for answers in (1, 2, 8, 1):
-            with batch.among(answers):
-                (replay,) = batch.teacher_forced(arm, [prompt], [answer])
+            with batch.at_batch_size(answers):
+                (replay,) = batch.replay(arm, [prompt], [answer], len(answer))
             drafted.append(replay.drafted)
             rounds = max(rounds, replay.rounds)
         assert drafted[2] <= drafted[1] <= drafted[0] > 0

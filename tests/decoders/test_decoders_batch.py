@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,24 +33,29 @@ from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.costs.measured import Costs
-from decoders.drafters import NeuralDrafter, NullDrafter
+from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.offline.alone import Alone
 from decoders.offline.batch import Batch
-from decoders.offline.composed import along, models_of, over
-from decoders.offline.replay import replay
-from decoders.offline.stack import Stack, states_before
-from decoders.offline.unrolled import Known, Unrolled
-from decoders.protocols import Backend, Drafter, Strategy
-from decoders.records import Proposal, Request, Verdict
+from decoders.offline.registry import ADAPTERS, adapter_of
+from decoders.offline.replay import Draft, replay
+from decoders.offline.stack import Stack
+from decoders.offline.teacher_forcing import TeacherForcing
+from decoders.offline.unbatched import UnbatchedDrafter
+from decoders.protocols import Backend, Drafter, ReplayedLoop, Strategy
+from decoders.records import DecodeResult, Proposal, Replay, Request, Verdict
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
 from decoders.strategies import Calm, SequenceCascade, TokenCascade
 from decoders.verify import Lossless
 
 Tiny = Callable[..., Path]
+
+
+def figures(made: Replay | DecodeResult) -> tuple[int, int, int]:
+    return made.rounds, made.drafted, made.accepted
+
 
 # -- replay ---------------------------------------------------------------------------------------
 
@@ -83,13 +87,8 @@ def test_a_replay_equals_the_loop(
         drafter.commit(read)
         return drafter.propose(read, greedy(count)).ids.tolist()
 
-    again = replay(result.ids, draft, FixedLength(k), [])
-    assert again.rounds == result.rounds
-    if result.finish_reason == "length":
-        assert (again.drafted, again.accepted) == (result.drafted, result.accepted)
-    else:  # what the loop drafted beyond the end cannot be known from the answer
-        assert again.drafted <= result.drafted
-        assert result.accepted - 1 <= again.accepted <= result.accepted
+    again = replay(result.ids, Draft(draft), ReplayedLoop(FixedLength(k), most))
+    assert figures(again) == figures(result)
 
 
 def test_a_replay_tells_the_length_rule() -> None:
@@ -101,14 +100,15 @@ def test_a_replay_tells_the_length_rule() -> None:
 
     answer = [5, 1, 2, 3, 4, 9]
     guesses = {1: [1, 2], 4: [7]}
-    made = replay(answer, lambda at, k: guesses[at][:k], Noting(2), [], 0.5, lambda w: 10.0 * w)
+    loop = ReplayedLoop(Noting(2), 6, 0.5, lambda width: 10.0 * width)
+    made = replay(answer, Draft(lambda at, k: guesses[at][:k]), loop)
     assert (made.rounds, made.drafted, made.accepted) == (3, 3, 2)
     assert seen == [(2, 2, 1.0, 30.0), (1, 0, 0.5, 20.0), (0, 0, 0.0, 10.0)]
 
 
 @pytest.mark.parametrize("answer", [[], [7]])
 def test_a_replay_of_hardly_anything(answer: list[int]) -> None:
-    made = replay(answer, lambda at, k: [], FixedLength(3), [True] * len(answer))
+    made = replay(answer, Draft(lambda at, k: []), ReplayedLoop(FixedLength(3), 3))
     assert (made.rounds, made.drafted, made.accepted) == (0, 0, 0)
 
 
@@ -287,71 +287,50 @@ def test_max_gram_alone_copies(engine: Engine) -> None:
 def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None:
     results = [engine.decode(name, p, Request(20, seed=0)) for p in PROMPTS]
     answers = [r.ids for r in results]
-    forced = batch_of(engine).teacher_forced(name, PROMPTS, answers)
+    forced = batch_of(engine).replay(name, PROMPTS, answers, 20)
     accepted = 0
     for made, result in zip(forced, results, strict=True):
-        assert made.rounds == result.rounds
+        assert (made.rounds, made.accepted) == (result.rounds, result.accepted)
         assert len(made.agree) == len(result.ids) and made.agree[0]
-        if result.finish_reason == "length":
-            assert made.accepted == result.accepted
-            if engine.arms[name].length.min_confidence == 0:
-                assert made.drafted == result.drafted
+        if engine.arms[name].length.min_confidence == 0:
+            assert made.drafted == result.drafted
         accepted += made.accepted
     assert accepted > 0
 
 
 @pytest.mark.parametrize("name", CHOOSING)
-def test_known_drafts_take_the_steps_of_the_live_loop(name: str, engine: Engine) -> None:
-    results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
-    answers, strategy = [r.ids for r in results], engine.strategy(name)
-    states = states_before(Stack.of_backend(engine.target), PROMPTS, answers)
-    models = models_of(strategy.drafter)
-    assert models
-    unrolled = {id(model): Unrolled(model.head, states, answers) for model in models}
-    for row, result in enumerate(results):
-        known: list[Known] = []
-
-        def known_of(model: Any, row: int = row, known: list[Known] = known) -> Known:
-            guesses, start = partial(unrolled[id(model)], row), len(PROMPTS[row])
-            known.append(
-                Known(lambda c, k: [g.token for g in guesses(len(c) - start, k)], engine.target)
-            )
-            return known[-1]
-
-        drafter = over(strategy.drafter, known_of)
-        draft, calls = along(drafter, engine.target, PROMPTS[row], result.ids)
-        asked = list[int]()
-
-        def noted(at: int, k: int, draft: Any = draft, asked: list[int] = asked) -> list[int]:
-            asked.append(at)
-            return list(draft(at, k))
-
-        assert replay(result.ids, noted, strategy.length, []).rounds == result.rounds
-        if len(asked) < result.rounds:  # the last round had no room for a draft
-            drafter.commit([*PROMPTS[row], *result.ids[:-1]])
-        assert calls is not None
-        assert calls() == sum(model.calls for model in known) == result.draft_calls
+@pytest.mark.parametrize("eos", [EOS, ()])
+def test_known_drafts_take_the_steps_of_the_live_loop(
+    eos: tuple[int, ...], name: str, engine: Engine
+) -> None:
+    results = [engine.decode(name, p, Request(20, eos_ids=eos, seed=0)) for p in PROMPTS]
+    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 20)
+    assert [made.calls for made in forced] == [result.draft_calls for result in results]
     assert sum(result.draft_calls for result in results) > 0
-    forced = batch_of(engine).teacher_forced(name, PROMPTS, answers)
-    for made, result in zip(forced, results, strict=True):
-        assert made.calls == result.draft_calls
 
 
 def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:
-    assert models_of(engine.strategy("small").drafter) is None
-    assert models_of(hybrid(neural(3, seed=7))) is None
-    assert models_of(engine.strategy("copy").drafter) == []
+    target = engine.target
+    answers = TeacherForcing(target, Stack.of_backend(target), [[1, 2]], [[3, 4]])
+    loop = ReplayedLoop(FixedLength(2), 2)
+    assert adapter_of(hybrid(neural(3, seed=7))).replay(answers, loop) is None
+    assert adapter_of(hybrid(recurrent(target, seed=1))).replay(answers, loop) is not None
+
+    class Other(MaxGramDrafter):
+        """A subclass may draft otherwise."""
+
+    assert adapter_of(Other(CPU)).replay(answers, loop) is None
+    assert adapter_of(MaxGramDrafter(CPU)).replay(answers, loop) is not None
 
 
 @pytest.mark.parametrize("name", CHOOSING)
 def test_teacher_forcing_through_transformers_equals_the_live_loop(name: str, tiny: Tiny) -> None:
     engine = make_engine(tiny, hf=True)
     results = [engine.decode(name, p, Request(20, eos_ids=(), seed=0)) for p in PROMPTS]
-    forced = batch_of(engine).teacher_forced(name, PROMPTS, [r.ids for r in results])
+    forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 20)
     assert sum(result.accepted for result in results) > 0
     for made, result in zip(forced, results, strict=True):
-        figures = made.rounds, made.drafted, made.accepted
-        assert figures == (result.rounds, result.drafted, result.accepted)
+        assert figures(made) == figures(result)
 
 
 @pytest.mark.parametrize("name", [*WRITERS, "copy"])
@@ -360,7 +339,7 @@ def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: 
     strategy = engine.strategy(name)
     single = SpeculativeDecoding(name, strategy.drafter, strategy.verifier, FixedLength(1))
     for prompt, answer in zip(PROMPTS, one_by_one(engine, 15), strict=True):
-        agree = batch_of(engine).teacher_forced(name, [prompt], [answer])[0].agree
+        agree = batch_of(engine).replay(name, [prompt], [answer], 15)[0].agree
         result = run(engine.target, single, prompt, Request(len(answer), eos_ids=()))
         assert result.ids == answer
         at, accepted = 1, 0
@@ -374,7 +353,7 @@ def test_agreement_is_the_drafter_s_guess_on_the_true_prefix(name: str, engine: 
 def test_arms_that_cannot_be_batched_say_so(engine: Engine) -> None:
     for call in (
         lambda: batch_of(engine).arm("autoregressive", PROMPTS, 4),
-        lambda: batch_of(engine).teacher_forced("autoregressive", PROMPTS, [[1]] * 5),
+        lambda: batch_of(engine).replay("autoregressive", PROMPTS, [[1]] * 5, 1),
     ):
         with pytest.raises(DraftpickError, match="autoregressive"):
             call()
@@ -384,9 +363,10 @@ def test_arms_that_cannot_be_batched_say_so(engine: Engine) -> None:
 
 
 @pytest.fixture
-def no_stacks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every drafter but Max-Gram takes the path of those that cannot be batched."""
-    monkeypatch.setattr(Stack, "of_drafter", lambda drafter: None)
+def no_adapters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every drafter takes the path of those that cannot be batched."""
+    for name in list(ADAPTERS):
+        monkeypatch.delitem(ADAPTERS, name)
 
 
 @pytest.mark.parametrize("most", [1, 2, 12])
@@ -395,7 +375,7 @@ def test_a_drafter_writes_alone_what_it_writes_in_a_batch(
     name: str, most: int, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
     batched = batch_of(engine).arm(name, PROMPTS, most).ids
-    request.getfixturevalue("no_stacks")
+    request.getfixturevalue("no_adapters")
     out = batch_of(engine).arm(name, PROMPTS, most)
     assert out.ids == batched
     assert out.replays is None and out.embeddings.shape == (5, 0) and out.decode_s > 0
@@ -406,30 +386,31 @@ def test_a_drafter_alone_is_replayed_as_in_a_batch(
     name: str, engine: Engine, request: pytest.FixtureRequest
 ) -> None:
     answers = one_by_one(engine, 20)
-    batched = batch_of(engine).teacher_forced(name, PROMPTS, answers)
-    request.getfixturevalue("no_stacks")
-    alone = batch_of(engine).teacher_forced(name, PROMPTS, answers)
+    batched = batch_of(engine).replay(name, PROMPTS, answers, 20)
+    request.getfixturevalue("no_adapters")
+    alone = batch_of(engine).replay(name, PROMPTS, answers, 20)
     for one, other in zip(alone, batched, strict=True):
         assert (one.agree, one.rounds, one.accepted) == (other.agree, other.rounds, other.accepted)
     assert sum(one.accepted for one in alone) > 0
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_drafter_alone_is_replayed_as_it_runs(name: str, engine: Engine, no_stacks: None) -> None:
+def test_a_drafter_alone_is_replayed_as_it_runs(
+    name: str, engine: Engine, no_adapters: None
+) -> None:
     """Its drafts are the live loop's own, so that what `min_confidence` stops is known exactly."""
     answers = one_by_one(engine, 20)
-    made = batch_of(engine).teacher_forced(name, PROMPTS, answers)
+    made = batch_of(engine).replay(name, PROMPTS, answers, 20)
     for prompt, forced in zip(PROMPTS, made, strict=True):
         result = engine.decode(name, prompt, Request(20))
         assert forced.rounds == result.rounds
-        if result.finish_reason == "length":
-            assert (forced.drafted, forced.accepted) == (result.drafted, result.accepted)
+        assert (forced.drafted, forced.accepted) == (result.drafted, result.accepted)
 
 
 @pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
 @pytest.mark.parametrize("name", ["small", "few-words", "exit", "copy"])
 def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
-    name: str, pattern: list[int], tiny: Tiny, no_stacks: None
+    name: str, pattern: list[int], tiny: Tiny, no_adapters: None
 ) -> None:
     """What it drafted in vain before them is forgotten."""
     engine = make_engine(tiny)
@@ -437,7 +418,7 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
         name, engine.strategy(name).drafter, Lossless(), ListedLengths(pattern)
     )
     engine._strategies[name] = strategy
-    alone = Alone(strategy.drafter, engine.target)
+    alone = UnbatchedDrafter(strategy.drafter, engine.target)
     for prompt in PROMPTS:
         result = engine.decode(name, prompt, Request(20, eos_ids=()))
         context = prompt + result.ids
@@ -448,18 +429,14 @@ def test_a_drafter_that_sits_out_rounds_is_replayed_as_it_runs(
             assert engine.target.length == len(prompt) + at - 1  # as before any round
             return made
 
-        forced = replay(result.ids, draft, strategy.length, [])
-        assert (forced.rounds, forced.drafted, forced.accepted) == (
-            result.rounds,
-            result.drafted,
-            result.accepted,
-        )
+        forced = replay(result.ids, Draft(draft), ReplayedLoop(strategy.length, 20))
+        assert figures(forced) == figures(result)
 
 
 def test_max_gram_writes_alone_what_it_copies(engine: Engine) -> None:
     """The general path beside the one that knows Max-Gram."""
     copy = engine.strategy("copy")
-    alone = Alone(copy.drafter, engine.target)
+    alone = UnbatchedDrafter(copy.drafter, engine.target)
     for prompt in PROMPTS:
         engine.prefill(prompt)
         assert [alone.write(prompt, 9, EOS, FixedLength(1))] == batch_of(engine).arm(
@@ -477,8 +454,8 @@ def test_a_transformers_drafter_is_collected(tiny: Tiny, engine: Engine) -> None
         == batch_of(engine).arm("small", PROMPTS, 8).ids
     )
     answers = one_by_one(engine, 15)
-    forced = batch_of(other).teacher_forced("small", PROMPTS, answers)
-    assert forced == batch_of(engine).teacher_forced("small", PROMPTS, answers)
+    forced = batch_of(other).replay("small", PROMPTS, answers, 15)
+    assert forced == batch_of(engine).replay("small", PROMPTS, answers, 15)
 
 
 @pytest.mark.parametrize("every", [False, True])
@@ -495,14 +472,13 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
         batch_of(trees).arm("small", PROMPTS, 8).ids
         == batch_of(engine).arm("small", PROMPTS, 8).ids
     )
-    made = batch_of(trees).teacher_forced("small", PROMPTS, answers)
-    chains = batch_of(engine).teacher_forced("small", PROMPTS, answers)
+    made = batch_of(trees).replay("small", PROMPTS, answers, 20)
+    chains = batch_of(engine).replay("small", PROMPTS, answers, 20)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
     for prompt, forced in zip(PROMPTS, made, strict=True):
         live = trees.decode("small", prompt, Request(20))
         assert forced.rounds == live.rounds
-        if live.finish_reason == "length":
-            assert (forced.drafted, forced.accepted) == (live.drafted, live.accepted)
+        assert (forced.drafted, forced.accepted) == (live.drafted, live.accepted)
     assert sum(tree.rounds for tree in made) < sum(chain.rounds for chain in chains)
 
 
@@ -536,11 +512,11 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
             assert made.rounds == result.target_calls - 1
             assert (made.drafted, made.accepted) == (result.drafted, result.accepted)
         with pytest.raises(DraftpickError, match=f"'{name}' gives answers of its own"):
-            batch_of(engine).teacher_forced(name, PROMPTS, [[1]] * 5)
+            batch_of(engine).replay(name, PROMPTS, [[1]] * 5, 1)
     assert all(made.rounds == 0 for made in batch_of(engine).arm("few-words", PROMPTS, 12).replays)
 
 
 def test_lists_of_different_length_are_refused(engine: Engine) -> None:
     for name in ("small", "copy"):
         with pytest.raises(ValueError):
-            batch_of(engine).teacher_forced(name, PROMPTS, [[1]])
+            batch_of(engine).replay(name, PROMPTS, [[1]], 1)

@@ -142,7 +142,7 @@ def test_sampled_rounds_are_on_average_those_of_the_loop() -> None:
     batch, seeds = Batch(engine), list(range(16))
     prompt = engine.encode_chat([{"role": "user", "content": shipped("train")[3].turns[0]}])
     answers = batch.target([prompt] * 16, TOKENS, 1.0, seeds).ids
-    made = batch.expected("recurrent", [prompt] * 16, answers, 1.0, seeds)
+    made = batch.expected("recurrent", [prompt] * 16, answers, TOKENS, 1.0, seeds)
     assert made is not None
     requests = [Request(TOKENS, Sampling(1.0), seed=100 + seed) for seed in seeds]
     live = [engine.decode("recurrent", prompt, request) for request in requests]

@@ -25,8 +25,8 @@ from decoders.common.errors import ContextTooLong, DraftpickError, NoSuchName
 from decoders.costs.measured import Costs
 from decoders.costs.theory import swi
 from decoders.models import targets
+from decoders.offline.adapters.neural import NeuralReplay
 from decoders.offline.batch import Batch
-from decoders.offline.stack import Stack
 from decoders.protocols import DraftRequest
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
@@ -409,8 +409,8 @@ def test_heads_padded_differently_are_aligned(
         if temperature == 0:
             assert result.ids == engine.decode("autoregressive", [first, 2], request).ids
     # a random target also writes ids of its padding, which the narrower drafter has no row for
-    forced = Batch(engine).teacher_forced  # the batched path aligns them too
-    assert callable(forced) and Stack.of_drafter(engine.strategy("small").drafter) is not None
+    # the batched path aligns them too
+    assert NeuralReplay(engine.strategy("small").drafter).stack is not None
     assert len(Batch(engine).arm("small", [[1, 2]], 5).ids[0]) == 5
 
 

@@ -48,7 +48,7 @@ from decoders.drafters import RecurrentDrafter, WidenedDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.drafters.vertical import VerticalDrafter
 from decoders.lengths import FixedLength
-from decoders.offline.alone import Alone
+from decoders.offline.unbatched import UnbatchedDrafter
 from decoders.protocols import DraftRequest, StateBackend
 from decoders.records import Proposal, Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
@@ -562,7 +562,7 @@ def test_led_along_an_answer_it_drafts_as_it_does_live(tiny_t5: Tiny, tiny: Tiny
         drafter.propose = noted  # type: ignore[method-assign]
         live = run(target, speculative(drafter, 3), LONGER, Request(20))
         drafted = dict(seen)
-        alone = Alone(drafter, target)
+        alone = UnbatchedDrafter(drafter, target)
         alone.start(LONGER)
         context = [*([0] if target.length == 1 else LONGER), *live.ids]
         for at, ids in drafted.items():

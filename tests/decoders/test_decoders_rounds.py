@@ -17,7 +17,7 @@ from decoders import Engine
 from decoders.arms import recipe
 from decoders.costs.passes import PassCosts, assume
 from decoders.offline.batch import Batch
-from decoders.offline.rounds import Gaps
+from decoders.offline.rounds import OverheadTimer
 from decoders.records import Request
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.verify.lossless import Lossless
@@ -92,7 +92,9 @@ def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPat
         now[0] += 100  # the pass itself
         return len(wanted)
 
-    gaps = Gaps(read, lambda wanted: [len(ids) for ids in wanted], 2, lambda: steps[0], CPU)
+    gaps = OverheadTimer(
+        read, lambda wanted: [len(ids) for ids in wanted], 2, lambda: steps[0], CPU
+    )
     two, one = [[1], [2, 3]], [[1]]
     for wanted, host, stepped in [(two, 9, 3), (two, 5, 1), (one, 7, 0), (two, 8, 0), (two, 6, 4)]:
         now[0] += host
@@ -104,7 +106,7 @@ def test_only_what_lies_between_whole_reads_counts(monkeypatch: pytest.MonkeyPat
 
 
 def test_drafted_tokens_are_steps_where_nothing_is_copied() -> None:
-    gaps = Gaps(lambda ids: ids, lambda ids: [len(ids)], 1, None, CPU)
+    gaps = OverheadTimer(lambda ids: ids, lambda ids: [len(ids)], 1, None, CPU)
     for ids in ([1], [1, 2, 3], [1]):
         assert gaps(ids) is ids
     assert [steps for _, steps in gaps.found] == [2, 0]

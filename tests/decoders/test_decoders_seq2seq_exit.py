@@ -467,13 +467,12 @@ def test_it_loads_after_the_prefill_too(model: Path, adapter: Path) -> None:
 
 def test_collection_writes_and_replays(engine: Engine, model: Path) -> None:
     """One by one: the exit's own answer is the cut model's, and its rounds are the loop's."""
-    engine.eos_ids = ()  # how much is drafted past the end only the live loop knows
     batch = Batch(engine, Costs((0.01,) * 4, {"exit": 0.001}))
     answers = batch.target(SOURCES, 20).ids
     alone = batch.arm("exit", SOURCES, 9).ids
     cut = cut_model(model, 1)
     assert alone == [generate_t5(cut, source, 9) for source in SOURCES]
-    replays = batch.teacher_forced("exit", SOURCES, answers)
+    replays = batch.replay("exit", SOURCES, answers, 20)
     for source, replayed in zip(SOURCES, replays, strict=True):
         live = engine.decode("exit", source, Request(20))
         assert (replayed.rounds, replayed.drafted, replayed.accepted) == (

@@ -171,8 +171,8 @@ def test_rounds_of_a_lossy_arm_are_not_told_from_the_target_s_answer() -> None:
     }
     engine = Engine(ToyBackend.random(100, seed=1), arms)  # costs are measured on ids below 98
     batch = Batch(engine)
-    assert batch.teacher_forced("exact", [[1, 2, 1]], [[2, 1, 2]])[0].rounds > 0
+    assert batch.replay("exact", [[1, 2, 1]], [[2, 1, 2]], 3)[0].rounds > 0
     with pytest.raises(DraftpickError, match="arm 'loose' gives answers of its own"):
-        batch.teacher_forced("loose", [[1, 2, 1]], [[2, 1, 2]])
+        batch.replay("loose", [[1, 2, 1]], [[2, 1, 2]], 3)
     for name in arms:  # writing alone is the drafter's own affair
         assert batch.arm(name, [[1, 2, 1]], 4).ids

@@ -1,24 +1,35 @@
-"""A drafter without the loop, one query at a time: writing by itself, and along a given answer.
-
-For collection, and for drafters of any kind; `stack.py` does the same for many queries at once
-where the drafter is a native model.
-"""
+"""A drafter of any kind without the loop, one query at a time: writing by itself, and along a given
+answer. For drafters whose adapter cannot take many queries at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import time
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
 from ..drafters import begin
-from ..protocols import Backend, Drafter, DraftLength, DraftRequest, opening
-from ..records import Proposal, Request, Sampling
+from ..loop import SpeculativeDecoding
+from ..protocols import (
+    Backend,
+    Drafter,
+    DraftLength,
+    DraftRequest,
+    Job,
+    KnownAnswers,
+    ReplayedLoop,
+    opening,
+)
+from ..records import Proposal, Replay, Request, Sampling, Written
 from ..sampling.randomness import Generator
 from ..sampling.stopping import Stopper
+from .replay import Draft, agreement
+from .replay import replay as replay_loop
 
 
 @dataclass
-class Alone:
+class UnbatchedDrafter:
     """A drafter and the target that some drafters read along with.
 
     branched: whether it has proposed a tree so far.
@@ -105,3 +116,63 @@ def lead(proposal: Proposal) -> list[int]:
         node = proposal.parents.index(node)
         nodes.append(node)
     return [ids[node] for node in nodes]
+
+
+class KnownEnd(Stopper):
+    """Ends an answer after `tokens` tokens, of which the loop knows no more than that it may have
+    `most`."""
+
+    def __init__(self, tokens: int, most: int) -> None:
+        super().__init__(Request(most), ())
+        self._tokens = tokens
+
+    def ends(self, ids: list[int]) -> str:
+        return "known" if len(ids) == self._tokens else ""
+
+
+@dataclass(frozen=True)
+class UnbatchedReplay:
+    """A lossless arm whatever its drafter, one query after the other."""
+
+    strategy: SpeculativeDecoding
+    target: Backend
+
+    def write(
+        self, prompts: list[list[int]], max_new_tokens: int, eos_ids: tuple[int, ...]
+    ) -> Written:
+        drafter, answers, decode_s = UnbatchedDrafter(self.strategy.drafter, self.target), [], 0.0
+        for prompt in prompts:
+            self.target.prefill(prompt)
+            started = time.perf_counter()
+            answers.append(drafter.write(prompt, max_new_tokens, eos_ids, self.strategy.length))
+            decode_s += time.perf_counter() - started
+        none = np.zeros((len(prompts), 0), dtype=np.float32)
+        return Written(answers, none, 0.0, decode_s)
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
+        pairs = zip(answers.prompts, answers.ids, strict=True)
+        return [self._replayed(prompt, answer, loop) for prompt, answer in pairs]
+
+    def _replayed(self, prompt: list[int], answer: list[int], loop: ReplayedLoop) -> Replay:
+        """If the drafter proposed a tree, of which any branch may be accepted, the loop itself
+        counts."""
+        drafter = UnbatchedDrafter(self.strategy.drafter, self.target)
+        start = opening(self.target, prompt)
+
+        def begin(min_confidence: float) -> Draft:
+            drafter.start(prompt)
+            return Draft(lambda at, k: drafter.draft(start + answer[:at], k, min_confidence))
+
+        agree = agreement(answer, begin(0.0))
+        if not drafter.branched:
+            made = replay_loop(answer, begin(loop.length.min_confidence), loop, agree)
+            if not drafter.branched:
+                return made
+        return replace(self._live(prompt, len(answer), loop.max_new_tokens), agree=agree)
+
+    def _live(self, prompt: list[int], tokens: int, most: int) -> Replay:
+        prefilled, chance = self.target.prefill(prompt), Generator(self.target.device, 0)
+        stopper = KnownEnd(tokens, most)
+        job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)
+        made = self.strategy.decode(job)
+        return Replay([], made.rounds, made.drafted, made.accepted)

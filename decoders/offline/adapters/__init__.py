@@ -1,0 +1,1 @@
+"""One adapter a drafter of ours, named in `decoders.ADAPTERS`."""

@@ -1,0 +1,144 @@
+"""Copies or a model's drafts along known answers: what the model would draft is known beforehand,
+everything else runs as it does in the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ...drafters import HybridDrafter
+from ...protocols import (
+    Backend,
+    Drafter,
+    DraftRequest,
+    KnownAnswers,
+    ReplayedLoop,
+    opening,
+)
+from ...records import Expected, Proposal, Replay, Sampling
+from ...sampling.randomness import Generator
+from ..chain import Scripted, Tried, chances_of, sure_part
+from ..expected import drawn, simulated
+from ..registry import ReplayAdapter, adapter_of
+from ..replay import Draft, follow
+
+
+class ScriptedDrafter:
+    """Stands for a drafter whose drafts along one answer are known.
+
+    drafts: (context, asked) -> the draft.
+    calls: steps that the drafter itself would have made, the one before which it stopped included.
+    """
+
+    parameters = 0
+
+    def __init__(
+        self, drafts: Callable[[list[int], DraftRequest], Sequence[int]], target: Backend
+    ) -> None:
+        self._drafts, self._device, self.context = drafts, target.device, target.context
+        self.calls = 0
+
+    def reset(self, prompt_ids: list[int]) -> None:
+        self.calls = 0
+
+    def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
+        ids = list(self._drafts(context, asked))
+        self.calls += min(asked.k, len(ids) + 1)
+        return Proposal(torch.tensor(ids, dtype=torch.int64, device=self._device))
+
+    def commit(self, context: list[int]) -> None:
+        """Nothing is held."""
+
+
+class HybridReplay(ReplayAdapter):
+    """A drafted token is charged as one of the model's, copied or not."""
+
+    drafter: HybridDrafter
+    counts_calls = True
+
+    def __init__(self, drafter: HybridDrafter) -> None:
+        super().__init__(drafter)
+        self._model = adapter_of(drafter.model)
+
+    @property
+    def timed(self) -> Drafter:
+        return self._model.timed
+
+    def steps(self, answers: int) -> float:
+        return self._model.steps(answers)
+
+    def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
+        script = self._model.script(answers) if isinstance(self._model, Scripted) else None
+        if script is None:
+            return None
+        target = answers.target
+
+        def begin(row: int, min_confidence: float) -> Draft:
+            prompt, answer = answers.prompts[row], answers.ids[row]
+            start = len(opening(target, prompt))
+
+            def drafts(context: list[int], asked: DraftRequest) -> list[int]:
+                run = script(row, len(context) - start, asked.k)
+                return sure_part(run, asked.k, asked.min_confidence)
+
+            drafter = self.drafter.over(ScriptedDrafter(drafts, target))
+            return along(drafter, target, prompt, answer, min_confidence=min_confidence)
+
+        return [follow(answer, partial(begin, row), loop) for row, answer in enumerate(answers.ids)]
+
+    def expected(
+        self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
+    ) -> list[Expected] | None:
+        """Simulated: the choice remembers what was accepted before."""
+        model, target = self._model, answers.target
+        trials = model.trials(answers, temperature) if isinstance(model, Tried) else None
+        if trials is None:
+            return None
+
+        def simulate(row: int, seed: int) -> Expected:
+            prompt, answer = answers.prompts[row], answers.ids[row]
+            start = len(opening(target, prompt))
+            chances = chances_of(trials, row, len(answer), loop.length.min_confidence)
+
+            def drafts(heights: NDArray[np.float64]) -> Draft:
+                known = drawn(answer, chances, heights).draft
+                scripted = ScriptedDrafter(
+                    lambda context, asked: known(len(context) - start, asked.k), target
+                )
+                drafter = self.drafter.over(scripted)
+                return along(drafter, target, prompt, answer, temperature)
+
+            return simulated(answer, drafts, loop, seed)
+
+        return [
+            simulate(row, seed)
+            for row, (_, seed) in enumerate(zip(answers.ids, seeds, strict=True))
+        ]
+
+
+def along(
+    drafter: Drafter,
+    target: Backend,
+    prompt: list[int],
+    answer: list[int],
+    temperature: float = 0.0,
+    min_confidence: float = 0.0,
+) -> Draft:
+    """The drafter asked from round to round. One that draws what it does has seed 0."""
+    drafter.reset(prompt)
+    start, chance = opening(target, prompt), Generator(target.device, 0)
+    sampling = Sampling(temperature)
+
+    def draft(at: int, k: int) -> list[int]:
+        context = start + answer[:at]
+        if at > 1:
+            drafter.commit(context)
+        asked = DraftRequest(k, sampling, chance, min_confidence)
+        ids: list[int] = drafter.propose(context, asked).ids.tolist()
+        return ids
+
+    return Draft(draft, lambda: drafter.calls)

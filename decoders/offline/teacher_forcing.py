@@ -1,0 +1,66 @@
+"""Answers of the target that are read again, for all that drafters may ask about them."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from ..protocols import Backend, StateBackend, opening
+from .stack import Stack, states_before
+from .trials import after, scores
+
+
+class TeacherForcing:
+    """What the target made of each token of its answers (`KnownAnswers`).
+
+    stack: the target's, None where it is read one answer at a time.
+    """
+
+    def __init__(
+        self,
+        target: Backend,
+        stack: Stack | None,
+        prompts: list[list[int]],
+        answers: list[list[int]],
+    ) -> None:
+        self.target, self.prompts, self.ids = target, prompts, answers
+        self._stack = stack
+        self._log_p: dict[float, list[Tensor]] = {}
+
+    @property
+    def batched(self) -> bool:
+        return self._stack is not None
+
+    @cached_property
+    def states(self) -> list[Tensor]:
+        if self._stack is not None:
+            return states_before(self._stack, self.prompts, self.ids)
+        assert isinstance(self.target, StateBackend)
+        states = []
+        for prompt, answer in zip(self.prompts, self.ids, strict=True):
+            self._read(prompt, answer)
+            end = len(opening(self.target, prompt)) - 1 + len(answer)
+            states.append(self.target.final_states(end - len(answer), end).clone())
+        return states
+
+    def log_p(self, temperature: float) -> list[Tensor]:
+        if temperature not in self._log_p:
+            self._log_p[temperature] = self._scored(temperature)
+        return self._log_p[temperature]
+
+    def _scored(self, temperature: float) -> list[Tensor]:
+        pairs = zip(self.prompts, self.ids, strict=True)
+        if self._stack is not None:
+            return [log_q for log_q, _ in scores(self._stack, self.states, self.ids,
+                                                 temperature)]  # fmt: skip
+        return [after(self._read(*pair), pair[1], None, temperature)[0] for pair in pairs]
+
+    @torch.inference_mode()
+    def _read(self, prompt: list[int], answer: list[int]) -> Tensor:
+        """[n - 1, V] logits for all tokens but the first."""
+        self.target.prefill(prompt)
+        if len(answer) < 2:
+            return torch.empty(0, self.target.vocab_size, device=self.target.device)
+        return self.target.extend(torch.tensor(answer[:-1], device=self.target.device))
