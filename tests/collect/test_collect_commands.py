@@ -305,11 +305,6 @@ def test_importing_the_commands_is_light() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_help_teaches(app: typer.Typer) -> None:
-    for command, words in (("collect", "re-run the same command to resume"), ("train", "oracle")):
-        assert words in " ".join(run(app, command, "--help").output.split())
-
-
 def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_path: Path) -> None:
     rewards = tmp_path / "rewards"
     sweep(FakeEngine(), make_queries(20, ("qa", "math")), rewards, SweepOptions(max_new_tokens=8))
