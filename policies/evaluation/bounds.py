@@ -8,9 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..records import Float64
-
-CONFIDENCE = 0.95
-RESAMPLES = 4000
+from .bootstrap import CONFIDENCE
 
 
 @dataclass(frozen=True)
@@ -46,17 +44,10 @@ class Gain:
         }
 
 
-def resampled(queries: int, seed: int) -> Float64:
-    """[RESAMPLES, n]: how often each query comes in each bootstrap resample."""
-    rng = np.random.default_rng(seed)
-    even = np.full(queries, 1 / queries)
-    return rng.multinomial(queries, even, size=RESAMPLES).astype(np.float64)
-
-
 def gain_of(gains: Float64, counts: Float64, tests: int = 1) -> Gain:
     """The mean of paired gains [n] with its bounds.
 
-    counts: of `resampled`, so that several gains share the resamples.
+    counts: [B, n] of `bootstrap.resample`, so that several gains share the resamples.
     tests: how many gains are looked at together; each bound then holds at 1 - 0.05 / tests
         (Bonferroni), so that all of them hold at once with 95 %.
 

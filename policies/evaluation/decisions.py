@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
-from .bounds import resampled
+from .bootstrap import group_index, group_sums, interval, ratio, resample
 from .evaluate import aligned, greedy_probs, per_query, references
 
 ALL = "all tasks"
@@ -98,20 +97,11 @@ def gap_closed(made: Decisions, seed: int = 0) -> list[Closed]:
 
 def _closed(made: Decisions, task: str, rows: NDArray[np.bool_], seed: int) -> Closed:
     kept = rows & ~np.isnan(made.reward) & ~np.isnan(made.best_fixed)
-    groups = [group for group, keep in zip(made.table.groups, kept, strict=True) if keep]
-    gains = _sums((made.reward - made.best_fixed)[kept], groups)
-    gaps = _sums((made.oracle - made.best_fixed)[kept], groups)
+    index = group_index([g for g, keep in zip(made.table.groups, kept, strict=True) if keep])
+    gains = group_sums((made.reward - made.best_fixed)[kept], index)
+    gaps = group_sums((made.oracle - made.best_fixed)[kept], index)
     if not gaps.sum() > 0:
         return Closed(task, len(gaps), None, np.nan, np.nan)
-    counts = resampled(len(gaps), seed)
-    drawn_gaps = counts @ gaps
-    some = drawn_gaps > 0
-    low, high = np.quantile((counts @ gains)[some] / drawn_gaps[some], [0.025, 0.975])
-    return Closed(task, len(gaps), float(gains.sum() / gaps.sum()), float(low), float(high))
-
-
-def _sums(values: Float64, groups: Sequence[str]) -> Float64:
-    """[n] -> [G], the sum of each group's rows."""
-    place = {group: i for i, group in enumerate(dict.fromkeys(groups))}
-    of = np.array([place[group] for group in groups], dtype=np.intp)
-    return np.bincount(of, weights=values, minlength=len(place)).astype(np.float64)
+    counts = resample(len(gaps), seed)
+    low, high = interval(ratio(counts @ gains, counts @ gaps))
+    return Closed(task, len(gaps), float(gains.sum() / gaps.sum()), low, high)

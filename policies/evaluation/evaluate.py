@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from ..errors import PolicyError
 from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, Policy, RewardTable
+from .bootstrap import CONFIDENCE, RESAMPLES, interval, ratio, resample
 
 # Below this, the probability that a policy leaves to the arms that did not fail is rounding, and
 # rescaling it would report noise.
@@ -87,8 +87,8 @@ def value(
     table: RewardTable,
     *,
     greedy: bool = False,
-    resamples: int = 1000,
-    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Value:
     """The policy's exact value: the mean over queries of sum_a pi(a|x) r(x, a).
@@ -98,7 +98,7 @@ def value(
     """
     probs = aligned(policy, table)
     probs = greedy_probs(probs) if greedy else probs
-    counts = _resample(len(table), resamples, seed)
+    counts = resample(len(table), seed, resamples)
     name = "greedy" if greedy else "dynamic"
     return _value(name, probs, table.rewards, counts, confidence)
 
@@ -136,8 +136,8 @@ def report(
     train: RewardTable | None = None,
     *,
     probs: Float64 | None = None,
-    resamples: int = 1000,
-    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Evaluation:
     """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train).
@@ -147,7 +147,7 @@ def report(
     """
     probs = aligned(policy, table) if probs is None else probs
     distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
-    counts = _resample(len(table), resamples, seed)
+    counts = resample(len(table), seed, resamples)
     rows = [
         _value(name, pi, table.rewards, counts, confidence) for name, pi in distributions.items()
     ]
@@ -206,23 +206,8 @@ def _mean(values: Float64) -> float:
     return float(seen.mean()) if len(seen) else math.nan
 
 
-def _resample(n: int, resamples: int, seed: int) -> Float64:
-    """[resamples, n]: how often each query is drawn in each resample of n queries."""
-    if resamples < 1:
-        raise PolicyError(f"resamples must be at least 1, not {resamples}")
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
-
-
 def _interval(values: Float64, counts: Float64, confidence: float) -> tuple[float, float]:
     """Percentile interval of the mean over resampled queries; (nan, nan) where nothing counts."""
     seen = ~np.isnan(values)
-    drawn = counts[:, seen].sum(axis=1)
-    means: Sequence[float] | Float64 = (counts[:, seen] @ values[seen])[drawn > 0] / drawn[
-        drawn > 0
-    ]
-    if len(means) == 0:
-        return math.nan, math.nan
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return float(low), float(high)
+    drawn = counts[:, seen]
+    return interval(ratio(drawn @ values[seen], drawn.sum(axis=1)), confidence)

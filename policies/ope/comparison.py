@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import PolicyError
+from ..evaluation.bootstrap import (
+    CONFIDENCE,
+    RESAMPLES,
+    group_sums,
+    interval,
+    ratio,
+    resampled_sums,
+)
 from ..records import Float64
 from .estimators import (
     Estimate,
@@ -48,59 +56,83 @@ class Comparison:
 
 def compare(
     log: Log,
-    action_probs: Float64,
+    action_probs: Mapping[str, Float64],
     predicted: Float64 | None = None,
     offered: Float64 | None = None,
     *,
     tau: float = 10.0,
-    resamples: int = 1000,
-    confidence: float = 0.95,
+    resamples: int = RESAMPLES,
+    confidence: float = CONFIDENCE,
     seed: int = 0,
-) -> Comparison:
-    """The policy's value by every estimator that the log allows, with intervals.
+) -> dict[str, Comparison]:
+    """Every policy's value by every estimator that the log allows, on the same resamples.
 
-    action_probs: [n, A], the policy's probabilities.
+    action_probs: name -> [n, A], the policy's probabilities.
     predicted: [n, A], as ``reward_model.cross_fitted`` gives.
-
     offered: [n, A], the probabilities of the policy that logged; without them all gains are over
-    the mean logged reward. With them those of "dr" are paired: what chance did to the logged
-    rewards is corrected on both sides.
+        the mean logged reward. With them those of "dr" are paired: what chance did to the logged
+        rewards is corrected on both sides.
     tau: of switch-dr.
 
     Intervals are percentiles over resamples of the log's independent rows, for which predictions
     are not fitted again: what the others make of them is corrected by the rows, but "dm" has no
     interval, as nothing in the log shows how far its predictions are off.
 
-    Raises PolicyError where the policy never takes a logged arm.
+    Raises PolicyError where a policy never takes a logged arm.
     """
-    own = Terms(log.rewards, np.ones_like(log.rewards))
     used = {
         name: by for name, by in estimators(tau).items() if predicted is not None or not by.predicts
     }
-    terms = {name: by.terms(log, action_probs, predicted) for name, by in used.items()}
+    own = _logged(log)
     against = {name: _base(by, log, offered, predicted) or own for name, by in used.items()}
-    names = list(terms)
-    pairs = [own, *terms.values(), *(against[name] for name in names)]
-    drawn = resampled(pairs, log.units, resamples, seed)  # [B, 1 + 2E]
+    terms = {
+        policy: {name: by.terms(log, probs, predicted) for name, by in used.items()}
+        for policy, probs in action_probs.items()
+    }
+    every = [own, *against.values(), *(each for of in terms.values() for each in of.values())]
+    drawn = resampled(every, log.units, resamples, seed)  # [B, 1 + E + P E]
+    bases, size = drawn[:, 1 : 1 + len(used)], len(used)
+    logged = _between(own.estimate(log.units), drawn[:, 0], confidence)
+    return {
+        policy: _comparison(
+            log, action_probs[policy], logged, terms[policy], against,
+            drawn[:, 1 + (i + 1) * size : 1 + (i + 2) * size], bases, tau, confidence,
+        )
+        for i, policy in enumerate(terms)
+    }  # fmt: skip
+
+
+def _comparison(
+    log: Log,
+    action_probs: Float64,
+    logged: Estimate,
+    terms: Mapping[str, Terms],
+    against: Mapping[str, Terms],
+    drawn: Float64,
+    bases: Float64,
+    tau: float,
+    confidence: float,
+) -> Comparison:
+    """drawn, bases: [B, E], resampled values of terms and against."""
     values, gains = {}, {}
-    for at, name in enumerate(names, 1):
-        parts, base = terms[name], against[name]
+    for at, (name, parts) in enumerate(terms.items()):
+        base = against[name]
         error = standard_error(parts.residual - base.residual, log.units)
         gain = Estimate(parts.value - base.value, error)
         values[name] = _between(parts.estimate(log.units), drawn[:, at], confidence)
-        gains[name] = _between(gain, drawn[:, at] - drawn[:, at + len(names)], confidence)
+        gains[name] = _between(gain, drawn[:, at] - bases[:, at], confidence)
         if name == "dm":
             values[name] = Estimate(parts.value, math.nan)
             gains[name] = Estimate(gain.value, math.nan)
-    heavy = weights(log, action_probs)
+    w = weights(log, action_probs)
     return Comparison(
-        _between(own.estimate(log.units), drawn[:, 0], confidence),
+        logged,
         values,
         gains,
         len(log.rewards),
         effective_rows(log, action_probs),
-        float(heavy.max() / heavy.sum()),
-        float(heavy[heavy > tau].sum() / heavy.sum()),
+        float(w.max() / w.sum()),
+        float(w[w > tau].sum() / w.sum()),
     )
 
 
@@ -112,37 +144,32 @@ def _base(
 
 
 def on_policy(
-    log: Log, *, resamples: int = 1000, confidence: float = 0.95, seed: int = 0
+    log: Log, *, resamples: int = RESAMPLES, confidence: float = CONFIDENCE, seed: int = 0
 ) -> Estimate:
     """The mean reward of the log: the value of the policy that wrote it."""
-    own = Terms(log.rewards, np.ones_like(log.rewards))
+    own = _logged(log)
     drawn = resampled([own], log.units, resamples, seed)
     return _between(own.estimate(log.units), drawn[:, 0], confidence)
 
 
+def _logged(log: Log) -> Terms:
+    return Terms(log.rewards, np.ones_like(log.rewards))
+
+
 def resampled(terms: list[Terms], units: NDArray[np.intp], resamples: int, seed: int) -> Float64:
-    """[B, E]: every estimator's value on every resample of the independent units."""
-    if resamples < 1:
-        raise PolicyError(f"resamples must be at least 1, not {resamples}")
-    columns = [np.bincount(units, part) for each in terms for part in (each.over, each.under)]
-    sums, many = np.stack(columns, axis=1), len(columns[0])  # [G, 2E]
-    rng = np.random.default_rng(seed)
-    totals = np.stack(
-        [
-            np.bincount(rng.integers(many, size=many), minlength=many) @ sums
-            for _ in range(resamples)
-        ]
-    )  # [B, 2E]
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.asarray(totals[:, ::2] / totals[:, 1::2], dtype=np.float64)
+    """[B, E]: every estimator's value on every resample of the independent units; nan on one
+    without any weight."""
+    over, under = (
+        group_sums(np.stack(columns, axis=1), units)  # [G, E]
+        for columns in ([each.over for each in terms], [each.under for each in terms])
+    )
+    totals = resampled_sums(np.concatenate([over, under], axis=1), seed, resamples)  # [B, 2E]
+    return np.stack([ratio(totals[:, i], totals[:, i + len(terms)]) for i in range(len(terms))], 1)
 
 
 def _between(found: Estimate, drawn: Float64, confidence: float) -> Estimate:
-    """With the percentile interval, where there is more than one unit; a resample without any
-    weight has no value and is left out."""
-    seen = drawn[np.isfinite(drawn)]
-    if not len(seen) or not math.isfinite(found.standard_error):
+    """With the percentile interval, where there is more than one unit."""
+    if not math.isfinite(found.standard_error):
         return found
-    tail = (1 - confidence) / 2
-    low, high = np.quantile(seen, [tail, 1 - tail])
-    return replace(found, low=float(low), high=float(high))
+    low, high = interval(drawn, confidence)
+    return replace(found, low=low, high=high)

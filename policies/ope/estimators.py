@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PolicyError
+from ..evaluation.bootstrap import group_sums
 from ..evaluation.evaluate import aligned
 from ..records import Float64, Policy, RewardTable
 
@@ -92,7 +93,7 @@ class Terms:
 
 def standard_error(residual: Float64, units: NDArray[np.intp]) -> float:
     """Of a mean whose rows deviate by residual [n]; nan for a single unit."""
-    sums = np.bincount(units, residual)
+    sums = group_sums(residual, units)
     many = len(sums)
     if many < 2:
         return math.nan

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..base import BasePolicy
+from ..evaluation.bootstrap import RESAMPLES
 from ..evaluation.evaluate import Value, aligned, value
 from ..fixed import fixed_policy
 from ..records import RewardTable
@@ -34,7 +35,7 @@ class LossAndReward:
 
 
 def losses_and_rewards(
-    policy: RiskControlPolicy, table: RewardTable, *, resamples: int = 1000, seed: int = 0
+    policy: RiskControlPolicy, table: RewardTable, *, resamples: int = RESAMPLES, seed: int = 0
 ) -> list[LossAndReward]:
     """The policy, the fixed arms it is measured against and every other one, on a table's greedy
     rows; a failed lossy arm loses 1. Raises PolicyError where there is no greedy row."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +11,7 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, origin_of
 from ..errors import PolicyError
+from ..evaluation.bootstrap import group_means
 from ..learners.knn import fit_knn
 from ..learners.network import Layer, NetworkPolicy
 from ..learners.regression import fit_regression
@@ -185,19 +185,11 @@ def calibrate(grid: ThresholdGrid, table: RewardTable) -> RiskCurve:
     table = table.filled()
     table = table.rows(np.flatnonzero(greedy_rows(table)))
     chosen, rows = grid.chosen(table), np.arange(len(table))[:, None]
-    _, first, member = np.unique(table.groups, return_index=True, return_inverse=True)
+    _, first, index = np.unique(table.groups, return_index=True, return_inverse=True)
     losses = counted_losses(table, grid.lossless)
     return RiskCurve(
-        losses=_by_query(losses[rows, chosen], member),
-        rewards=_by_query(table.rewards[rows, chosen], member),
-        lossy=_by_query(~grid.free[chosen], member),
+        losses=group_means(losses[rows, chosen], index),
+        rewards=group_means(table.rewards[rows, chosen], index),
+        lossy=group_means(~grid.free[chosen], index),
         tasks=[table.tasks[i] for i in first],
     )
-
-
-def _by_query(values: NDArray[Any], member: NDArray[np.intp]) -> Float64:
-    """[n, Z] to [m, Z]: means over the rows of each query. member: [n], whose row it is."""
-    counts = np.bincount(member)  # [m]
-    sums = np.zeros((len(counts), values.shape[1]))
-    np.add.at(sums, member, values)
-    return sums / counts[:, None]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PolicyError
+from ..evaluation.bootstrap import group_index, group_means
 from ..evaluation.calibration import scores_of
 from ..evaluation.evaluate import aligned
 from ..fitting import fit
@@ -131,6 +132,4 @@ def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Choos
 
 def by_group(values: Float64, table: RewardTable) -> Float64:
     """[n] -> [G], the mean of each group's rows; in the order in which groups first come."""
-    place = {group: i for i, group in enumerate(dict.fromkeys(table.groups))}
-    of = np.array([place[group] for group in table.groups])
-    return np.asarray(np.bincount(of, weights=values) / np.bincount(of), dtype=np.float64)
+    return group_means(values, group_index(table.groups))

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bounds import Gain, gain_of, resampled
+from ..evaluation.bootstrap import resample
+from ..evaluation.bounds import Gain, gain_of
 from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
 from .crossfit import (
@@ -48,7 +49,7 @@ def learning_curve(
     """The policy's cross-fitted gain when it learns from an eighth, a quarter, a half and all of
     the other folds' queries. Raises PolicyError where there are too few queries."""
     rows = require_enough(table)
-    folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
+    folds, counts = folds_of(rows, seed), resample(len(set(rows.groups)), seed)
     fixed = by_group(rows.rewards[:, best_fixed_index(rows)], rows)
     points = []
     for share in SHARES:
@@ -80,7 +81,7 @@ def leave_one_task_out(
     for name in names:
         members = np.flatnonzero(task_of == name)
         each = by_group(gains[members], rows.rows(members))
-        found[str(name)] = gain_of(each, resampled(len(each), seed))
+        found[str(name)] = gain_of(each, resample(len(each), seed))
     return found
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bounds import Gain, gain_of, resampled
+from ..evaluation.bootstrap import resample
+from ..evaluation.bounds import Gain, gain_of
 from ..fitting import check_name, check_options, fit, options_of
 from ..fixed import fit_best_fixed
 from ..learners.binned import splitting_features, splitting_pairs
@@ -227,7 +228,7 @@ def _selected(
     asked: simplest first.
     values: [G], what each, and the best fixed arm, earns on every query.
     """
-    counts = resampled(len(values[FIXED]), seed)
+    counts = resample(len(values[FIXED]), seed)
     base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
     for one in asked:
         gain = gain_of(values[one.name] - values[FIXED], counts, len(asked))

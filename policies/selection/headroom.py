@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from decoders.common.errors import NoSuchName
 
 from ..errors import PolicyError
-from ..evaluation.bounds import gain_of, resampled
+from ..evaluation.bootstrap import resample
+from ..evaluation.bounds import gain_of
 from ..evaluation.evaluate import references
 from ..evaluation.oracle import oracle_of
 from ..fixed import best_fixed_index
@@ -125,7 +126,7 @@ def headroom(
             f"{queries} queries are too few to estimate the headroom; collect at least {LEAST}"
         )
     oracle = oracle_of(rows, seed)
-    folds, counts = folds_of(rows, seed), resampled(queries, seed)
+    folds, counts = folds_of(rows, seed), resample(queries, seed)
     features = list(by) or splitting_features(rows)
     together = [pair for pair in splitting_pairs(rows) if set(pair) <= set(features)]
     choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.bounds import Gain, gain_of, resampled
+from ..evaluation.bootstrap import resample
+from ..evaluation.bounds import Gain, gain_of
 from ..fitting import fit
 from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
@@ -36,7 +37,7 @@ def leave_one_arm_out(
     rows, given = require_enough(table), dict(options or {})
     if len(rows.arms) < 3:
         return {}
-    folds, counts = folds_of(rows, seed), resampled(len(set(rows.groups)), seed)
+    folds, counts = folds_of(rows, seed), resample(len(set(rows.groups)), seed)
     scores = cross_fit(rows, folds, _scores(policy, seed, given))
     found = {}
     for out, arm in enumerate(rows.arms):

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bounds import Gain, gain_of, resampled
+from ..evaluation.bootstrap import resample
+from ..evaluation.bounds import Gain, gain_of
 from ..evaluation.evaluate import aligned
 from ..fixed import best_fixed_index
 from ..records import Float64, Policy, RewardTable
@@ -108,7 +109,7 @@ def compare_on(
     words = [f"{gone} rows that only one policy can read are left out"] if gone else []
     return Comparison(
         other=named,
-        gain=gain_of(mine - base, resampled(queries, seed)),
+        gain=gain_of(mine - base, resample(queries, seed)),
         other_mean=float(base.mean()),
         margin=margin,
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from decoders.common.errors import NoSuchName
 from policies import Policy, PolicyError
+from policies.evaluation.bootstrap import RESAMPLES
 from policies.evaluation.evaluate import aligned, greedy_probs
 from policies.fixed import one_hot
 from policies.ope.comparison import Comparison, compare, on_policy
@@ -95,7 +97,7 @@ def judge(
     reward: str = "tokens_per_s",
     *,
     tau: float = 10.0,
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> Judgement:
     """Judge a policy by a log, or the log alone.
@@ -125,8 +127,7 @@ def judge(
             f"{_count(small, 'row')} with a propensity below {SMALL:g}: one alone may decide an "
             "estimate; log with a larger --explore"
         )
-    found: dict[str, Comparison] = {}
-    unknown: dict[str, float] = {}
+    ways: dict[str, Float64] = {}
     if policy is not None:
         if policy.origin.arms_fingerprint and set(policy.arms) != set(held.table.arms):
             warnings.append(
@@ -137,12 +138,14 @@ def judge(
         ways = {"greedy": greedy_probs(probs), "dynamic": probs}
         if np.array_equal(ways["greedy"], probs):
             del ways["dynamic"]
-        for way, action_probs in ways.items():
-            found[way] = compare(
-                log, action_probs, predicted, held.offered, tau=tau, resamples=resamples, seed=seed
-            )
-            unknown[way] = float((action_probs * (held.offered == 0)).sum(axis=1).mean())
-            warnings += _doubts(way, found[way], unknown[way])
+    probs_of = ways | _always(held)
+    made = compare(log, probs_of, predicted, held.offered, tau=tau, resamples=resamples, seed=seed)
+    found = {way: made[way] for way in ways}
+    unknown = {
+        way: float((probs * (held.offered == 0)).sum(axis=1).mean()) for way, probs in ways.items()
+    }
+    for way in ways:
+        warnings += _doubts(way, found[way], unknown[way])
     return Judgement(
         reward=reward,
         rows=len(rows.decisions),
@@ -151,7 +154,7 @@ def judge(
         excluded={why: many for why, many in held.excluded.items() if many},
         logged=on_policy(log, resamples=resamples, seed=seed),
         versions=_versions(held, resamples, seed),
-        arms=_arms(held, predicted, resamples, seed),
+        arms=_arms(held, made),
         policy=None if policy is None else policy.name,
         comparisons=found,
         unknown=unknown,
@@ -218,18 +221,31 @@ def _part(log: Log, rows: np.ndarray) -> Log:
     return Log(log.actions[rows], log.rewards[rows], log.propensities[rows], groups)
 
 
-def _arms(held: Usable, predicted: Float64 | None, resamples: int, seed: int) -> list[ArmFigures]:
+def _always(held: Usable) -> dict[str, Float64]:
+    """ "fixed/ARM" -> [n, A] always taking it, of the arms that every request could have drawn."""
+    size = len(held.table.arms)
+    return {
+        f"fixed/{arm}": np.tile(one_hot(size, at), (len(held.log.actions), 1))
+        for at, arm in enumerate(held.table.arms)
+        if (held.log.actions == at).any() and (held.offered[:, at] > 0).all()
+    }
+
+
+def _arms(held: Usable, always: Mapping[str, Comparison]) -> list[ArmFigures]:
     figures = []
     for at, arm in enumerate(held.table.arms):
-        took = held.log.actions == at
-        always, effective = None, 0.0
-        if took.any() and (held.offered[:, at] > 0).all():
-            action_probs = np.tile(one_hot(len(held.table.arms), at), (len(took), 1))
-            found = compare(held.log, action_probs, predicted, resamples=resamples, seed=seed)
-            effective = found.effective
-            if effective >= FEW:
-                always = found.values.get("dr", found.values["snips"])
+        took, found = held.log.actions == at, always.get(f"fixed/{arm}")
+        effective = found.effective if found else 0.0
+        value = found.values.get("dr", found.values["snips"]) if found else None
         mean = float(held.log.rewards[took].mean()) if took.any() else None
-        failed = held.failures.get(arm, 0)
-        figures.append(ArmFigures(arm, int(took.sum()), failed, mean, always, effective))
+        figures.append(
+            ArmFigures(
+                arm,
+                taken=int(took.sum()),
+                failed=held.failures.get(arm, 0),
+                mean=mean,
+                always=value if effective >= FEW else None,
+                effective=effective,
+            )
+        )
     return figures

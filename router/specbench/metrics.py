@@ -8,11 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from collect.repetition import loops
+from policies.evaluation.bootstrap import RESAMPLES, interval, resampled_sums
 
 from .quality import measure_of, quality
 from .records import Answer, Turn
-
-BOOTSTRAP_SAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -88,7 +87,7 @@ def cell(
     greedy: bool = True,
     eos_ids: Sequence[int] = (),
     seed: int = 0,
-    samples: int = BOOTSTRAP_SAMPLES,
+    samples: int = RESAMPLES,
 ) -> Cell | None:
     """All figures for these pairs; None where no question was answered by both."""
     pairs = [p for p in pairs if p.method.error is None and p.baseline.error is None]
@@ -166,14 +165,8 @@ def bootstrap(table: np.ndarray, seed: int, samples: int) -> tuple[float, float]
     """95% percentile interval of `speedup`, drawing whole questions with replacement."""
     if not len(table):
         return None
-    rng = np.random.default_rng(seed)
-    drawn = rng.multinomial(len(table), np.full(len(table), 1 / len(table)), size=samples)
-    ratios = _ratios(drawn @ table)  # [samples]
-    ratios = ratios[np.isfinite(ratios)]
-    if not len(ratios):
-        return None
-    low, high = np.percentile(ratios, [2.5, 97.5])
-    return float(low), float(high)
+    low, high = interval(_ratios(resampled_sums(table, seed, samples)))
+    return None if np.isnan(low) else (low, high)
 
 
 def official_speedup(method: Sequence[Answer], baseline: Sequence[Answer]) -> float | None:

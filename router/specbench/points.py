@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from collect.queries import OVERALL, ordered
+from policies.evaluation.bootstrap import RESAMPLES
 
 from .curves import latency_at, quality_within
-from .metrics import BOOTSTRAP_SAMPLES, bootstrap
+from .metrics import bootstrap
 from .quality import judged_by, likeness, score
 from .records import BASELINE, Row
 from .sweep import Curve
@@ -70,7 +71,7 @@ def points_of(
     greedy_answers: Mapping[str, str],
     *,
     seed: int = 0,
-    samples: int = BOOTSTRAP_SAMPLES,
+    samples: int = RESAMPLES,
 ) -> list[Point]:
     """Every arm's points: overall, then the tasks that were asked. An arm has none where each of
     its answers failed.

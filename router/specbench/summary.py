@@ -12,10 +12,10 @@ import numpy as np
 
 from collect.queries import OVERALL, ordered
 from collect.rouge import WORDS
+from policies.evaluation.bootstrap import RESAMPLES
 
 from .candidates import over_seeds
 from .metrics import (
-    BOOTSTRAP_SAMPLES,
     Cell,
     Pair,
     bootstrap,
@@ -39,7 +39,7 @@ def summarise(
     greedy: bool,
     eos_ids: Sequence[int] = (),
     seed: int = 0,
-    samples: int = BOOTSTRAP_SAMPLES,
+    samples: int = RESAMPLES,
     about: dict[str, Any] | None = None,
     groups: Mapping[str, list[str]] | None = None,
 ) -> dict[str, Any]:

@@ -17,7 +17,8 @@ from scipy.stats import binom
 import policies
 from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
-from policies.evaluation.bounds import CONFIDENCE, gain_of, resampled
+from policies.evaluation.bootstrap import CONFIDENCE, resample
+from policies.evaluation.bounds import gain_of
 from policies.evaluation.regret import regret
 from policies.learners.binned import bins_of
 from policies.selection.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
@@ -264,7 +265,7 @@ def test_a_query_counts_once() -> None:
 def test_bounds_are_the_more_careful_of_two() -> None:
     rng = np.random.default_rng(0)
     for drawn in (rng.normal(0.2, 1, size=30), rng.lognormal(0, 2, size=30), np.full(30, 0.5)):
-        counts = resampled(30, 1)
+        counts = resample(30, 1)
         for tests in (1, 6):
             gain = gain_of(drawn, counts, tests)
             level = 0.05 / tests
@@ -274,12 +275,12 @@ def test_bounds_are_the_more_careful_of_two() -> None:
             margin = t.ppf(1 - level, 29) * drawn.std(ddof=1) / np.sqrt(30)
             assert gain.low == pytest.approx(min(drawn.mean() - margin, means[0]))
             assert gain.high == pytest.approx(max(drawn.mean() + margin, means[1]))
-    assert gain_of(np.full(30, 0.5), resampled(30, 0)).needed == 2
-    assert gain_of(np.full(30, -0.5), resampled(30, 0)).needed is None
+    assert gain_of(np.full(30, 0.5), resample(30, 0)).needed == 2
+    assert gain_of(np.full(30, -0.5), resample(30, 0)).needed is None
 
 
 def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
-    counts = resampled(40, 0)
+    counts = resample(40, 0)
     rng = np.random.default_rng(1)
     wrong = sum(gain_of(rng.exponential(size=40) - 1, counts).low > 0 for _ in range(400))
     assert wrong <= binom.ppf(0.999, 400, 1 - CONFIDENCE), wrong
@@ -288,7 +289,7 @@ def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
 def test_queries_needed_settle_it() -> None:
     """As many draws as the figure says put the lower bound about at 0."""
     rng = np.random.default_rng(0)
-    first = gain_of(rng.normal(0.1, 1, size=400), resampled(400, 0))
+    first = gain_of(rng.normal(0.1, 1, size=400), resample(400, 0))
     assert first.needed is not None
     drawn = rng.normal(first.mean, 1, size=(200, first.needed)).mean(axis=1)
     sure = drawn - 1.645 / np.sqrt(first.needed) > 0
@@ -296,9 +297,9 @@ def test_queries_needed_settle_it() -> None:
 
 
 def test_verdicts() -> None:
-    gains = gain_of(np.array([0.1, 0.3] * 20), resampled(40, 0))
-    unsure = gain_of(np.array([-1.0, 1.1] * 20), resampled(40, 0))
-    worse = gain_of(np.array([-0.1, -0.3] * 20), resampled(40, 0))
+    gains = gain_of(np.array([0.1, 0.3] * 20), resample(40, 0))
+    unsure = gain_of(np.array([-1.0, 1.1] * 20), resample(40, 0))
+    worse = gain_of(np.array([-0.1, -0.3] * 20), resample(40, 0))
     said = verdict("knn", "small", {"knn": (gains, 12.5)}, 40, 3)
     assert re.fullmatch(
         r"Saved: knn\. It gains 0\.2 \(12%\) over the best fixed arm \(small\), and at least "

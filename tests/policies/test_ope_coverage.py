@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,10 @@ from policies.ope.reward_model import LEAST_ROWS, cross_fitted
 
 LOGS, ROWS, CONFIDENCE = 300, 250, 0.9
 CORRECTED = ("ips", "snips", "dr", "switch-dr")
+
+
+def only(log: Log, probs: np.ndarray, *more: np.ndarray, **options: Any) -> Comparison:
+    return compare(log, {"only": probs}, *more, **options)["only"]
 
 
 @dataclass
@@ -59,8 +64,8 @@ def runs(made: World, logs: int = LOGS) -> list[Comparison]:
         log, index = made.log(np.random.default_rng(seed))
         predicted = cross_fitted(made.table.inputs[index], log, 3, seed=seed)
         found.append(
-            compare(log, made.probs[index], predicted, made.logger[index], tau=5.0, resamples=200,
-                    confidence=CONFIDENCE, seed=seed)
+            only(log, made.probs[index], predicted, made.logger[index], tau=5.0, resamples=200,
+                 confidence=CONFIDENCE, seed=seed)
         )  # fmt: skip
     return found
 
@@ -120,7 +125,7 @@ def test_wrong_propensities_are_what_the_count_would_show() -> None:
         log, index = made.log(np.random.default_rng(seed))
         claimed = replace(log, propensities=np.full(ROWS, 1 / 3))
         predicted = cross_fitted(made.table.inputs[index], claimed, 3, seed=seed)
-        found.append(compare(claimed, made.probs[index], predicted, resamples=200, seed=seed))
+        found.append(only(claimed, made.probs[index], predicted, resamples=200, seed=seed))
     counted = hits(found, made.truth)
     assert max(counted.values(), default=0) < 70, counted
 
@@ -132,10 +137,10 @@ def test_rows_of_one_group_are_one_row() -> None:
     ten = np.repeat(np.arange(60), 10)
     copies = Log(log.actions[ten], log.rewards[ten], log.propensities[ten], groups=ten)
     once, often = (
-        compare(log, made.probs[index]),
-        compare(copies, made.probs[index[ten]]),
+        only(log, made.probs[index]),
+        only(copies, made.probs[index[ten]]),
     )
-    blind = compare(replace(copies, groups=None), made.probs[index[ten]])
+    blind = only(replace(copies, groups=None), made.probs[index[ten]])
     for name in ("ips", "snips"):
         for figure in ("value", "standard_error", "low", "high"):
             same = pytest.approx(getattr(once.values[name], figure))
