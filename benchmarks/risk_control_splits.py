@@ -78,7 +78,7 @@ def main() -> None:
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:
     """A collection's table and its lossless arms."""
     from collect.table import reward_table
-    from router.commands.max_loss import risk_control_table
+    from router.commands.training.max_loss import risk_control_table
 
     collection = Collection.open(folder)
     table = reward_table(collection, TableOptions(reward))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from decoders.common.errors import NoSuchName
 
-from . import rewards
-from .embedders import Embedder
-from .rewards import Reward
+if TYPE_CHECKING:
+    from .embedders import Embedder
+    from .rewards import Reward
 
 LOOPS = ("all", "without")
 
@@ -45,6 +46,8 @@ class TableOptions:
     at_once: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
+        from . import rewards  # heavy, and command lines only name the options
+
         if self.reward is not None:
             rewards.get(self.reward)
         rewards.check_alpha(self.alpha)

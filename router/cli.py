@@ -16,8 +16,9 @@ from decoders.options import EngineOptions
 from decoders.records import Request
 from router.commands import collect as collect_command
 from router.commands.listing import Listing
-from router.commands.options import AsJson, Config, engine_options, names_in, takes
+from router.commands.options import AsJson, Config, engine_options, names_in
 from router.commands.renamed import Renames
+from router.commands.with_records import with_records
 
 from .commands import evaluate, export, headroom, learn, promote, train
 from .commands import serve as serve_command
@@ -77,7 +78,7 @@ def options(
 
 
 @app.command(cls=Listing)
-@takes(request=answer_request, log=log_options, options=engine_options)
+@with_records(request=answer_request, log=log_options, options=engine_options)
 def generate(
     *,
     prompt: Annotated[
@@ -171,7 +172,7 @@ def generate(
 
 
 @app.command(cls=Listing)
-@takes(request=answer_request, log=log_options, options=engine_options)
+@with_records(request=answer_request, log=log_options, options=engine_options)
 def specbench(
     *,
     out: Annotated[Path, typer.Option(help="Folder for rows, answers, summary and plots.")],

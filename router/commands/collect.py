@@ -14,7 +14,8 @@ from decoders.options import EngineOptions
 
 from .align import align
 from .listing import Listing
-from .options import AsJson, at_once_in, engine_options, names_in, takes, temperatures_in
+from .options import AsJson, at_once_in, engine_options, names_in, temperatures_in
+from .with_records import with_records
 
 if TYPE_CHECKING:
     from collect.sweeps.executor import Executor
@@ -45,7 +46,7 @@ def mount(app: typer.Typer) -> None:
     app.command("align")(align)
 
 
-@takes(options=engine_options)
+@with_records(options=engine_options)
 def collect(
     *,
     more: Annotated[

@@ -109,7 +109,7 @@ def _print_values(trained: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .train_tables import JUDGED
+    from .training.tables import JUDGED
 
     table = Table(title=f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries")
     for heading in ("choice", "reward", "95% interval"):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from collect.table_options import TableOptions
 from router.commands.listing import Listing
 from router.commands.options import AsJson, names_in
 
-from .router_options import ChosenArms, ChosenLoads, ChosenTemperatures, Loops
+from .router_options import table_options
+from .with_records import with_records
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -36,7 +38,9 @@ def mount(app: typer.Typer) -> None:
     app.command("headroom", help=HEADROOM_HELP, cls=Listing)(headroom)
 
 
+@with_records(table=table_options)
 def headroom(
+    *,
     rewards: Annotated[
         Path, typer.Argument(metavar="REWARDS", help="What `draftpick collect --out` wrote.")
     ],
@@ -51,16 +55,7 @@ def headroom(
         float,
         typer.Option(help="Weight of similarity against cost in the reward, from 0 to 1."),
     ] = 0.5,
-    embedder: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="What embeds the queries, as in `draftpick train --embedder`."
-        ),
-    ] = None,
-    arms: ChosenArms = None,
-    temperatures: ChosenTemperatures = None,
-    at_once: ChosenLoads = None,
-    loops: Loops = "all",
+    table: TableOptions,
     by: Annotated[
         list[str] | None,
         typer.Option(metavar="FEATURE", help="Only these features: a,b or repeated. Default: all."),
@@ -75,26 +70,16 @@ def headroom(
     from collect import rewards as known
     from collect.store.collection import Collection
     from collect.table import read_rewards
-    from collect.table_options import TableOptions
     from decoders.common.terminal import PIPE
     from policies.selection.headroom import headroom as found_in
-    from router.commands.options import at_once_in, temperatures_in
 
     if out is not None:
         check_figure(out)
-    options = TableOptions(
-        reward,
-        alpha,
-        names_in(arms) or None,
-        embedder=embedder,
-        temperatures=None if temperatures is None else temperatures_in(temperatures),
-        at_once=None if at_once is None else at_once_in(at_once),
-        loops=loops,
-    )
+    options = replace(table, reward=reward, alpha=alpha)
     collection = Collection.open(rewards)
     noisy = known.get(reward or known.default(collection.manifest.costs)).needs_measured
-    table, left_out = read_rewards(collection, options)
-    found = found_in(table, names_in(by), noisy, seed)
+    rows, left_out = read_rewards(collection, options)
+    found = found_in(rows, names_in(by), noisy, seed)
     if out is not None:
         from policies.headroom_figure import draw
 

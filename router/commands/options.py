@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
 from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 
-T = TypeVar("T")
+from .with_records import with_records
 
 Target = Annotated[
     str,
@@ -57,40 +55,6 @@ ChatTemplate = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def takes(**makers: Callable[..., Any]) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Let a function take records that are made of options.
-
-    A parameter named here is given what its maker returns, and the maker's own parameters stand in
-    its place: on the command line they are options like any others.
-    """
-
-    def decorate(function: Callable[..., T]) -> Callable[..., T]:
-        own = inspect.signature(function, eval_str=True)
-        parts = {
-            name: inspect.signature(maker, eval_str=True).parameters
-            for name, maker in makers.items()
-        }
-        parameters = [
-            part.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in own.parameters.items()
-            for part in (parts[name].values() if name in parts else [parameter])
-        ]
-
-        @wraps(function)
-        def taking(**given: Any) -> T:
-            records = {
-                name: maker(**{part: given.pop(part) for part in parts[name] if part in given})
-                for name, maker in makers.items()
-            }
-            return function(**given, **records)
-
-        taking.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-        taking.__annotations__ = {each.name: each.annotation for each in parameters}
-        return taking
-
-    return decorate
-
-
 def model_options(
     target: Target = EngineOptions.target,
     dtype: Dtype = EngineOptions.dtype,
@@ -110,7 +74,7 @@ def model_options(
     )
 
 
-@takes(options=model_options)
+@with_records(options=model_options)
 def engine_options(options: EngineOptions, config: Config = None) -> EngineOptions:
     """As `model_options`, with the arms of a file."""
     return replace(options, arms=config)

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling
+
+from .options import at_once_in, names_in, temperatures_in
 
 if TYPE_CHECKING:
     from ..logs.writer import DecisionLog
@@ -133,3 +136,28 @@ Loops = Annotated[
         "copy look too fast."
     ),
 ]
+ReadBy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="What embeds the queries, as in `draftpick collect`. Default: the collection's "
+        "own embedder. Missing embeddings are computed once and stored there.",
+    ),
+]
+
+
+def table_options(
+    embedder: ReadBy = None,
+    arms: ChosenArms = None,
+    temperatures: ChosenTemperatures = None,
+    at_once: ChosenLoads = None,
+    loops: Loops = "all",
+) -> TableOptions:
+    """Which rows of a collection are read, and what embeds its queries."""
+    return TableOptions(
+        arms=names_in(arms) or None,
+        embedder=embedder,
+        temperatures=None if temperatures is None else temperatures_in(temperatures),
+        at_once=None if at_once is None else at_once_in(at_once),
+        loops=loops,
+    )

@@ -15,7 +15,8 @@ import typer
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.options import EngineOptions
 from router.commands.listing import Listing
-from router.commands.options import engine_options, takes
+from router.commands.options import engine_options
+from router.commands.with_records import with_records
 
 from .router_options import Embedder, LogOptions, answer_request, log_options
 
@@ -35,7 +36,7 @@ def mount(app: typer.Typer) -> None:
     app.command(cls=Listing)(serve)
 
 
-@takes(log=log_options, options=engine_options)
+@with_records(log=log_options, options=engine_options)
 def serve(
     *,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",

@@ -11,7 +11,8 @@ import typer
 
 from decoders.options import EngineOptions
 from router.commands.listing import Listing
-from router.commands.options import AsJson, engine_options, takes
+from router.commands.options import AsJson, engine_options
+from router.commands.with_records import with_records
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -37,7 +38,7 @@ def mount(app: typer.Typer) -> None:
     app.command("theory", help=HELP, cls=Listing)(theory)
 
 
-@takes(options=engine_options)
+@with_records(options=engine_options)
 def theory(
     *,
     acceptance: Annotated[

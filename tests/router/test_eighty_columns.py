@@ -23,8 +23,9 @@ from router.commands.arms_view import arms_table
 from router.commands.headroom import headroom_tables
 from router.commands.kinds_view import kinds_json, kinds_table
 from router.commands.models_view import models_json, models_tables
-from router.commands.sweep_tables import sweep_tables
-from router.commands.train_tables import further, run_tables
+from router.commands.training.further import further
+from router.commands.training.sweep_tables import sweep_tables
+from router.commands.training.tables import run_tables
 from router.routing.router import Router
 from router.specbench import markdown
 from router.specbench.bench import result_tables, rich_tables, specbench

@@ -1,0 +1,80 @@
+"""What `draftpick train` prints of an outcome."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from decoders.common.terminal import show
+from policies.mlflow_store import shown
+from policies.risk_control.policy import RiskControlPolicy
+
+from .max_loss import risk_control_json, risk_control_tables
+from .run import SweepOutcome, TrainOutcome
+from .second_reward import judged_json, judged_tables
+from .sweep_tables import sweep_json, sweep_tables, where
+from .tables import remarks, run_json, run_tables
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from policies.tracking.run import TrainedRun
+
+
+def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
+    """JSON-ready."""
+    if isinstance(outcome, SweepOutcome):
+        return sweep_json(outcome.sweep)
+    found = run_json(outcome.run, outcome.more) | {"features": list(outcome.features)}
+    made = outcome.run.fitted.policy
+    if isinstance(made, RiskControlPolicy):
+        found["guarantee"] = risk_control_json(made, outcome.losses)
+    if outcome.judged is not None:
+        found["judged_by"] = judged_json(outcome.judged, outcome.judged_by)
+    return found
+
+
+def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
+    """Tables for the width of standard output, then where things are."""
+    show(lambda width: _tables(outcome, width))
+    if isinstance(outcome, SweepOutcome):
+        left_out = [f"Left out:   {outcome.left_out}"] if outcome.left_out else []
+        for line in [*left_out, *where(outcome.sweep)]:
+            typer.echo(line)
+        return
+    run, made = outcome.run, outcome.run.fitted.policy
+    if isinstance(made, RiskControlPolicy):
+        typer.echo(str(made.guarantee))
+    else:
+        for sentence in remarks(run):
+            typer.echo(sentence)
+    role = f"{run.registered}{_role(run, outcome.registered_as)}"
+    typer.echo(
+        f"Reads:      {', '.join(['the query', *outcome.features])}\n"
+        + (f"Left out:   {outcome.left_out}\n" if outcome.left_out else "")
+        + f"Policy:     {run.folder}\n"
+        f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
+        + (f"Registered: {role}\n" if run.registered else "")
+        + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
+        f'Use:        draftpick generate "..." --policy {run.folder}'
+    )
+
+
+def _tables(outcome: TrainOutcome | SweepOutcome, width: int) -> list[Table]:
+    if isinstance(outcome, SweepOutcome):
+        return sweep_tables(outcome.sweep, width)
+    if isinstance(outcome.run.fitted.policy, RiskControlPolicy):
+        judged = "held-out" if outcome.held_out else "training"
+        return risk_control_tables(outcome.losses, judged, width)
+    found = run_tables(outcome.run, outcome.more, width)
+    if outcome.judged is not None:
+        found += judged_tables(outcome.judged, outcome.judged_by, width)
+    return found
+
+
+def _role(run: TrainedRun, name: str | None) -> str:
+    """What the new version is, and how it comes to serve."""
+    if run.champion:
+        return ", the champion, as there was none"
+    return f", the challenger; draftpick promote {name} --rewards HELD_OUT compares it"

@@ -1,0 +1,284 @@
+"""What `draftpick train` is asked to do: its options, and which of them go together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from collect.table_options import TableOptions
+from decoders.common.errors import DraftpickError
+
+from ..options import names_in
+from ..router_options import Experiment, TrackingUri, table_options
+from ..with_records import with_records
+from .max_loss import RISK_CONTROL, Confidence, InExpectation, MaxLoss, asked_for
+
+AUTO = "auto"
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """One or several training runs, before anything is read.
+
+    rewards: folder of the collection.
+    table: how it is read, with the first of `weights`.
+    weights: values of alpha, each a table of its own.
+    seeds: of the split and of training; every weight is trained with each.
+    several: whether the runs lie below a parent run, as with --seeds and --alphas.
+    policy, settings: as of `policies.fit`, or "auto".
+    guard: whether the best fixed arm is saved unless the policy is surely better.
+    risk: further settings of the policy under risk control, None for other policies.
+    validation_share: of the queries, held out; None where the rest of the plan decides.
+    train_size: how many queries are learnt from, None for all.
+    judge_by: another reward to report.
+    curve, leave_task_out, leave_arm_out: what else is evaluated.
+    register: name of the registered model, None for none.
+    out: policy folder, None for one named by the run.
+    """
+
+    rewards: Path
+    table: TableOptions
+    weights: tuple[float, ...]
+    seeds: tuple[int, ...]
+    several: bool
+    policy: str
+    settings: Mapping[str, Any]
+    guard: bool
+    risk: Mapping[str, Any] | None
+    validation_share: float | None
+    train_size: int | None
+    judge_by: str | None
+    curve: bool
+    leave_task_out: bool
+    leave_arm_out: bool
+    experiment: str
+    tracking_uri: str | None
+    register: str | None
+    out: Path | None
+
+
+@with_records(table=table_options)
+def plan(
+    *,
+    rewards: Annotated[
+        Path, typer.Option(metavar="DIR", help="Folder that `draftpick collect --out DIR` wrote.")
+    ],
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            help="How to learn: auto (compares several; the default), {policies.POLICIES}."
+        ),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="Train as the paper does: REINFORCE, unguarded.")
+    ] = False,
+    guard: Annotated[
+        bool,
+        typer.Option(
+            "--guard/--no-guard",
+            help="Save the best fixed arm unless the policy is better with 95% confidence. "
+            "--no-guard always saves the policy named by --policy.",
+        ),
+    ] = True,
+    curve: Annotated[
+        bool,
+        typer.Option(
+            "--curve", help="Also train on an eighth, a quarter and a half of the queries."
+        ),
+    ] = False,
+    leave_task_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-task-out", help="Also evaluate on each task after training without it."
+        ),
+    ] = False,
+    leave_arm_out: Annotated[
+        bool,
+        typer.Option(
+            "--leave-arm-out",
+            help="Also evaluate without each arm, removed before and after training.",
+        ),
+    ] = False,
+    reward: Annotated[
+        str | None,
+        typer.Option(
+            help="Reward to maximise: {collect.REWARDS}. Default: modelled, or measured for "
+            "endpoints; with --paper: paper."
+        ),
+    ] = None,
+    alpha: Annotated[
+        float | None,
+        typer.Option(
+            help="Weight of similarity against cost in the reward, from 0 to 1. Default: 0.5."
+        ),
+    ] = None,
+    alphas: Annotated[
+        str | None,
+        typer.Option(metavar="A,A", help="Train one policy for each of these weights: 0,0.5,1."),
+    ] = None,
+    max_loss: MaxLoss = None,
+    confidence: Confidence = None,
+    in_expectation: InExpectation = False,
+    features: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|none",
+            help="Features that the policy also reads: {collect.FEATURES}, or none. Default: all "
+            "that vary in the collection.",
+        ),
+    ] = None,
+    table: TableOptions,
+    train_size: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Train on N queries, drawn by --seed."),
+    ] = None,
+    judge_by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REWARD",
+            help="Also report another reward of the same collection on the held-out queries.",
+        ),
+    ] = None,
+    validation_share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of each task's queries held out for evaluation. Default: 0 with the guard, "
+            "which uses folds; 0.2 with --judge-by or --no-guard."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Random seed of the split and of training.")] = 0,
+    seeds: Annotated[
+        int,
+        typer.Option(min=1, metavar="N", help="Train N times, with --seed and the seeds after it."),
+    ] = 1,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the queries.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Another option of the policy, such as --set k=5."
+        ),
+    ] = None,
+    experiment: Experiment = "draftpick",
+    tracking_uri: TrackingUri = None,
+    register: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Register the model as models:/NAME@challenger, and as @champion if there is none "
+            "(see `draftpick promote`).",
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="Policy folder. Default: mlruns/policies/<run id>."),
+    ] = None,
+) -> TrainPlan:
+    """The plan of the command's options; reads no file and prints nothing.
+
+    Raises DraftpickError and PolicyError for options that do not go together, unknown names and
+    numbers out of range.
+    """
+    from collect.rewards import DEFAULT
+    from policies import PolicyError
+    from policies.learners.reinforce import PAPER
+    from policies.online.policy import ALGORITHMS
+    from policies.selection.guard import check_policy
+
+    chosen = _settings(settings or ())
+    chosen |= {name: value for name, value in (("epochs", epochs), ("lr", lr)) if value is not None}
+    risk = asked_for(max_loss, confidence, in_expectation, policy)
+    name = policy or AUTO if risk is None else RISK_CONTROL
+    if paper:
+        if risk is not None:
+            raise PolicyError("--paper has no risk control; leave --max-loss out")
+        if name not in (AUTO, "reinforce"):
+            raise PolicyError(f"--paper is REINFORCE; leave --policy {name} out")
+        name, guard, chosen = "reinforce", False, PAPER | chosen
+        features = features or "none"
+        reward = reward or "paper"
+    if alphas is not None and alpha is not None:
+        raise PolicyError("give either --alpha or --alphas")
+    if alphas is not None:
+        weights = weights_in(alphas, reward or DEFAULT)
+    else:
+        weights = (TableOptions.alpha if alpha is None else alpha,)
+    several = seeds > 1 or alphas is not None
+    if several and (curve or leave_task_out or leave_arm_out):
+        raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
+    if risk is not None and (judge_by is not None or train_size is not None):
+        raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
+    if several and judge_by is not None:
+        raise PolicyError("--judge-by is of one run; leave --seeds and --alphas out")
+    if len(weights) > 1 and register is not None:
+        raise DraftpickError(
+            "--register takes one policy, and --alphas trains one for each weight; name one --alpha"
+        )
+    check_policy(name, chosen)
+    if risk is not None:
+        if table.at_once not in (None, (1,)):
+            raise PolicyError("risk control is about answers, not load; leave --at-once out")
+        table = replace(table, at_once=(1,))
+    return TrainPlan(
+        rewards=rewards,
+        table=replace(
+            table,
+            reward=reward,
+            alpha=weights[0],
+            features=() if features == "none" else tuple(names_in(features)) or None,
+        ),
+        weights=weights,
+        seeds=tuple(range(seed, seed + seeds)),
+        several=several,
+        policy=name,
+        settings=chosen,
+        guard=guard and name not in ALGORITHMS,  # those watch themselves while they serve
+        risk=risk,
+        validation_share=validation_share,
+        train_size=train_size,
+        judge_by=judge_by,
+        curve=curve,
+        leave_task_out=leave_task_out,
+        leave_arm_out=leave_arm_out,
+        experiment=experiment,
+        tracking_uri=tracking_uri,
+        register=register,
+        out=out,
+    )
+
+
+def weights_in(alphas: str, reward: str) -> tuple[float, ...]:
+    """`0,0.5,1` as numbers; raises DraftpickError, also for a reward that has no weight."""
+    from collect.rewards import check_alpha, get
+
+    if not get(reward).uses_alpha:
+        raise DraftpickError(
+            f"the reward {reward!r} has no alpha; leave --alphas out, or name a reward "
+            "that has one, such as --reward paper"
+        )
+    try:
+        weights = tuple(dict.fromkeys(float(part) for part in alphas.split(",")))
+    except ValueError:
+        raise DraftpickError(f"--alphas takes numbers, such as 0,0.5,1, not {alphas!r}") from None
+    for weight in weights:
+        check_alpha(weight)
+    return weights
+
+
+def _settings(pairs: Sequence[str]) -> dict[str, Any]:
+    """NAME=VALUE pairs; values are JSON (5, 0.1, true) and otherwise text."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise DraftpickError(f"--set takes NAME=VALUE, for instance --set k=5, not {pair!r}")
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found

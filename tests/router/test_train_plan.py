@@ -1,0 +1,117 @@
+"""`draftpick train`: which options go together, without a command line and without a collection."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoders.common.errors import DraftpickError, NoSuchName
+from policies import PolicyError
+from policies.learners.reinforce import PAPER
+from router.commands.training.plan import TrainPlan, plan
+
+HERE = Path("no-such-folder")
+
+
+def made(**options: Any) -> TrainPlan:
+    return plan(rewards=HERE, **options)
+
+
+def test_the_defaults() -> None:
+    found = made()
+    assert (found.rewards, found.policy, found.settings, found.guard) == (HERE, "auto", {}, True)
+    assert (found.weights, found.seeds, found.several) == ((0.5,), (0,), False)
+    assert found.risk is None and found.table.reward is None and found.table.features is None
+    assert not HERE.exists()
+
+
+def test_rows_features_and_settings() -> None:
+    found = made(
+        policy="knn",
+        arms=["a,b", "c"],
+        temperatures="0,1",
+        at_once="1,8",
+        features="greedy, temperature",
+        loops="without",
+        reward="paper",
+        alpha=0.25,
+        settings=["k=5", "metric=dot"],
+        guard=False,
+    )
+    table = found.table
+    assert (table.reward, table.alpha, table.loops) == ("paper", 0.25, "without")
+    assert (table.arms, table.features) == (["a", "b", "c"], ("greedy", "temperature"))
+    assert (table.temperatures, table.at_once) == ((0.0, 1.0), (1, 8))
+    assert found.settings == {"k": 5, "metric": "dot"} and not found.guard
+    assert made(features="none").table.features == ()
+
+
+def test_epochs_and_lr_are_settings() -> None:
+    found = made(policy="reinforce", epochs=2, lr=0.1)
+    assert found.settings == {"epochs": 2, "lr": 0.1}
+
+
+def test_the_papers_training() -> None:
+    found = made(paper=True, epochs=7)
+    assert (found.policy, found.guard, found.table.reward) == ("reinforce", False, "paper")
+    assert found.settings == {**PAPER, "epochs": 7} and found.table.features == ()
+    kept = made(paper=True, reward="modelled", features="greedy").table
+    assert (kept.reward, kept.features) == ("modelled", ("greedy",))
+
+
+def test_several_runs() -> None:
+    found = made(seeds=3, seed=4)
+    assert (found.seeds, found.several, found.weights) == ((4, 5, 6), True, (0.5,))
+    found = made(reward="paper", alphas="0,0.5,0")
+    assert (found.weights, found.several, found.table.alpha) == ((0.0, 0.5), True, 0.0)
+    assert made(reward="paper", alphas="1").several  # one weight, below a parent run nevertheless
+
+
+def test_risk_control() -> None:
+    found = made(max_loss=0.1)
+    assert found.policy == "risk-control" and found.table.at_once == (1,)
+    assert found.risk == {"max_loss": 0.1, "confidence": 0.95, "in_expectation": False}
+
+
+def test_what_learns_while_it_serves_is_not_guarded() -> None:
+    assert not made(policy="thompson").guard and made(policy="knn").guard
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"policy": "guess"}, "unknown policy 'guess'"),
+        ({"policy": "best-fixed", "epochs": 3}, "has no option 'epochs'"),
+        ({"epochs": 3}, "takes no options .epochs."),
+        ({"settings": ["k"]}, "--set takes NAME=VALUE, for instance --set k=5, not 'k'"),
+        ({"loops": "some"}, "unknown choice of loops 'some'"),
+        ({"reward": "bleu"}, "unknown reward 'bleu'"),
+        ({"alpha": 2.0}, "alpha must be between 0"),
+        ({"temperatures": "hot"}, "temperatures are numbers"),
+        ({"at_once": "1,0"}, "whole numbers from 1 on"),
+        ({"paper": True, "policy": "knn"}, "--paper is REINFORCE; leave --policy knn out"),
+        ({"paper": True, "max_loss": 0.1}, "--paper has no risk control"),
+        ({"alpha": 0.5, "alphas": "0,1", "reward": "paper"}, "give either --alpha or --alphas"),
+        ({"alphas": "0,1"}, "the reward 'modelled' has no alpha"),
+        ({"alphas": "0,x", "reward": "paper"}, "--alphas takes numbers"),
+        ({"alphas": "0,2", "reward": "paper"}, "alpha must be between 0"),
+        ({"alphas": "0,1", "reward": "paper", "register": "m"}, "--register takes one policy"),
+        ({"seeds": 2, "curve": True}, "--curve and --leave-... are of one run"),
+        ({"seeds": 2, "leave_task_out": True}, "--curve and --leave-... are of one run"),
+        ({"seeds": 2, "leave_arm_out": True}, "--curve and --leave-... are of one run"),
+        ({"seeds": 2, "judge_by": "modelled"}, "--judge-by is of one run"),
+        ({"max_loss": 0.1, "judge_by": "modelled"}, "takes neither --judge-by nor --train-size"),
+        ({"max_loss": 0.1, "train_size": 9}, "takes neither --judge-by nor --train-size"),
+        ({"max_loss": 0.1, "at_once": "1,8"}, "risk control is about answers, not load"),
+        ({"max_loss": 0.1, "policy": "knn"}, "leave --policy knn out"),
+        ({"max_loss": 0.1, "confidence": 0.9, "in_expectation": True}, "leave one out"),
+        ({"confidence": 0.9}, "say what may be lost at most"),
+        ({"policy": "risk-control"}, "say what may be lost at most"),
+        ({"max_loss": 1.5}, "must be above 0 and below 1"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
+    with pytest.raises((DraftpickError, PolicyError, NoSuchName), match=words):
+        made(**options)
