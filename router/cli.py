@@ -343,8 +343,7 @@ def arms(
       draftpick arms --config arms.yaml
       draftpick arms --kinds
     """
-    from .commands.arms_view import arms_json, arms_table
-    from .commands.kinds_view import kinds_json, kinds_table
+    from .commands.views import arms_json, arms_table, kinds_json, kinds_table
 
     if as_json:
         _print_json(kinds_json() if kinds else arms_json(config))
@@ -361,7 +360,7 @@ def models(as_json: AsJson = False) -> None:
     Example:
       draftpick models
     """
-    from .commands.models_view import models_json, models_tables
+    from .commands.views import models_json, models_tables
 
     if as_json:
         _print_json(models_json())

@@ -147,19 +147,21 @@ def collect(
     temperatures: Sequence[float] = (0.0,),
 ) -> None:
     """Every arm on every query, as `draftpick collect` does."""
-    from rich.console import Console
-
-    from collect.sweeps.run import sweep
+    from collect.sweeps.run import SweepProgress, sweep
     from decoders import Engine
+    from decoders.common.terminal import progress
     from decoders.offline.batch import Batch
-    from router.commands.progress import progress_bar
 
     engine = Engine.from_options(engine_options(what, what.arms, device))
     options = SweepOptions(
         max_new_tokens=max_new_tokens, batch_size=BATCH, temperatures=tuple(temperatures)
     )
-    with progress_bar(Console(stderr=True)) as show:
-        sweep(engine, Batch(engine), queries, folder, options, show)
+    with progress("collecting", "queries") as tick:
+
+        def report(now: SweepProgress) -> None:
+            tick(now.done, now.total, f"{now.errors} errors")
+
+        sweep(engine, Batch(engine), queries, folder, options, report)
 
 
 def train_all(what: Reproduction, rewards: Path, out: Path, seeds: int) -> dict[str, list[Path]]:

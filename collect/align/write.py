@@ -7,11 +7,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-from rich.progress import track
-
 from collect.queries import read_queries, shipped_folder
-from decoders.common.terminal import Lines
+from decoders.common.terminal import progress
 from decoders.options import EngineOptions
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
@@ -48,13 +45,13 @@ def write_outputs(
     asked = [(q, engine.encode_chat([{"role": "user", "content": q.turns[0]}])) for q in todo]
     asked.sort(key=lambda pair: len(pair[1]))  # similar lengths together: little padding
     groups = [asked[i : i + BATCH] for i in range(0, len(asked), BATCH)]
-    console = Console(stderr=True)
-    bare = not console.is_terminal
-    lines, written = Lines(console, "the target writes", "answers"), len(wanted) - len(todo)
-    with path.open("a", encoding="utf-8") as stream:
-        for group in track(groups, "the target writes", console=console, disable=bare):
-            if bare:
-                lines(written, len(wanted))
+    written = len(wanted) - len(todo)
+    with (
+        path.open("a", encoding="utf-8") as stream,
+        progress("the target writes", "answers") as tick,
+    ):
+        tick(written, len(wanted))
+        for group in groups:
             answers = batch.target([ids for _, ids in group], max_new_tokens).ids
             for (query, _), ids in zip(group, answers, strict=True):
                 ended = bool(ids) and ids[-1] in engine.eos_ids
@@ -63,8 +60,7 @@ def write_outputs(
             stream.flush()
             os.fsync(stream.fileno())
             written += len(group)
-    if bare:
-        lines(written, len(wanted))
+            tick(written, len(wanted))
     return path
 
 

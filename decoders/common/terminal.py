@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import io
+import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-PIPE = 200  # columns of what is no terminal, and so has no width of its own
 
 
 def tables(
@@ -66,14 +67,34 @@ def tables(
     return made
 
 
-def show(made: Callable[[int], Sequence[Table]]) -> None:
-    """Print the tables that `made` makes for the width of standard output.
+def texts(
+    title: str,
+    headings: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    whole: int = 1,
+    lines: bool = False,
+) -> Table:
+    """A table of words, in plain text, which are broken where they do not fit.
 
-    A pipe or a file has no width of its own, and is given room instead of cut columns.
+    whole: the leading columns that are not. lines: between the rows.
     """
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(title=title, show_lines=lines)
+    for at, heading in enumerate(headings):
+        table.add_column(heading, no_wrap=at < whole, overflow="fold")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
+
+
+def show(made: Callable[[int], Sequence[Table]]) -> None:
+    """Print the tables that `made` makes for the width of standard output: 80 columns, or the
+    environment's COLUMNS, where that is no terminal."""
     from rich.console import Console
 
-    console = Console(width=None if sys.stdout.isatty() else PIPE)
+    console = Console()
     for table in made(console.width):
         console.print(table)
 
@@ -142,3 +163,80 @@ class Lines:
         # no markup, no wrapping: a line stays a line
         self.console.print(", ".join([*said, *([more] if more else [])]), markup=False,
                            highlight=False, soft_wrap=True)  # fmt: skip
+
+
+@contextmanager
+def progress(
+    doing: str, unit: str, console: Console | None = None
+) -> Iterator[Callable[..., None]]:
+    """A callback as that of `Lines`, while the context lasts: a bar on a terminal, lines elsewhere.
+
+    console: default: standard error.
+    """
+    from rich import progress as parts
+    from rich.console import Console
+
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(console, doing, unit)
+        return
+    bar = parts.Progress(
+        parts.TextColumn("{task.description}"),
+        parts.BarColumn(),
+        parts.MofNCompleteColumn(),
+        parts.TextColumn(unit + "{task.fields[more]}"),
+        parts.TimeElapsedColumn(),
+        parts.TextColumn("passed,"),
+        parts.TimeRemainingColumn(elapsed_when_finished=False),
+        parts.TextColumn("left"),
+        console=console,
+        # Few redraws: the bar's thread shares the cores with what is being timed.
+        refresh_per_second=1,
+        # Batches take tens of seconds: with rich's 30 s window there would be no estimate.
+        speed_estimate_period=1800,
+    )
+    with bar:
+        row = bar.add_task(doing, total=None, more="")
+
+        def tick(done: float, total: float, more: str = "") -> None:
+            bar.update(row, completed=done, total=total, more=f", {more}" if more else "")
+
+        yield tick
+
+
+@contextmanager
+def bars_as_lines() -> Iterator[None]:
+    """Bars that libraries draw on standard error become lines where that is no terminal."""
+    if sys.stderr.isatty():
+        yield
+        return
+    with redirect_stderr(_WithoutBars(sys.stderr)):
+        yield
+
+
+class _WithoutBars(io.TextIOBase):
+    """A stream that passes on all but bars, each drawn over itself after a carriage return."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._lines: Lines | None = None  # of the bar that is being drawn
+        self._drawn = ""  # the bar's percent where it was written last
+
+    def write(self, text: str) -> int:
+        bar = re.match(r"\r(?:(.*?)\W*:)?\s*(\d+)%", text)
+        if bar is not None:
+            if self._lines is None:
+                from rich.console import Console
+
+                self._lines = Lines(Console(file=self._stream), bar[1] or "progress", "%")
+            if bar[2] != self._drawn:  # a finished bar is drawn again
+                self._lines(float(bar[2]), 100)
+        elif self._drawn and text == "\n":
+            self._lines = None  # that bar is finished
+        elif not text.startswith("\r"):
+            self._stream.write(text)
+        self._drawn = bar[2] if bar is not None else ""
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..common.errors import Damaged, DraftpickError
+from ..common.terminal import bars_as_lines
 from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
 
 
@@ -133,7 +134,8 @@ def _convert(gguf: Path, made: Path) -> None:
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    with bars_as_lines():
+        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     tied = bool(getattr(model.config, "tie_word_embeddings", False))
     weights = {
         k: v.contiguous()

@@ -112,16 +112,12 @@ def align(
       draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-    from rich.table import Table
-
     from collect.align.run import AlignConfig, check
     from collect.align.run import align as run
     from collect.align.trainer import Recipe
     from collect.align.write import default_queries, write_outputs
     from decoders.common.errors import DraftpickError
-    from decoders.common.terminal import Lines
+    from decoders.common.terminal import progress, show, tables
 
     recurrent = kind == "recurrent"
     if vocab_size is None:
@@ -164,29 +160,14 @@ def align(
     lr = rates[0] if lr is None else lr
     matrix_lr = rates[1] if matrix_lr is None else matrix_lr
     recipe = Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed)
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("loss {task.fields[loss]:.3f}, {task.fields[speed]:.0f} tok/s"),
-        TimeRemainingColumn(),
-    )
-    bar = Progress(*columns, console=console, disable=not console.is_terminal)
-    lines = Lines(console, "aligning", "%")
-    with bar:
-        task = bar.add_task("aligning", total=1.0, loss=0.0, speed=0.0)
+    with progress("aligning", "%") as tick:
 
         def report(now: dict[str, float]) -> None:
-            bar.update(task, completed=now["progress"], loss=now["loss"], speed=now["tokens_per_s"])
-            if not console.is_terminal:
-                figures = " ".join(f"{k}={v:.4g}" for k, v in now.items())
-                lines(100 * now["progress"], 100, figures)
+            figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
+            tick(100 * now["progress"], 100, figures)
 
         acceptance = run(config, recipe, report)
-    table = Table(title="held-out acceptance (share of the target's tokens predicted)")
-    table.add_column("task")
-    table.add_column("acceptance", justify="right")
-    for name, share in acceptance.items():
-        table.add_row(name, f"{share:.3f}")
-    Console().print(table)
+    title = "Held-out acceptance (share of the target's tokens predicted)"
+    rows = [[name, f"{share:.3f}"] for name, share in acceptance.items()]
+    show(lambda width: tables(title, ["task", "acceptance"], rows, width))
     typer.echo(f"model: {out / 'model'}" + (f"\ntarget: {out / 'target'}" if joint else ""))

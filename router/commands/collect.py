@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.terminal import show
 from decoders.options import EngineOptions
 
 from .align import align
@@ -230,15 +231,16 @@ def _sweep(
     options: Any,
     embedder: Any,
 ) -> SweepReport:
-    from rich.console import Console
-
-    from collect.sweeps.run import sweep
-
-    from .progress import progress_bar
+    from collect.sweeps.run import SweepProgress, sweep
+    from decoders.common.terminal import progress
 
     try:
-        with progress_bar(Console(stderr=True)) as show:
-            return sweep(engine, batch, queries, out, options, show, embedder)
+        with progress("collecting", "queries") as tick:
+
+            def report(now: SweepProgress) -> None:
+                tick(now.done, now.total, f"{now.errors} errors")
+
+            return sweep(engine, batch, queries, out, options, report, embedder)
     except KeyboardInterrupt:
         typer.echo(f"Stopped. {out} is whole; run the same command to go on.", err=True)
         raise typer.Exit(INTERRUPTED) from None
@@ -299,12 +301,8 @@ def _print_summary(folder: Path, reward: str | None, alpha: float, as_json: bool
                 load[f"{found.temperature:g}"] = found.as_json()
         typer.echo(json.dumps(record))
         return
-    from rich.console import Console
-
-    console = Console()
     for found in (first, *others):
-        for table in render(found, console.width):
-            console.print(table)
+        show(partial(render, found))
         if found.looping:
             typer.echo(f"{found.looping:.0%} of the target's answers repeat themselves to the end.")
         for line in found.error_examples:

@@ -106,18 +106,16 @@ def _history(trained: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _print_values(trained: dict[str, Any]) -> None:
     """The policy's value beside what it has to beat, each with its interval."""
-    from rich.console import Console
-    from rich.table import Table
+    from decoders.common.terminal import show, tables
 
-    from .training.tables import JUDGED
+    from .training.views import JUDGED
 
-    table = Table(title=f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries")
-    for heading in ("choice", "reward", "95% interval"):
-        table.add_column(heading, justify="left" if heading == "choice" else "right")
+    title = f"Mean reward ({DEFAULT}) on {JUDGED[trained['evaluated_on']]} queries"
+    rows = []
     for name, found in trained["values"].items():
         low, high = found["ci95"]
-        table.add_row(name, f"{found['mean']:.4f}", f"{low:.4f} to {high:.4f}")
-    Console().print(table)
+        rows.append([name, f"{found['mean']:.4f}", f"{low:.4f} to {high:.4f}"])
+    show(lambda width: tables(title, ["choice", "reward", "95% interval"], rows, width))
     if trained["guard"] is not None:
         print(trained["guard"]["verdict"])
 

@@ -87,16 +87,16 @@ def evaluate(
 def _from_logs(
     logs: Path, policy: Policy | None, reward: str, tau: float, seed: int, as_json: bool
 ) -> None:
-    from ..logs import view
     from ..logs.judge import judge
     from ..logs.reader import read_log
+    from . import views
 
     found = judge(read_log(logs), policy, reward, tau=tau, seed=seed)
     if as_json:
-        typer.echo(json.dumps(view.plain(found)))
+        typer.echo(json.dumps(views.plain(found)))
         return
-    show(lambda width: view.judgement_tables(found, width))
-    for line in view.judgement_lines(found):
+    show(lambda width: views.judgement_tables(found, width))
+    for line in views.judgement_lines(found):
         print(line, file=sys.stderr)
 
 
@@ -106,7 +106,7 @@ def _from_table(
     from collect.store.collection import Collection
     from policies import report
 
-    from ..logs.view import plain
+    from .views import plain
 
     collection = Collection.open(rewards)
     table = table_for(collection, policy, reward or _trained_on(policy), alpha)

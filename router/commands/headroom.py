@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from collect.table_options import TableOptions
+from decoders.common.terminal import show
 from router.commands.listing import Listing
 from router.commands.options import AsJson, names_in
 
@@ -70,7 +71,6 @@ def headroom(
     from collect import rewards as known
     from collect.store.collection import Collection
     from collect.table import read_rewards
-    from decoders.common.terminal import PIPE
     from policies.selection.headroom import headroom as found_in
 
     if out is not None:
@@ -87,11 +87,7 @@ def headroom(
     if as_json:
         typer.echo(json.dumps(as_dict(found)))
         return
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else PIPE)
-    for made in headroom_tables(found, console.width):
-        console.print(made)
+    show(partial(headroom_tables, found))
     for sentence in found.advice:
         typer.echo(sentence)
     if str(left_out):

@@ -89,7 +89,7 @@ def learn(
     found = replay(read_log(logs), learner, reward)
     learner.save(out)
     if as_json:
-        from ..logs.view import plain
+        from .views import plain
 
         typer.echo(json.dumps(plain(found)))
         return

@@ -94,16 +94,8 @@ def _body(
     for name, draw in plots.all_of(summary).items():
         yield f"<h2>{titles[name]}</h2>"
         yield _picture(draw(summary), titles[name])
-    for title, table in (
-        ("Overall", markdown.overall_table(summary)),
-        ("Drafts and answers", markdown.answers_table(summary)),
-        ("Speed-up by task", markdown.task_table(summary)),
-        ("Without the prefill", markdown.task_table(summary, "decode_speedup_vs_ar")),
-        ("Quality by task", markdown.quality_table(summary)),
-        *markdown.sweep_tables(summary),
-    ):
-        if len(table[0]) > 1 and table[1]:
-            yield f"<h2>{escape(title)}</h2>{_table(*table)}"
+    for title, table in markdown.sections(summary):
+        yield f"<h2>{escape(title)}</h2>{_table(*table)}"
     yield "<h2>Where the time goes</h2>" + _table(*_share_table(summary))
     if epochs:
         yield from _training(epochs)

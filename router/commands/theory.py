@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.terminal import show
 from decoders.options import EngineOptions
 from router.commands.listing import Listing
 from router.commands.options import AsJson, engine_options
@@ -149,8 +150,4 @@ def _show(tables: list[Table], found: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, indent=2))
         return
-    from rich.console import Console
-
-    console = Console(width=None if sys.stdout.isatty() else 100)
-    for table in tables:
-        console.print(table)
+    show(lambda width: tables)

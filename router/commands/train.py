@@ -35,13 +35,14 @@ def mount(app: typer.Typer) -> None:
 
 @with_records(plan=planned)
 def train(plan: TrainPlan, as_json: AsJson = False) -> None:
+    from decoders.common.terminal import progress
+
     from .training.output import print_outcome, to_json
-    from .training.progress import progress
     from .training.run import run
 
     if plan.several:
-        with progress() as show:
-            outcome = run(plan, show)
+        with progress("training", "runs") as tick:
+            outcome = run(plan, tick)
     else:
         outcome = run(plan)
     if as_json:

@@ -12,7 +12,7 @@ from decoders.arms import AUTOREGRESSIVE
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.provenance import measured_on, versions
-from decoders.common.terminal import PIPE, Lines, tables
+from decoders.common.terminal import progress, tables
 from decoders.records import Request, Sampling
 
 from ..routing.router import Router
@@ -162,30 +162,13 @@ def write_outputs(out: Path, summary: dict[str, Any]) -> None:
         (folder / f"{name}.png").write_bytes(plots.png(draw(summary)))
 
 
-def result_tables(summary: dict[str, Any], width: int = PIPE) -> list[Table]:
+def result_tables(summary: dict[str, Any], width: int) -> list[Table]:
     """The tables that end a run on the terminal, in parts where they are wider than `width`."""
     return [
-        *rich_tables("Overall", *markdown.overall_table(summary), width),
-        *rich_tables("Drafts and answers", *markdown.answers_table(summary), width),
-        *rich_tables("Speed-up by task", *markdown.task_table(summary), width),
-        *(
-            rich_tables("Policies, over their seeds", *markdown.seeds_table(summary), width)
-            if summary.get("seeds")
-            else []
-        ),
-        *(
-            part
-            for title, table in markdown.sweep_tables(summary)
-            for part in rich_tables(title, *table, width)
-        ),
+        part
+        for title, (headings, rows) in markdown.sections(summary, brief=True)
+        for part in tables(title, headings, [[_rich(text) for text in row] for row in rows], width)
     ]
-
-
-def rich_tables(
-    title: str, headings: Sequence[str], rows: Sequence[Sequence[str]], width: int = PIPE
-) -> list[Table]:
-    """A Markdown table's content for a terminal of `width` columns (`common.terminal.tables`)."""
-    return tables(title, headings, [[_rich(text) for text in row] for row in rows], width)
 
 
 def _rich(text: str) -> str:
@@ -204,36 +187,11 @@ def _with_progress(
     candidates: Sequence[Candidate],
 ) -> list[Row]:
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("ETA"),
-        TimeRemainingColumn(),
-    )
     console = Console(stderr=True, quiet=quiet)
-    if not console.is_terminal:
-        lines = Lines(console, f"{len(methods)} methods", "questions")
-        lines(len(journal.rows), len(questions))
+    with progress(f"{len(methods)} methods", "questions", console) as tick:
+        tick(len(journal.rows), len(questions))
         return run(
             router, questions, methods, request, seed, journal,
-            lambda row: lines(len(journal.rows), len(questions)), candidates,
-        )  # fmt: skip
-    # Few redraws: the bar's thread shares the cores with what is being timed.
-    with Progress(*columns, console=console, refresh_per_second=1) as progress:
-        bar = progress.add_task(f"{len(methods)} methods", total=len(questions))
-        progress.update(bar, completed=len(journal.rows))
-        return run(
-            router, questions, methods, request, seed, journal,
-            lambda row: progress.advance(bar), candidates,
+            lambda row: tick(len(journal.rows), len(questions)), candidates,
         )  # fmt: skip

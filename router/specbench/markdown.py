@@ -11,6 +11,9 @@ from collect.queries import OVERALL
 from .points import AGREEMENT
 from .records import BASELINE, ROUTED
 
+Table = tuple[list[str], list[list[str]]]
+"""Headings and rows."""
+
 NOT_REACHED = "not reached"
 MEASURE_NAMES = {
     AGREEMENT: "agreement with the target's greedy answer",
@@ -43,7 +46,7 @@ def methods_of(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def overall_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def overall_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of the main table: speeds, by each average."""
     headings = ["method", "tok/s", "speed-up", "95% interval", "by task", "by question", "decode"]
     return headings, [
@@ -62,7 +65,7 @@ def overall_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def answers_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def answers_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of what was drafted, and of the answers."""
     headings = ["method", "a round", "accepted", "quality", "loops", "without loops", "other ids"]
     return headings, [
@@ -88,9 +91,7 @@ def _overall(summary: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any] | No
         yield name, cells[OVERALL]
 
 
-def task_table(
-    summary: dict[str, Any], field: str = "speedup_vs_ar"
-) -> tuple[list[str], list[list[str]]]:
+def task_table(summary: dict[str, Any], field: str = "speedup_vs_ar") -> Table:
     """Headings and rows of one field by task; the fastest fixed arm of a task is bold."""
     tasks = list(summary["tasks"])
     best = (summary["best_fixed"] or {}).get("per_task", {})
@@ -106,7 +107,7 @@ def task_table(
     return ["method", *tasks], rows
 
 
-def quality_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def quality_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of the tasks that have a quality measure."""
     baseline = summary["arms"][BASELINE]
     measures = {
@@ -121,7 +122,7 @@ def quality_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["method", *[f"{task} ({name})" for task, name in measures.items()]], rows
 
 
-def choice_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def choice_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of how often the policy chose each arm."""
     arms = list(summary["arms"])
     choices = summary["policy_choices"] or {}
@@ -129,7 +130,7 @@ def choice_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["task", *arms], rows
 
 
-def seeds_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def seeds_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of the candidates' speed-ups, mean and deviation over seeds."""
     tasks = [*summary["tasks"], OVERALL]
     rows = []
@@ -139,15 +140,26 @@ def seeds_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     return ["policy", "seeds", *tasks], rows
 
 
-def sweep_tables(
-    summary: dict[str, Any],
-) -> Iterator[tuple[str, tuple[list[str], list[list[str]]]]]:
-    """(title, headings and rows) of a sweep's points and of its main panels; none without one."""
-    if "sweep" not in summary:
-        return
-    yield "Latency and agreement, over all questions", point_table(summary)
-    for panel in main_panels(summary):
-        yield panel_title(panel), panel_table(panel)
+def sections(summary: dict[str, Any], brief: bool = False) -> Iterator[tuple[str, Table]]:
+    """Title and table of all that the summary can fill. brief: what ends a run on the terminal."""
+    decode = task_table(summary, "decode_speedup_vs_ar")
+    made = [
+        ("Overall", overall_table(summary)),
+        ("Drafts and answers", answers_table(summary)),
+        ("Speed-up by task", task_table(summary)),
+        ("Speed-up by task, without the prefill", decode),
+        ("Policies, over their seeds", seeds_table(summary)),
+        ("Quality", quality_table(summary)),
+        ("Arms that the policy chose", choice_table(summary)),
+    ]
+    if brief:
+        made = [made[at] for at in (0, 1, 2, 4)]
+    if "sweep" in summary:
+        made.append(("Latency and agreement, over all questions", point_table(summary)))
+        made += [(panel_title(panel), panel_table(panel)) for panel in main_panels(summary)]
+    for title, (headings, rows) in made:
+        if len(headings) > 1 and rows:
+            yield title, (headings, rows)
 
 
 def main_panels(summary: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,7 +173,7 @@ def panel_title(panel: dict[str, Any]) -> str:
     return f"{subject}, {MEASURE_NAMES.get(panel['measure'], panel['measure'])}; {own}"
 
 
-def panel_table(panel: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def panel_table(panel: dict[str, Any]) -> Table:
     """Headings and rows of what each curve reaches."""
     headings = [
         "method", "latency at the target's quality", "within one point of it",
@@ -179,7 +191,7 @@ def panel_table(panel: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     ]
 
 
-def point_table(summary: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+def point_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of every arm over all questions."""
     cells = methods_of(summary)
     return ["arm", "latency", "95% interval", "target calls a token", "agreement"], [
@@ -279,19 +291,8 @@ def _lines(summary: dict[str, Any]) -> Iterator[str]:
     yield ""
     for sentence in headline(summary):
         yield f"- {sentence}"
-    for title, table in (
-        ("Overall", overall_table(summary)),
-        ("Drafts and answers", answers_table(summary)),
-        ("Speed-up by task", task_table(summary)),
-        ("Speed-up by task, without the prefill", task_table(summary, "decode_speedup_vs_ar")),
-        ("Policies, over their seeds", seeds_table(summary)),
-        ("Quality", quality_table(summary)),
-        ("Arms that the policy chose", choice_table(summary)),
-        *sweep_tables(summary),
-    ):
-        headings, rows = table
-        if len(headings) > 1 and rows:
-            yield from ("", f"## {title}", "", *table_lines(headings, rows))
+    for title, table in sections(summary):
+        yield from ("", f"## {title}", "", *table_lines(*table))
     yield ""
     yield EXPLAINED
     if "sweep" in summary:

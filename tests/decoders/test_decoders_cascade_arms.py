@@ -25,7 +25,7 @@ from decoders.loop import SpeculativeDecoding
 from decoders.models import targets
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
-from router.commands.arms_view import arms_json
+from router.commands.views import arms_json
 
 Tiny = Callable[..., Path]
 PROMPT = [7, 11, 7, 11, 7]

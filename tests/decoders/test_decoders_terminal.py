@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from rich.console import Console
 
-from decoders.common.terminal import Lines, tables
+from decoders.common.terminal import Lines, bars_as_lines, progress, show, tables, texts
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=9)
 
@@ -82,3 +82,40 @@ def test_a_run_that_goes_on_judges_the_time_left_by_its_own_share() -> None:
     told(90, 100)
     assert isinstance(console.file, io.StringIO)
     assert "90 of 100 queries, 60 s passed, about 60 s left" in console.file.getvalue()
+
+
+def test_a_pipe_is_as_wide_as_columns_says(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for width in ("80", "120"):
+        monkeypatch.setenv("COLUMNS", width)
+        show(lambda room: [texts(f"At {room}", ["arm", "how"], [["a", "[x] " * 99]])])
+        lines = capsys.readouterr().out.splitlines()
+        assert max(map(len, lines)) == int(width) and f"At {width}" in lines[0]
+        assert sum(line.count("[x]") for line in lines) == 99
+
+
+def test_progress_is_a_bar_on_a_terminal_alone() -> None:
+    for terminal in (True, False):
+        console = Console(file=io.StringIO(), width=100, force_terminal=terminal)
+        with progress("collecting", "queries", console) as tick:
+            tick(3, 10, "2 errors")
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert "━" in text if terminal else "\r" not in text
+        assert "2 errors" in text and ("3/10" if terminal else "3 of 10 queries") in text
+
+
+def test_the_bars_of_libraries_become_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+    import sys
+
+    from tqdm.auto import tqdm
+
+    with bars_as_lines():
+        for step in tqdm(range(300), desc="Converting GGUF tensors...", mininterval=0):
+            if step == 150:
+                print("a warning", file=sys.stderr)
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Converting GGUF tensors: 0 of 100 %, 0 s passed"
+    assert lines[1] == "a warning" and lines[-1].startswith("Converting GGUF tensors: 100 of 100 %")
+    assert len(lines) == 3, lines

@@ -16,7 +16,7 @@ from decoders.engine import Engine
 from decoders.offline.batch import Batch
 from decoders.records import Request, Sampling
 from decoders.verify import BiLD, Lossless, Lossy, SpeculativeCascade
-from router.commands.arms_view import arms_json, describe
+from router.commands.views import arms_json, describe
 
 
 def arms_file(folder: Path, *said: str, kind: str = "neural, drafter: ./x") -> Path:

@@ -19,16 +19,22 @@ from policies import RewardTable
 from policies.selection.headroom import headroom
 from policies.tracking.run import Task, train_run
 from policies.tracking.seeds import sweep_run
-from router.commands.arms_view import arms_table
 from router.commands.headroom import headroom_tables
-from router.commands.kinds_view import kinds_json, kinds_table
-from router.commands.models_view import models_json, models_tables
 from router.commands.training.further import further
-from router.commands.training.sweep_tables import sweep_tables
-from router.commands.training.tables import run_tables
+from router.commands.training.views import run_tables, sweep_tables
+from router.commands.views import (
+    acceptance,
+    arms_table,
+    kinds_json,
+    kinds_table,
+    megabytes,
+    millions,
+    models_json,
+    models_tables,
+)
 from router.routing.router import Router
 from router.specbench import markdown
-from router.specbench.bench import result_tables, rich_tables, specbench
+from router.specbench.bench import result_tables, specbench
 from router.specbench.protocol import load_questions
 from router.specbench.sweep import load_sweep
 from router.theory import report as theory_report
@@ -70,8 +76,6 @@ def test_kinds() -> None:
 
 
 def test_models() -> None:
-    from router.commands.models_view import acceptance, megabytes, millions
-
     text = at_eighty(*models_tables(80))
     for card in models_json():
         figures = [millions(card["parameters"]), megabytes(card["size_bytes"])]
@@ -95,7 +99,7 @@ def test_specbench(tmp_path: Path, question_file: Path) -> None:
         for row in rows:
             whole(text, row)
     assert "…" not in text
-    assert len(result_tables(summary)) == 3, "a pipe has room for each in one"
+    assert len(result_tables(summary, 200)) == 3, "each in one where there is room"
 
 
 def test_sweep(tmp_path: Path, question_file: Path) -> None:
@@ -112,13 +116,13 @@ def test_sweep(tmp_path: Path, question_file: Path) -> None:
     router = Router(engine, None)
     summary = specbench(router, asked, Request(12), tmp_path / "out", sweep=swept, quiet=True)
     json.dumps(summary)
-    shown = [table for _, table in markdown.sweep_tables(summary)]
-    assert len(shown) > 2
-    for headings, rows in shown:
-        text = at_eighty(*rich_tables("A title", headings, rows, 80))
+    text = at_eighty(*result_tables(summary, 80))
+    titles = [title for title, _ in markdown.sections(summary, brief=True)]
+    assert "math, exact match; the target alone: 0.0%" in titles
+    for _, (_, rows) in markdown.sections(summary, brief=True):
         for row in rows:
             whole(text, row)
-        assert "…" not in text
+    assert "…" not in text
 
 
 @pytest.mark.parametrize("verify", [None, tuple(1 + 0.1 * k for k in range(17))])

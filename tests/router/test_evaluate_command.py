@@ -20,11 +20,11 @@ from policies import PolicyError
 from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
 from policies.records import ANY, Origin
 from router import cli
+from router.commands.views import judgement_lines, judgement_tables
 from router.logs import rows as reasons
 from router.logs.judge import LEAST, Judgement, judge
 from router.logs.reader import DecisionRows, read_log
 from router.logs.record import Result, Vector
-from router.logs.view import judgement_lines, judgement_tables
 from router.logs.writer import DecisionLog
 from router.routing.router import Router
 

@@ -161,7 +161,7 @@ def test_the_command_logs_to_mlflow(
     ]  # fmt: skip
     assert cli.main(arguments) == 0
     captured = capsys.readouterr()
-    assert "length@4" in captured.out and "best quality within" in captured.out
+    assert "length@4" in captured.out and "math, exact match" in captured.out
     assert "draftpick-tradeoff" in captured.err
     client = MlflowClient(store)
     experiment = client.get_experiment_by_name("draftpick-tradeoff")

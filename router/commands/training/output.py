@@ -13,8 +13,7 @@ from policies.risk_control.policy import RiskControlPolicy
 from .max_loss import risk_control_json, risk_control_tables
 from .run import SweepOutcome, TrainOutcome
 from .second_reward import judged_json, judged_tables
-from .sweep_tables import sweep_json, sweep_tables, where
-from .tables import remarks, run_json, run_tables
+from .views import remarks, run_json, run_tables, sweep_json, sweep_tables, where
 
 if TYPE_CHECKING:
     from rich.table import Table
