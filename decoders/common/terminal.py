@@ -220,7 +220,8 @@ class _WithoutBars(io.TextIOBase):
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines: Lines | None = None  # of the bar that is being drawn
-        self._drawn = ""  # the bar's percent where it was written last
+        self._percent = ""
+        self._drawn = False  # whether a bar was written last
 
     def write(self, text: str) -> int:
         bar = re.match(r"\r(?:(.*?)\W*:)?\s*(\d+)%", text)
@@ -229,13 +230,14 @@ class _WithoutBars(io.TextIOBase):
                 from rich.console import Console
 
                 self._lines = Lines(Console(file=self._stream), bar[1] or "progress", "%")
-            if bar[2] != self._drawn:  # a finished bar is drawn again
+            if bar[2] != self._percent:  # a finished bar is drawn again
                 self._lines(float(bar[2]), 100)
+            self._percent = bar[2]
         elif self._drawn and text == "\n":
-            self._lines = None  # that bar is finished
+            self._lines, self._percent = None, ""  # that bar is finished
         elif not text.startswith("\r"):
             self._stream.write(text)
-        self._drawn = bar[2] if bar is not None else ""
+        self._drawn = text.startswith("\r")
         return len(text)
 
     def flush(self) -> None:
