@@ -279,24 +279,6 @@ def test_every_arm_is_timed_once_a_query_and_a_run_goes_on(
     assert set(np.load(f"{place}.npz")) == {row["id"] for row in rows}
 
 
-def test_both_forms_of_bild_stand_side_by_side(
-    model: Path,
-    queries: Path,
-    script: Main,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    import bild_forms  # type: ignore[import-not-found]
-
-    copy = {"copy": {"kind": "max_gram", "length": {"k": 3}}}
-    monkeypatch.setattr(bild_forms, "DRAFTERS", copy)
-    options = ["--target", model, "--queries", queries, "--limit", 1, "--drafters", "copy"]
-    script("bild_forms", *options, "--max-new-tokens", 8, "--rollback", 1, "--dtype", "float32")
-    lines = [line for line in capsys.readouterr().out.splitlines() if "copy" in line]
-    assert ["as printed" in line for line in lines] == [True, False]
-    assert all("1 │" in line and " of 2 │" in line for line in lines)
-
-
 def test_the_gpu_script_is_whole(tmp_path: Path) -> None:
     """Its steps have a time each, a step that is not known is told, and a done one is passed."""
     path = ROOT / "benchmarks" / "gpu.sh"
