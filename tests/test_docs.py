@@ -136,9 +136,9 @@ def assert_known(command: str, values: dict[str, Any]) -> None:
         known = LOG_REWARDS if values.get("logs") else REWARDS
         assert values["reward"] in known
     if command == "train":
-        assert values["policy"] in (AUTO, *POLICIES)
-        for pair in values["options"] or ():
-            assert pair.partition("=")[0] in options_of(values["policy"])
+        assert values["policy"] in (None, AUTO, *POLICIES)
+        for pair in values["settings"] or ():
+            assert pair.partition("=")[0] in options_of(values["policy"] or AUTO)
     if command == "align" and values["tasks"]:
         assert set(values["tasks"].split(",")) <= set(TASKS)
 
