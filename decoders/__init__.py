@@ -2,7 +2,7 @@
 
 Names below load on first use, so that importing this package costs nothing. The seams (`Drafter`,
 `Verifier`, ...) are in `protocols.py`; a part of one's own is put into one of the plain dicts
-`KINDS`, `RULES`, `LENGTHS` and `BACKENDS`.
+`KINDS`, `RULES`, `LENGTHS`, `BACKENDS` and `ADAPTERS`.
 """
 
 from __future__ import annotations
@@ -32,16 +32,31 @@ if TYPE_CHECKING:
     )
     from .engine import Engine
     from .models.loaders import BACKENDS, LoadRequest
+    from .offline.registry import ADAPTERS, ReplayAdapter
     from .options import EngineOptions
-    from .protocols import Backend, Drafter, DraftLength, DraftRequest, Job, Strategy, Verifier
+    from .protocols import (
+        Backend,
+        Drafter,
+        DraftLength,
+        DraftRequest,
+        Job,
+        KnownAnswers,
+        Replayable,
+        ReplayedLoop,
+        Strategy,
+        Verifier,
+    )
     from .records import (
         DecodeResult,
+        Expected,
         Prefilled,
         Proposal,
+        Replay,
         Request,
         Sampling,
         StepStats,
         Verdict,
+        Written,
     )
 
 _HOMES = {
@@ -51,17 +66,21 @@ _HOMES = {
     ),
     "engine": ("Engine",),
     "models.loaders": ("BACKENDS", "LoadRequest"),
+    "offline.registry": ("ADAPTERS", "ReplayAdapter"),
     "options": ("EngineOptions",),
     "protocols": (
-        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "Strategy", "Verifier",
+        "Backend", "DraftLength", "DraftRequest", "Drafter", "Job", "KnownAnswers", "Replayable",
+        "ReplayedLoop", "Strategy", "Verifier",
     ),
     "records": (
-        "DecodeResult", "Prefilled", "Proposal", "Request", "Sampling", "StepStats", "Verdict",
+        "DecodeResult", "Expected", "Prefilled", "Proposal", "Replay", "Request", "Sampling",
+        "StepStats", "Verdict", "Written",
     ),
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "ADAPTERS",
     "BACKENDS",
     "KINDS",
     "LENGTHS",
@@ -76,11 +95,17 @@ __all__ = [
     "DraftpickError",
     "Engine",
     "EngineOptions",
+    "Expected",
     "Job",
+    "KnownAnswers",
     "LengthRecipe",
     "LoadRequest",
     "Prefilled",
     "Proposal",
+    "Replay",
+    "ReplayAdapter",
+    "Replayable",
+    "ReplayedLoop",
     "Request",
     "Sampling",
     "StepStats",
@@ -88,6 +113,7 @@ __all__ = [
     "Verdict",
     "Verifier",
     "VerifierRecipe",
+    "Written",
     "load_arms",
 ]
 

@@ -35,7 +35,7 @@ from .protocols import (
     ReusingBackend,
     RoundStreamer,
     Strategy,
-    opening,
+    decoder_prefix,
 )
 from .records import DecodeResult, Prefilled, Request
 from .sampling.randomness import Generator
@@ -284,7 +284,7 @@ class Engine:
 
     def _needs(self, prompt_ids: Sequence[int], request: Request) -> int:
         """Positions of the longest sequence; an encoder's is the prompt, apart from the answer."""
-        answer = len(opening(self.target, list(prompt_ids))) + request.max_new_tokens
+        answer = len(decoder_prefix(self.target, list(prompt_ids))) + request.max_new_tokens
         return max(len(prompt_ids), answer)
 
     def prefill(self, prompt_ids: list[int], reuse: bool = False) -> Prefilled:
@@ -370,7 +370,7 @@ class Engine:
         if prefilled is None:
             prefilled = self.prefill(prompt_ids)
         else:
-            self.target.truncate(len(opening(self.target, prompt_ids)))
+            self.target.truncate(len(decoder_prefix(self.target, prompt_ids)))
         self._hold([])  # until the answer is whole
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)

@@ -19,7 +19,7 @@ from .protocols import (
     Job,
     TreeBackend,
     Verifier,
-    opening,
+    decoder_prefix,
     work,
 )
 from .records import DecodeResult, Proposal, Sampling, StepStats, Verdict
@@ -64,7 +64,7 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
     strategy.drafter.reset(job.prompt_ids)
     tally.prefill_s += tally.clock.lap()
 
-    start = opening(target, job.prompt_ids)
+    start = decoder_prefix(target, job.prompt_ids)
     context = list(start)
     first = penalised(job.prefilled.logits, start, sampling)
     ids = stopper.admit([choose(first, sampling, job.chance)])

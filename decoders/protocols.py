@@ -37,7 +37,7 @@ class Backend(Protocol):
     """One sequence being decoded by one model. The cache is the backend's own.
 
     Positions 0..length-1 are held; `extend` appends, `truncate` takes back. After `prefill` they
-    are those of `opening`: the prompt, unless an encoder reads it apart (EncoderDecoder).
+    are those of `decoder_prefix`: the prompt, unless an encoder reads it apart (EncoderDecoder).
     """
 
     vocab_size: int
@@ -75,7 +75,7 @@ class EncoderDecoder(Backend, Protocol):
     start_id: int
 
 
-def opening(backend: Backend, prompt_ids: list[int]) -> list[int]:
+def decoder_prefix(backend: Backend, prompt_ids: list[int]) -> list[int]:
     """The sequence that the answer goes on from, a token for each position that `prefill` fills:
     the prompt, or an encoder-decoder's start token alone."""
     return [backend.start_id] if isinstance(backend, EncoderDecoder) else list(prompt_ids)
@@ -477,7 +477,7 @@ class RoundStreamer(Protocol):
 class Job:
     """One prompt to answer.
 
-    target: has just read the prompt; it holds the positions of `opening`.
+    target: has just read the prompt; it holds the positions of `decoder_prefix`.
     prefilled: what reading it gave.
     stopper: of this answer; it admits tokens and says when to stop.
     emit: called with the new tokens of each round, as soon as they are accepted.

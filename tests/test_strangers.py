@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,8 @@ TAKEN = {
     "policy kind": "from policies import KINDS as parts, BasePolicy as part; name = 'constant'",
     "embedder": "from collect import EMBEDDERS as parts, Reward as part; name = 'target'",
     "backend": "from decoders import BACKENDS as parts, Backend as part; name = 'hf'",
+    "replay adapter": "from decoders import ADAPTERS as parts, ReplayAdapter as part; "
+    "name = 'decoders.drafters.neural:NeuralDrafter'",
     "measure": "from router import SCORES as parts, Router as part; name = 'rouge_l'",
     "feature": "from collect import FEATURES as parts, Reward as part; name = 'greedy'",
     "reward": "from collect import REWARDS as parts, Reward as part; name = 'paper'",
@@ -222,6 +225,43 @@ def test_a_tree_is_known_by_its_proposals() -> None:
         live.rounds, live.drafted, live.accepted
     )  # fmt: skip
     assert not any(forced.agree[1:])
+
+
+def test_an_adapter_takes_a_drafter_into_collections(
+    site: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the adapter it counts what it counts one query at a time, and at a temperature it is
+    replayed along the target's answers, where it would be run for one of its own."""
+    from decoders.arms import recipe
+    from decoders.backends.toy import ToyBackend
+    from decoders.costs.measured import Costs
+    from decoders.offline.batch import Batch
+
+    write_my_parts(site)
+    import_module("my_parts")
+    arms = {
+        "autoregressive": recipe(name="autoregressive", kind="autoregressive"),
+        "again": recipe(name="again", kind="again", length={"k": 3}),
+        "growing": recipe(name="growing", kind="again", length={"kind": "growing", "k": 3}),
+    }
+    engine = decoders.Engine(ToyBackend.random(4, seed=1), arms, eos_ids=(3,))
+    batch = Batch(engine, Costs((0.01,) * 8, {"again": 0.001, "growing": 0.001}))
+    prompts, seeds = [[0, 1], [2], [1, 1, 3], [0, 0]], [1, 2, 3, 4]
+    answers = batch.target(prompts, 20).ids
+    drawn = batch.target(prompts, 20, 1.0, seeds).ids
+
+    def asked(arm: str) -> tuple[Any, Any, Any]:
+        own = batch.arm(arm, prompts, 9).ids
+        hot = batch.expected(arm, prompts, drawn, 20, 1.0, seeds)
+        return own, batch.replay(arm, prompts, answers, 20), hot
+
+    by_adapter = {arm: asked(arm) for arm in ("again", "growing")}
+    monkeypatch.delitem(decoders.ADAPTERS, "my_parts.again:AgainDrafter")
+    for arm, (own, replays, hot) in by_adapter.items():
+        assert asked(arm) == (own, replays, None)
+        assert sum(each.accepted for each in replays) > 0
+        assert {each.how for each in hot} == {"exact"}
+        assert sum(each.accepted for each in hot) > 0
 
 
 class Third:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..protocols import Backend, Drafter, opening
+from ..protocols import Backend, Drafter, decoder_prefix
 
 __all__ = ["begin"]
 
@@ -14,6 +14,6 @@ def begin(drafter: Drafter, target: Backend, prompt_ids: list[int]) -> None:
     like the newest token before any round.
     """
     drafter.reset(prompt_ids)
-    start = opening(target, prompt_ids)
+    start = decoder_prefix(target, prompt_ids)
     target.truncate(len(start) - 1)
     drafter.commit(start)

@@ -18,7 +18,7 @@ from ..backends.sync import synchronize
 from ..costs.measured import Costs
 from ..costs.passes import CONTEXT, REPEATS, known, seconds_of
 from ..costs.passes import measure as measure_passes
-from ..protocols import Backend, Drafter, DraftRequest, Drafts, ExitBackend, opening
+from ..protocols import Backend, Drafter, DraftRequest, Drafts, ExitBackend, decoder_prefix
 from ..records import Sampling
 from ..sampling.randomness import Generator
 from .registry import adapter_of
@@ -54,7 +54,7 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
 def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
     drafter = adapter_of(drafter).timed
     sampling, chance = Sampling(), Generator(target.device, 0)
-    context = [*opening(target, prompt), 5]
+    context = [*decoder_prefix(target, prompt), 5]
     newest = torch.tensor(context[-1:], device=target.device)
     target.prefill(prompt)
     drafter.reset(prompt)

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..protocols import Backend, StateBackend, opening
+from ..protocols import Backend, StateBackend, decoder_prefix
 from .stack import Stack, states_before
 from .trials import after, scores
 
@@ -41,7 +41,7 @@ class TeacherForcing:
         states = []
         for prompt, answer in zip(self.prompts, self.ids, strict=True):
             self._read(prompt, answer)
-            end = len(opening(self.target, prompt)) - 1 + len(answer)
+            end = len(decoder_prefix(self.target, prompt)) - 1 + len(answer)
             states.append(self.target.final_states(end - len(answer), end).clone())
         return states
 

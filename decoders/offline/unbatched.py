@@ -19,7 +19,7 @@ from ..protocols import (
     Job,
     KnownAnswers,
     ReplayedLoop,
-    opening,
+    decoder_prefix,
 )
 from ..records import Proposal, Replay, Request, Sampling, Written
 from ..sampling.randomness import Generator
@@ -58,7 +58,7 @@ class UnbatchedDrafter:
         begin(self.drafter, self.target, prompt_ids)
         self._renew()
         length.reset()
-        start, stopper = opening(self.target, prompt_ids), Stopper(Request(most), eos_ids)
+        start, stopper = decoder_prefix(self.target, prompt_ids), Stopper(Request(most), eos_ids)
         context = list(start)
         while not stopper.reason:
             drafted = self._propose(context, min(max(1, length.next()), stopper.room))
@@ -74,7 +74,7 @@ class UnbatchedDrafter:
         self.target.prefill(prompt_ids)
         self.drafter.reset(prompt_ids)
         self._renew()
-        self._after, self._drafted = len(opening(self.target, prompt_ids)), []
+        self._after, self._drafted = len(decoder_prefix(self.target, prompt_ids)), []
 
     @torch.inference_mode()
     def draft(self, context: list[int], k: int, min_confidence: float = 0.0) -> list[int]:
@@ -157,7 +157,7 @@ class UnbatchedReplay:
         """If the drafter proposed a tree, of which any branch may be accepted, the loop itself
         counts."""
         drafter = UnbatchedDrafter(self.strategy.drafter, self.target)
-        start = opening(self.target, prompt)
+        start = decoder_prefix(self.target, prompt)
 
         def begin(min_confidence: float) -> Draft:
             drafter.start(prompt)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..backends.llama.tree import require_trees
 from ..common.errors import DraftpickError
-from ..protocols import DraftLength, Job, TreeBackend, opening
+from ..protocols import DraftLength, Job, TreeBackend, decoder_prefix
 from ..records import DecodeResult, Request, Sampling, StepStats
 from ..sampling.draft_vocab import DraftVocab
 from ..sampling.filters import penalise
@@ -138,7 +138,7 @@ class BeamSearch:
             tuple[int, int]
         ] = []  # each round's first new token, how many drafts were accepted
 
-        start = opening(target, job.prompt_ids)
+        start = decoder_prefix(target, job.prompt_ids)
         search = _Search(self.beams, self.length_penalty, start, job.request.sampling, stopper)
         search.step(tree)
         while not search.over:

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..protocols import Job, LayeredBackend, opening
+from ..protocols import Job, LayeredBackend, decoder_prefix
 from ..records import DecodeResult
 from ..sampling.filters import choose, penalised
 from ..tally import Tally
@@ -70,7 +70,7 @@ class Calm:
         tally = Tally(job)
         measure = CONFIDENCES[self.confidence]
         first_exit = 2 if measure is saturation else 1  # it compares two layers' states
-        start = opening(target, job.prompt_ids)
+        start = decoder_prefix(target, job.prompt_ids)
         context, layers = list(start), 0
         logits = penalised(job.prefilled.logits, context, sampling)
         tokens = [choose(logits, sampling, job.chance)]

@@ -10,7 +10,7 @@ import torch
 
 from ..drafters import begin
 from ..loop import Drafting
-from ..protocols import DraftRequest, Job, opening, work
+from ..protocols import DraftRequest, Job, decoder_prefix, work
 from ..records import DecodeResult
 from ..sampling.filters import choose, confidence, penalised
 from ..tally import Tally
@@ -33,7 +33,7 @@ class OracleCascade(Drafting):
         tally = Tally(job)
         begin(self.drafter, target, job.prompt_ids)
         tally.prefill_s += tally.clock.lap()
-        start, logits = opening(target, job.prompt_ids), job.prefilled.logits
+        start, logits = decoder_prefix(target, job.prompt_ids), job.prefilled.logits
         context = list(start)
         while True:
             tally.other_s += tally.clock.lap()

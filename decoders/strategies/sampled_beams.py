@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from ..loop import Drafting, SpeculativeDecoding
-from ..protocols import DraftLength, Job, opening
+from ..protocols import DraftLength, Job, decoder_prefix
 from ..records import DecodeResult, Proposal, Sampling, Verdict
 from ..sampling.filters import penalised, probabilities
 from ..sampling.randomness import RandomSource
@@ -45,7 +45,7 @@ class SampledBeams(Drafting):
     def decode(self, job: Job) -> DecodeResult:
         """As Strategy.decode; `emit` is called once, when the best beam is known."""
         target, sampling = job.target, job.request.sampling
-        start = opening(target, job.prompt_ids)
+        start = decoder_prefix(target, job.prompt_ids)
         first = target_distribution(
             penalised(job.prefilled.logits, start, sampling).unsqueeze(0), sampling
         )[0]

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..drafters import NeuralDrafter, NullDrafter
 from ..lengths import FixedLength
 from ..loop import Drafting, SpeculativeDecoding
-from ..protocols import DraftRequest, Job, opening
+from ..protocols import DraftRequest, Job, decoder_prefix
 from ..records import DecodeResult, Sampling
 from ..sampling.filters import penalise, seen_mask
 from ..sampling.randomness import RandomSource
@@ -38,7 +38,7 @@ class SequenceCascade(Drafting):
     def decode(self, job: Job) -> DecodeResult:
         sampling, tally = job.request.sampling, Tally(job)
         self.drafter.reset(job.prompt_ids)
-        start = opening(job.target, job.prompt_ids)
+        start = decoder_prefix(job.target, job.prompt_ids)
         self.drafter.commit(start)
         tally.prefill_s += tally.clock.lap()
         answer = self._write(start, sampling, job.stopper.fresh(), job.chance)

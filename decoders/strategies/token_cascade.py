@@ -9,7 +9,7 @@ import torch
 
 from ..drafters import begin
 from ..loop import Drafting
-from ..protocols import DraftRequest, Job, opening, work
+from ..protocols import DraftRequest, Job, decoder_prefix, work
 from ..records import DecodeResult
 from ..sampling.filters import choose, penalised
 from ..tally import Tally
@@ -35,7 +35,7 @@ class TokenCascade(Drafting):
         tally = Tally(job)
         begin(self.drafter, target, job.prompt_ids)
         tally.prefill_s += tally.clock.lap()
-        start = opening(target, job.prompt_ids)
+        start = decoder_prefix(target, job.prompt_ids)
         context = list(start)
         run, within = 0, False  # drafted tokens since the target's last; whether a round goes on
         while not stopper.reason:

@@ -35,7 +35,7 @@ from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.models.targets import ROUNDINGS
-from decoders.protocols import Backend, opening
+from decoders.protocols import Backend, decoder_prefix
 
 Tiny = Callable[..., Path]
 DECODERS = (
@@ -102,7 +102,7 @@ def decoder(request: pytest.FixtureRequest, tiny: Tiny, tiny_t5: Tiny) -> Backen
 
 def held(backend: Backend, prompt: list[int] = PROMPT) -> int:
     """Positions that a backend holds once it has read a prompt."""
-    return len(opening(backend, prompt))
+    return len(decoder_prefix(backend, prompt))
 
 
 def ids(*tokens: int) -> torch.Tensor:
@@ -150,7 +150,7 @@ def test_a_prompt_of_one_token(backend: Backend) -> None:
     backend.extend(ids(8))
     backend.truncate(0)
     assert backend.length == 0
-    close(backend.extend(ids(*opening(backend, [5])))[-1], one)
+    close(backend.extend(ids(*decoder_prefix(backend, [5])))[-1], one)
 
 
 def test_an_empty_prompt_is_refused(backend: Backend) -> None:
@@ -161,7 +161,7 @@ def test_an_empty_prompt_is_refused(backend: Backend) -> None:
 def test_prefill_equals_extending_from_nothing(backend: Backend) -> None:
     logits = backend.prefill(PROMPT).logits
     backend.truncate(0)
-    close(backend.extend(ids(*opening(backend, PROMPT)))[-1], logits)
+    close(backend.extend(ids(*decoder_prefix(backend, PROMPT)))[-1], logits)
 
 
 def test_at_once_equals_one_by_one(backend: Backend) -> None:

@@ -25,7 +25,7 @@ from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import Job, LayeredBackend, opening
+from decoders.protocols import Job, LayeredBackend, decoder_prefix
 from decoders.records import DecodeResult, Request, Sampling
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
@@ -108,7 +108,7 @@ def plain(
     """(ids, layers of each decoded token) by the method's description: a layer's keys and values
     at a position come from the state that reached it there, so each layer is run anew over the
     states that reached it at all positions."""
-    account, start = account_of(target, prompt), opening(target, prompt)
+    account, start = account_of(target, prompt), decoder_prefix(target, prompt)
     reached: list[list[Tensor]] = [[] for _ in range(LAYERS)]  # by layer, by position: [d]
     ids, depths, most = list(start), [], request.max_new_tokens
     for position in range(len(start) + most - 1):
@@ -235,7 +235,7 @@ def test_a_token_that_never_leaves_is_read_as_ever(target: LayeredBackend) -> No
     target.prefill([3, 1, 4])
     asked: list[int] = []
     h, depth = target.extend_until(5, lambda h, below, depth: bool(asked.append(depth)))
-    read = len(opening(target, [3, 1, 4])) + 1
+    read = len(decoder_prefix(target, [3, 1, 4])) + 1
     assert (depth, asked, target.length) == (LAYERS, [*range(1, LAYERS)], read)
     after = target.extend(torch.tensor([9]))
     logits = target.read_out(h)

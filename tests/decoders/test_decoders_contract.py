@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -29,9 +29,11 @@ from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.common.errors import DraftpickError
+from decoders.costs.measured import Costs
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import EncoderDecoder, Job
-from decoders.records import DecodeResult, Request, Sampling
+from decoders.offline.batch import Batch
+from decoders.protocols import DraftLength, EncoderDecoder, Job
+from decoders.records import DecodeResult, Request, Sampling, StepStats
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
@@ -174,7 +176,7 @@ def placed(value: Any, places: dict[str, str]) -> Any:
     return places.get(value, value) if isinstance(value, str) else value
 
 
-def on_backends(names: Iterable[str]) -> pytest.MarkDecorator:
+def on_backends(names: Iterable[str], backends: Sequence[str] = BACKENDS) -> pytest.MarkDecorator:
     """Each method on the first backend, and on the others those that touch a backend in a way of
     their own; the rest of the product is slow."""
     return pytest.mark.parametrize(
@@ -186,7 +188,7 @@ def on_backends(names: Iterable[str]) -> pytest.MarkDecorator:
                 id=f"{backend}-{name}",
                 marks=[] if backend == BACKENDS[0] or name in EVERYWHERE else [pytest.mark.slow],
             )
-            for backend in BACKENDS
+            for backend in backends
             for name in names
         ],
     )
@@ -302,6 +304,46 @@ def test_a_method_that_sits_out_rounds(
         assert result.accepted + result.rounds + 1 == len(result.ids) == LONG
         if engine.arms[name].lossless:
             assert result.ids == engine.decode("autoregressive", PROMPTS[1], request).ids
+
+
+class Untimed:
+    """A draft length by a clock that stands still, so that a loop can be repeated."""
+
+    def __init__(self, length: DraftLength) -> None:
+        self._length, self.min_confidence = length, length.min_confidence
+        self.next, self.reset = length.next, length.reset
+
+    def observe(self, stats: StepStats) -> None:
+        self._length.observe(replace(stats, draft_s=0.001 * stats.drafted, verify_s=0.01))
+
+
+@on_backends(METHODS, ("native-float32", "hf", "hf-seq2seq"))  # others have near-ties in a batch
+def test_a_replay_counts_as_the_loop(
+    name: str, backend: str, engines: Callable[[str], Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Along answers that end by the limit, by an end token and by a stop string, wherever."""
+    engine = ready(engines, backend, name)
+    batch = Batch(engine, Costs((0.01,) * 16, dict.fromkeys(engine.arms, 0.001)))
+    if name == "autoregressive" or not batch.is_replayable(name):
+        return
+    strategy = engine.strategy(name)
+    assert isinstance(strategy, SpeculativeDecoding)
+    if name == "neural-adaptive":
+        strategy = replace(strategy, length=Untimed(strategy.length))
+        monkeypatch.setitem(engine._strategies, name, strategy)
+    reasons = set[str]()
+    for prompt in PROMPTS:
+        free = engine.decode("autoregressive", prompt, Request(LONG)).ids
+        ends = [Request(LONG, eos_ids=(free[at], 99)) for at in (2, 5, LONG // 2)]
+        stops = [Request(LONG, stop=(Letters().decode(free[at : at + 2]),)) for at in (3, 5)]
+        live = [engine.decode(name, prompt, request) for request in (Request(LONG), *ends, *stops)]
+        made = batch.replay(name, [prompt] * len(live), [each.ids for each in live], LONG)
+        for one, other in zip(made, live, strict=True):
+            assert (one.rounds, one.accepted) == (other.rounds, other.accepted)
+            if name != "neural-unsure" or backend.startswith("hf"):
+                assert one.drafted == other.drafted  # else its length after a rejection is a guess
+        reasons |= {each.finish_reason for each in live}
+    assert reasons == {"length", "eos", "stop"}
 
 
 @on_backends(METHODS)

@@ -29,7 +29,7 @@ from decoders.drafters import NeuralDrafter, TreeDrafter
 from decoders.drafters.horizontal import HorizontalDrafter, Part
 from decoders.lengths import AdaptiveLength, FixedLength
 from decoders.loop import SpeculativeDecoding
-from decoders.protocols import Drafter, EncoderDecoder, opening
+from decoders.protocols import Drafter, EncoderDecoder, decoder_prefix
 from decoders.records import Request, Sampling
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.tree_shape import TreeShape
@@ -118,8 +118,8 @@ def test_another_source_leaves_no_trace(tiny_t5: Tiny) -> None:
 def test_what_the_answer_goes_on_from(tiny_t5: Tiny) -> None:
     target, toy = seq2seq(tiny_t5(decoder_start_token_id=2)), ToyBackend.random(4, 0)
     assert isinstance(target, EncoderDecoder) and not isinstance(toy, EncoderDecoder)
-    assert opening(target, [5, 6]) == [2]
-    assert opening(toy, [1, 2]) == [1, 2]
+    assert decoder_prefix(target, [5, 6]) == [2]
+    assert decoder_prefix(toy, [1, 2]) == [1, 2]
 
 
 def test_source_and_answer_are_bounded_each(tiny_t5: Tiny) -> None:

@@ -18,7 +18,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend
 from decoders.common.errors import ContextTooLong, DraftpickError
-from decoders.protocols import TreeBackend, opening
+from decoders.protocols import TreeBackend, decoder_prefix
 
 Tiny = Callable[..., Path]
 MADE = (
@@ -78,7 +78,7 @@ def close(one: torch.Tensor, other: torch.Tensor) -> None:
 
 def start(backend: TreeBackend) -> int:
     """Positions that the prompt fills."""
-    return len(opening(backend, PROMPT))
+    return len(decoder_prefix(backend, PROMPT))
 
 
 def alone(backend: TreeBackend, tokens: Sequence[int]) -> torch.Tensor:
@@ -121,7 +121,7 @@ def test_a_tree_from_nothing(backend: TreeBackend) -> None:
     backend.prefill([9])
     one = backend.extend(ids([2]))[-1]
     backend.truncate(0)
-    [first] = opening(backend, [9])
+    [first] = decoder_prefix(backend, [9])
     close(backend.extend(ids([first, first, 2, 3]), [-1, -1, 1, 0])[2], one)
 
 

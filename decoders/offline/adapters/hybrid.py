@@ -17,7 +17,7 @@ from ...protocols import (
     DraftRequest,
     KnownAnswers,
     ReplayedLoop,
-    opening,
+    decoder_prefix,
 )
 from ...records import Expected, Proposal, Replay, Sampling
 from ...sampling.randomness import Generator
@@ -79,7 +79,7 @@ class HybridReplay(ReplayAdapter):
 
         def begin(row: int, min_confidence: float) -> Draft:
             prompt, answer = answers.prompts[row], answers.ids[row]
-            start = len(opening(target, prompt))
+            start = len(decoder_prefix(target, prompt))
 
             def drafts(context: list[int], asked: DraftRequest) -> list[int]:
                 run = script(row, len(context) - start, asked.k)
@@ -101,7 +101,7 @@ class HybridReplay(ReplayAdapter):
 
         def simulate(row: int, seed: int) -> Expected:
             prompt, answer = answers.prompts[row], answers.ids[row]
-            start = len(opening(target, prompt))
+            start = len(decoder_prefix(target, prompt))
             chances = chances_of(trials, row, len(answer), loop.length.min_confidence)
 
             def drafts(heights: NDArray[np.float64]) -> Draft:
@@ -130,7 +130,7 @@ def along(
 ) -> Draft:
     """The drafter asked from round to round. One that draws what it does has seed 0."""
     drafter.reset(prompt)
-    start, chance = opening(target, prompt), Generator(target.device, 0)
+    start, chance = decoder_prefix(target, prompt), Generator(target.device, 0)
     sampling = Sampling(temperature)
 
     def draft(at: int, k: int) -> list[int]:

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 
 from ...drafters import MaxGramDrafter
-from ...protocols import Backend, KnownAnswers, ReplayedLoop, opening
+from ...protocols import Backend, KnownAnswers, ReplayedLoop, decoder_prefix
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
 from ..replay import Draft, follow
@@ -29,7 +29,7 @@ class MaxGramReplay(ReplayAdapter):
         started, answers = time.perf_counter(), []
         for prompt in prompts:
             self.drafter.reset(prompt)
-            start = opening(target, prompt)
+            start = decoder_prefix(target, prompt)
             context = list(start)
             while len(context) < len(start) + max_new_tokens:
                 self.drafter.commit(context)
@@ -43,7 +43,7 @@ class MaxGramReplay(ReplayAdapter):
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
         def begin(prompt: list[int], answer: list[int], _: float) -> Draft:
-            start = opening(answers.target, prompt)
+            start = decoder_prefix(answers.target, prompt)
             self.drafter.reset(prompt)
 
             def draft(at: int, k: int) -> list[int]:
