@@ -147,7 +147,8 @@ def collect(
     temperatures: Sequence[float] = (0.0,),
 ) -> None:
     """Every arm on every query, as `draftpick collect` does."""
-    from collect.sweeps.run import SweepProgress, sweep
+    from collect.sweeps.progress import SweepProgress
+    from collect.sweeps.run import sweep
     from decoders import Engine
     from decoders.common.terminal import progress
     from decoders.offline.batch import Batch
@@ -156,10 +157,10 @@ def collect(
     options = SweepOptions(
         max_new_tokens=max_new_tokens, batch_size=BATCH, temperatures=tuple(temperatures)
     )
-    with progress("collecting", "queries") as tick:
+    with progress("collecting", "answers") as tick:
 
         def report(now: SweepProgress) -> None:
-            tick(now.done, now.total, f"{now.errors} errors")
+            tick(now.done, now.total, now.figures)
 
         sweep(engine, Batch(engine), queries, folder, options, report)
 

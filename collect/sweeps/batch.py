@@ -34,6 +34,13 @@ from .protocols import BatchDecoder, SweepEngine
 T = TypeVar("T")
 R = TypeVar("R")
 
+OnRows = Callable[[Sequence["OutcomeRow | Exception"]], None]
+"""Called with rows as soon as they are known, and errors in the place of rows."""
+
+
+def no_progress(rows: Sequence[OutcomeRow | Exception]) -> None:
+    """For a caller that waits for all of the rows."""
+
 
 @dataclass(frozen=True)
 class SweepOptions:
@@ -121,9 +128,13 @@ def collect_batch(
     prompts: Sequence[Prompt],
     arms: Sequence[ArmInfo],
     options: SweepOptions,
+    on_rows: OnRows = no_progress,
 ) -> Collected:
     """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
-    exception."""
+    exception.
+
+    on_rows: called after each arm, or where arms are timed after each prompt.
+    """
     answers = each(prompts, lambda group: _target_answers(engine, batch, group, options))
     answered: list[tuple[Prompt, TargetAnswer]] = []
     done = Collected([], [])
@@ -131,11 +142,15 @@ def collect_batch(
         if isinstance(answer, TargetAnswer):
             answered.append((prompt, answer))
         else:
-            _extend(done, failed_query(prompt, arms, engine.embedder, answer, options))
+            failed = failed_query(prompt, arms, engine.embedder, answer, options)
+            on_rows(failed.outcomes)
+            _extend(done, failed)
     by_arm: list[list[OutcomeRow | Exception]] = []
     for arm in arms:
         rows_of = partial(_arm_rows, engine, batch, arm, options)
         by_arm.append(each(answered, rows_of))
+        if not options.measure:
+            on_rows(by_arm[-1])
     for index, (prompt, answer) in enumerate(answered):
         rows = [
             row
@@ -145,6 +160,7 @@ def collect_batch(
         ]
         if options.measure:
             rows = measure(engine, prompt, rows, arms, options)
+            on_rows(rows)
         done.queries.append(
             query_row(prompt, engine.embedder, answer.embedding, answer.text, options)
         )

@@ -17,7 +17,15 @@ from decoders.records import DecodeResult, Request
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import loops
 from ..rouge import rouge_l
-from .batch import Collected, Prompt, SweepOptions, describe, query_row
+from .batch import (
+    Collected,
+    OnRows,
+    Prompt,
+    SweepOptions,
+    describe,
+    no_progress,
+    query_row,
+)
 
 MOST = 8  # queries a group, so that a kill loses few paid answers
 
@@ -63,6 +71,7 @@ class Endpoints:
         groups: Iterable[Sequence[Prompt]],
         arms: Sequence[ArmInfo],
         options: SweepOptions,
+        on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
         """Likeness is to the answer of the first of the arms. Raises DraftpickError where an
         endpoint stays dead."""
@@ -71,6 +80,7 @@ class Endpoints:
             done = Collected([], [])
             for prompt in group:
                 self._add(done, prompt, arms, options)
+                on_rows(done.outcomes[-len(arms) :])
             yield done
 
     def _add(

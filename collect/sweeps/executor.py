@@ -10,7 +10,7 @@ from decoders.costs.measured import Costs
 from decoders.records import Request
 
 from ..records import ArmInfo
-from .batch import Collected, Prompt, SweepOptions
+from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
 from .protocols import BatchDecoder, SweepEngine
 from .under_load import collect_loads
 
@@ -28,8 +28,13 @@ class Executor(Protocol):
         groups: Iterable[Sequence[Prompt]],
         arms: Sequence[ArmInfo],
         options: SweepOptions,
+        on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
-        """The groups' rows, in the order of the groups; what fails on a query is its error row."""
+        """The groups' rows, in the order of the groups; what fails on a query is its error row.
+
+        on_rows: called with rows of the group that comes next, by executors which know them before
+            the whole group is done.
+        """
         ...
 
 
@@ -48,11 +53,12 @@ class Here:
         groups: Iterable[Sequence[Prompt]],
         arms: Sequence[ArmInfo],
         options: SweepOptions,
+        on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
         for group in groups:
             if options.measure and not self._warm:
                 self._warm_up(group[0], arms)
-            yield collect_loads(self._engine, self._batch, group, arms, options)
+            yield collect_loads(self._engine, self._batch, group, arms, options, on_rows)
 
     def _warm_up(self, prompt: Prompt, arms: Sequence[ArmInfo]) -> None:
         """One decode an arm, so that no query pays for compilation and first allocations."""

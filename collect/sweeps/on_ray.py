@@ -17,7 +17,7 @@ from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
-from .batch import Collected, Prompt, SweepOptions
+from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
 from .executor import Executor, Here
 from .protocols import BatchDecoder, SweepEngine
 from .ray_cluster import connect, first_line, ray_module, shares
@@ -114,7 +114,9 @@ class OnRay:
         groups: Iterable[Sequence[Prompt]],
         arms: Sequence[ArmInfo],
         options: SweepOptions,
+        on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
+        """Workers hand over whole groups, so that nothing is known before."""
         ray = _ray()
         todo = (_Task(index, group) for index, group in enumerate(groups))
         again: deque[_Task] = deque()

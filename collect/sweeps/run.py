@@ -24,6 +24,7 @@ from ..store.collection import Collection
 from ..store.dataset import Identity, Store, read_table, timed_otherwise
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
+from .progress import Meter, SweepProgress
 from .protocols import BatchDecoder, SweepEngine
 
 
@@ -47,15 +48,6 @@ class SweepReport:
     embedded: int = 0
     embed_s: float = 0.0
     costs_of: str | None = None
-
-
-@dataclass(frozen=True)
-class SweepProgress:
-    """Called after every commit. done, total: queries, those of earlier runs included."""
-
-    done: int
-    total: int
-    errors: int
 
 
 def sweep(
@@ -98,15 +90,16 @@ def sweep(
         pending = _not_stored(queries, store.folder)
         already = len(queries) - len(pending)
         collected = errors = 0
+        each = len(names) * len(options.temperatures) * len(options.at_once)
+        meter = Meter(already * each, len(queries) * each, on_progress)
 
         def commit(query_rows: list[QueryRow], outcome_rows: list[OutcomeRow]) -> None:
             nonlocal collected, errors
             store.append(query_rows, outcome_rows)
             collected += len(query_rows)
             errors += sum(row.error is not None for row in outcome_rows)
-            on_progress(SweepProgress(already + collected, len(queries), errors))
+            meter.stored(outcome_rows)
 
-        on_progress(SweepProgress(already, len(queries), 0))
         prompts: list[Prompt] = []
         for query in pending:
             try:
@@ -116,14 +109,14 @@ def sweep(
                 failed = failed_query(nothing, manifest.arms, engine.embedder, error, options)
                 commit(failed.queries, failed.outcomes)
         groups = batches(prompts, options.batch_size, options.seed)
-        for done in executor.collect(groups, manifest.arms, options):
+        for done in executor.collect(groups, manifest.arms, options, meter.made):
             commit(done.queries, done.outcomes)
         found = Collection.open(out).embeddings(reader) if reader is not None else None
     return SweepReport(
         collected,
         already,
         errors,
-        collected * len(names) * len(options.temperatures) * len(options.at_once),
+        collected * each,
         time.perf_counter() - started,
         found.computed if found else 0,
         found.seconds if found else 0.0,

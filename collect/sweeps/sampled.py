@@ -16,7 +16,16 @@ from decoders.records import Expected
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import loops
-from .batch import Collected, Prompt, SweepOptions, collect_batch, describe, each
+from .batch import (
+    Collected,
+    OnRows,
+    Prompt,
+    SweepOptions,
+    collect_batch,
+    describe,
+    each,
+    no_progress,
+)
 from .protocols import BatchDecoder, SweepEngine
 
 
@@ -35,15 +44,18 @@ def collect_temperatures(
     prompts: Sequence[Prompt],
     arms: Sequence[ArmInfo],
     options: SweepOptions,
+    on_rows: OnRows = no_progress,
 ) -> Collected:
     """Every arm on every prompt at every temperature; a failure becomes an error row, never an
-    exception."""
-    done = collect_batch(engine, batch, prompts, arms, options)
+    exception. on_rows: as of `collect_batch`."""
+    done = collect_batch(engine, batch, prompts, arms, options, on_rows)
     failed = {row.query_id for row in done.queries if row.embedding is None}
     answered = [prompt for prompt in prompts if prompt.query.id not in failed]
     for temperature in options.temperatures:
         if temperature > 0:
-            done.outcomes.extend(_rows(engine, batch, answered, arms, options, temperature))
+            done.outcomes.extend(
+                _rows(engine, batch, answered, arms, options, temperature, on_rows)
+            )
     return done
 
 
@@ -59,6 +71,7 @@ def _rows(
     arms: Sequence[ArmInfo],
     options: SweepOptions,
     temperature: float,
+    on_rows: OnRows,
 ) -> list[OutcomeRow]:
     def draw(group: Sequence[Prompt]) -> list[Drawn]:
         seeds = [seed_of(options, prompt.query.id, temperature) for prompt in group]
@@ -69,7 +82,11 @@ def _rows(
     answers = each(prompts, draw)
     drawn = [answer for answer in answers if isinstance(answer, Drawn)]
     rows_of = partial(_arm_rows, engine, batch, options, temperature)
-    by_arm = [each(drawn, partial(rows_of, arm)) for arm in arms]
+    on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
+    by_arm = []
+    for arm in arms:
+        by_arm.append(each(drawn, partial(rows_of, arm)))
+        on_rows(by_arm[-1])
     rows: list[OutcomeRow] = []
     made = iter(range(len(drawn)))
     for prompt, answer in zip(prompts, answers, strict=True):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import partial
 
 from ..records import ArmInfo, OutcomeRow, error_row
-from .batch import Collected, Prompt, SweepOptions, describe, each
+from .batch import Collected, OnRows, Prompt, SweepOptions, describe, each, no_progress
 from .protocols import BatchDecoder, SweepEngine
 from .sampled import collect_temperatures
 
@@ -24,10 +24,11 @@ def collect_loads(
     prompts: Sequence[Prompt],
     arms: Sequence[ArmInfo],
     options: SweepOptions,
+    on_rows: OnRows = no_progress,
 ) -> Collected:
     """Every arm on every prompt, at every temperature and load; a failure becomes an error row,
-    never an exception."""
-    done = collect_temperatures(engine, batch, prompts, arms, options)
+    never an exception. on_rows: as of `collect_batch`."""
+    done = collect_temperatures(engine, batch, prompts, arms, options, on_rows)
     by_id = {prompt.query.id: prompt for prompt in prompts}
     groups: dict[tuple[float, str], list[_Answered]] = {}
     failed = {row.query_id for row in done.queries if row.embedding is None}  # have all rows
@@ -44,12 +45,15 @@ def collect_loads(
                 )
                 known = [pair for pair in group if pair[1].error is None]
                 found = iter(each(known, replayed))
+            rows: list[OutcomeRow] = []
             for prompt, row in group:
                 made = next(found) if row.error is None else replace(row, running=answers - 1)
                 if isinstance(made, Exception):
                     id_, said = prompt.query.id, describe(made)
                     made = error_row(id_, infos[arm], said, temperature, answers - 1)
-                done.outcomes.append(made)
+                rows.append(made)
+            on_rows(rows)
+            done.outcomes.extend(rows)
     return done
 
 

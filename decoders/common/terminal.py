@@ -182,11 +182,9 @@ def progress(
         return
     bar = parts.Progress(
         parts.TextColumn("{task.description}"),
-        parts.BarColumn(),
+        parts.BarColumn(bar_width=10),  # room for the figures at 80 columns
         parts.MofNCompleteColumn(),
         parts.TextColumn(unit + "{task.fields[more]}"),
-        parts.TimeElapsedColumn(),
-        parts.TextColumn("passed,"),
         parts.TimeRemainingColumn(elapsed_when_finished=False),
         parts.TextColumn("left"),
         console=console,

@@ -231,14 +231,15 @@ def _sweep(
     options: Any,
     embedder: Any,
 ) -> SweepReport:
-    from collect.sweeps.run import SweepProgress, sweep
+    from collect.sweeps.progress import SweepProgress
+    from collect.sweeps.run import sweep
     from decoders.common.terminal import progress
 
     try:
-        with progress("collecting", "queries") as tick:
+        with progress("collecting", "answers") as tick:
 
             def report(now: SweepProgress) -> None:
-                tick(now.done, now.total, f"{now.errors} errors")
+                tick(now.done, now.total, now.figures)
 
             return sweep(engine, batch, queries, out, options, report, embedder)
     except KeyboardInterrupt:

@@ -64,8 +64,8 @@ def test_collect_then_summary(
     assert result.exit_code == 0, result.output
     assert "4 queries collected" in result.stdout
     # no terminal here: progress comes in lines
-    assert "collecting: 0 of 4 queries" in result.stderr
-    assert "collecting: 4 of 4 queries" in result.stderr and "0 errors" in result.stderr
+    assert "collecting: 0 of 12 answers" in result.stderr
+    assert "collecting: 12 of 12 answers" in result.stderr and "tokens/s, 0 errors" in result.stderr
     assert pairs(out) == all_pairs(make_queries(2, ("qa", "math")))
     engine.timed_by = "slower fakes"
     result = run(app, *common, "--json")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,8 @@ from collect.queries import Query
 from collect.store import dataset
 from collect.store.collection import Collection
 from collect.sweeps.batch import SweepOptions
-from collect.sweeps.run import SweepProgress, batches
+from collect.sweeps.progress import SweepProgress
+from collect.sweeps.run import batches
 from decoders.common.errors import DraftpickError
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
@@ -44,7 +46,10 @@ def test_rows_hold_what_the_engine_did(tmp_path: Path) -> None:
     seen: list[SweepProgress] = []
     report = sweep(engine, queries, tmp_path / "out", OPTIONS, seen.append)
     assert (report.collected, report.already, report.errors, report.rows) == (12, 0, 0, 36)
-    assert (seen[0].done, seen[-1].done, seen[-1].total) == (0, 12, 12)
+    assert (seen[0].done, seen[-1].done, seen[-1].total) == (0, 36, 36)
+    assert len(seen) == 1 + 3 * (len(ARMS) + 1)  # after each arm, and after each batch is stored
+    steps = [after.done - before.done for before, after in pairwise(seen)]
+    assert steps == [4, 4, 4, 0] * 3 and seen[-1].tokens == 36 * 5
     assert pairs(tmp_path / "out") == all_pairs(queries)
     rows = outcomes(tmp_path / "out")
     ids = engine.encode_chat([{"role": "user", "content": queries[3].turns[0]}])
@@ -336,3 +341,43 @@ def test_without_likeness_no_drafter_writes(tmp_path: Path) -> None:
         table_of(tmp_path / "quick", "paper")
     with pytest.raises(DraftpickError, match=r"likeness \(there False, now True\)"):
         sweep(quick, make_queries(3), tmp_path / "quick", SweepOptions(max_new_tokens=8))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        SweepOptions(max_new_tokens=8, batch_size=4),
+        SweepOptions(max_new_tokens=8, batch_size=4, measure=True),
+        SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0.0, 1.0), at_once=(1, 8)),
+    ],
+    ids=["plain", "measured", "temperatures and loads"],
+)
+def test_progress_counts_every_answer_once(options: SweepOptions, tmp_path: Path) -> None:
+    """Also where a prompt, or an arm on a prompt, fails: what is seen before a batch is stored is
+    what is stored."""
+    engine, queries = FakeEngine(), make_queries()
+    ids = [engine.encode_chat([{"role": "user", "content": one.turns[0]}]) for one in queries]
+    engine.batch.poison["target"] = ids[0][0]
+    engine.batch.poison["replay small"] = ids[-1][0]
+    seen: list[SweepProgress] = []
+    report = sweep(engine, queries, tmp_path, options, seen.append)
+    assert report.errors > 0
+    made = [(one.done, one.errors, one.tokens) for one in seen]
+    assert made == sorted(made)
+    stored = dataset.read_table(tmp_path, "outcomes").to_pylist()
+    assert made[-1] == (
+        len(stored),
+        sum(row["error"] is not None for row in stored),
+        sum(row["new_tokens"] or 0 for row in stored if row["error"] is None),
+    )
+    assert seen[-1].total == len(stored) and len(seen) > 4
+    assert seen[-1].tokens_per_s == seen[-1].tokens / seen[-1].seconds
+
+
+def test_progress_goes_on_where_the_last_run_stopped(tmp_path: Path) -> None:
+    engine, queries = FakeEngine(), make_queries()
+    sweep(engine, queries[:4], tmp_path, OPTIONS)
+    seen: list[SweepProgress] = []
+    sweep(engine, queries, tmp_path, OPTIONS, seen.append)
+    assert (seen[0].done, seen[0].total, seen[0].tokens) == (12, 36, 0)
+    assert seen[-1].done == 36

@@ -14,6 +14,8 @@ from rich.console import Console
 from router_fakes import FakeEngine, FakePolicy
 from toy_engine import ToyEngine
 
+from collect.sweeps.progress import SweepProgress
+from decoders.common.terminal import progress
 from decoders.records import Request
 from policies import RewardTable
 from policies.selection.headroom import headroom
@@ -202,3 +204,14 @@ def test_several_trainings(tmp_path: Path) -> None:
         reward = group.spreads["value/greedy"]
         whole(text, [f"{reward.mean:.4f} ± {reward.deviation:.4f}"])
     assert "…" not in text
+
+
+def test_the_progress_of_a_collection_fits() -> None:
+    drawn = io.StringIO()
+    console = Console(file=drawn, force_terminal=True, width=80, color_system=None)
+    now = SweepProgress(1960, 12880, 7, 1_000_000, 100.0)
+    with progress("collecting", "answers", console) as tick:
+        tick(now.done, now.total, now.figures)
+    line = drawn.getvalue().splitlines()[-2]
+    assert "1960/12880 answers, 10000 tokens/s, 7 errors" in line and "left" in line
+    assert "\u2026" not in line
