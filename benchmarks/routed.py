@@ -116,7 +116,7 @@ def measure(given: argparse.Namespace) -> None:
                         [len(made.ids), made.wall_s, made.rounds, made.drafted, made.accepted]
                     )
             row = {"id": query.id, "task": query.task, "prompt": len(prompt), "arms": arms}
-            row["looped"] = _loops(made.ids)
+            row["looped"] = _repeats(made.ids)
             sink.write(json.dumps(row) + "\n")
             sink.flush()
     np.savez(vectors, **held)
@@ -134,7 +134,7 @@ def measure(given: argparse.Namespace) -> None:
     print(f"{len(held)} queries timed")
 
 
-def _loops(ids: list[int]) -> bool:
+def _repeats(ids: list[int]) -> bool:
     """Whether an answer ends in a phrase over and over: its last 24 tokens, at some period."""
     return any(
         ids[-24:] == ids[-24 - period : -period]
@@ -246,9 +246,9 @@ def judge(given: argparse.Namespace) -> None:
         "choosing_s": choosing_s,
     }
     given.out.write_text(json.dumps(record, indent=1))
-    show = Table(title=f"{len(held.ids)} queries, {held.looped.mean():.0%} end in a loop")
+    show = Table(title=f"{len(held.ids)} queries, {held.looped.mean():.0%} are repetitive")
     shown = sorted(set(held.tasks))
-    for column in ("choice", "x plain", "x best fixed", "95%", "without loops", *shown):
+    for column in ("choice", "x plain", "x best fixed", "95%", "without repetition", *shown):
         show.add_column(column, justify="left" if column == "choice" else "right")
     for name, row in rows.items():
         by_its_task = [f"{row[task]:.2f}" for task in shown]

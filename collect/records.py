@@ -71,8 +71,8 @@ class Outcome:
         `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
         own pass, so rounds give new_tokens - 1.
-    loops: whether the target's answer repeats itself to the end (see `collect.repetition`); None
-        where the arm failed.
+    repetitive: whether the target's answer repeats itself to the end (see `collect.repetition`);
+        None where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
     measured_*: one decode at batch 1 through the arm, None unless the collection measured.
     prompt_tokens: of the prompt, as an endpoint counted them; None for the arms of a target.
@@ -99,7 +99,7 @@ class Outcome:
     calls: float | None = None
     how: str | None = None
     new_tokens: int | None = None
-    loops: bool | None = None
+    repetitive: bool | None = None
     prefill_s: float | None = None
     decode_s: float | None = None
     measured_tokens: int | None = None

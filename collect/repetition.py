@@ -9,7 +9,7 @@ LEAST_REPEATS = 3
 LEAST_TOKENS = 16
 
 
-def loops(ids: Sequence[int], eos_ids: Sequence[int] = ()) -> bool:
+def is_repetitive(ids: Sequence[int], eos_ids: Sequence[int] = ()) -> bool:
     """Whether the answer ends in an n-gram repeated 3 times or more, over 16 tokens or more.
 
     ids: the new tokens. A last token in eos_ids is not looked at. The last repeat may be cut short.

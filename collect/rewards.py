@@ -7,7 +7,7 @@ numbers change.
 A size or latency score c is 0 for the most expensive arm and nears 1 for a free one. Huang et al.
 (Context-Aware Assistant Selection, section 3.3) say in prose that alpha -> 1 favours the smallest
 drafter. Their formula (2), s = alpha * f + (1 - alpha) * c, says the opposite: at alpha = 1 the
-size drops out and only the likeness f is left. We follow the formula: a *lower* alpha favours
+size drops out and only the similarity f is left. We follow the formula: a *lower* alpha favours
 cheaper drafters. Alpha is the same for every arm: their experiment with the autoregressive arm
 (section 3.4) sets it to 0.5 for all of them, which is the default here.
 """
@@ -36,7 +36,7 @@ class Context:
     costs: of the collecting machine, for as many answers at once as the row is of.
     autoregressive: the row of the autoregressive arm on the same query at the same temperature, if
         there is one.
-    alpha: weight of likeness against cost, in [0, 1].
+    alpha: weight of similarity against cost, in [0, 1].
     """
 
     arms: Mapping[str, ArmInfo]
@@ -52,7 +52,7 @@ class Reward:
     uses_alpha: whether Context.alpha changes it.
     needs_measured: whether the collection must have been made with --measure.
     uses_size: whether the arms' `parameters` change it.
-    needs_likeness: whether drafters must have written by themselves (no --no-likeness).
+    needs_similarity: whether drafters must have written by themselves (no --no-similarity).
     needs_costs: whether passes and drafts of the target must have been timed (no endpoints).
     needs_prices: whether the arms must have prices (endpoints alone).
     greedy_only: whether it says something of greedy answers by themselves alone, not of those that
@@ -67,7 +67,7 @@ class Reward:
     needs_measured: bool = False
     uses_size: bool = False
     greedy_only: bool = False
-    needs_likeness: bool = False
+    needs_similarity: bool = False
     needs_costs: bool = False
     needs_prices: bool = False
 
@@ -205,7 +205,7 @@ REWARDS: dict[str, Reward] = {
             paper,
             "ROUGE-L and exp-scaled size, Huang et al.",
             uses_alpha=True,
-            needs_likeness=True,
+            needs_similarity=True,
             uses_size=True,
             greedy_only=True,
         ),
@@ -215,7 +215,7 @@ REWARDS: dict[str, Reward] = {
             parameter_ratio,
             "ROUGE-L and relative size",
             uses_alpha=True,
-            needs_likeness=True,
+            needs_similarity=True,
             uses_size=True,
             greedy_only=True,
         ),
@@ -226,7 +226,7 @@ REWARDS: dict[str, Reward] = {
             "ROUGE-L and relative draft time",
             uses_alpha=True,
             needs_costs=True,
-            needs_likeness=True,
+            needs_similarity=True,
             greedy_only=True,
         ),
         Reward("acceptance", 2, acceptance, "accepted over drafted tokens"),
@@ -294,7 +294,7 @@ def check_alpha(alpha: float) -> None:
     """Raise DraftpickError unless alpha is a weight in [0, 1]."""
     if not 0 <= alpha <= 1:
         raise DraftpickError(
-            f"alpha must be between 0 (cost alone) and 1 (likeness alone), not {alpha:g}"
+            f"alpha must be between 0 (cost alone) and 1 (similarity alone), not {alpha:g}"
         )
 
 
@@ -310,8 +310,8 @@ def compute(reward: str | Reward, outcome: Outcome, context: Context) -> float:
 
 
 def _blend(outcome: Outcome, context: Context, cost_score: float) -> float:
-    likeness = math.nan if outcome.rouge_l is None else outcome.rouge_l
-    return context.alpha * likeness + (1 - context.alpha) * cost_score
+    similarity = math.nan if outcome.rouge_l is None else outcome.rouge_l
+    return context.alpha * similarity + (1 - context.alpha) * cost_score
 
 
 def _token_s(arm: ArmInfo, costs: Costs) -> float:

@@ -40,14 +40,14 @@ class Summary:
         query.
     error_examples: up to three, each a different error.
     at_once: answers that are written at the same time.
-    looping: the share of queries to which the target's answer repeats itself to the end.
+    repetitive: the share of queries to which the target's answer repeats itself to the end.
     """
 
     folder: str
     target: str
     reward: str
     temperature: float
-    looping: float
+    repetitive: float
     queries: dict[str, int]
     arms: list[ArmSummary]
     best: str
@@ -63,7 +63,7 @@ class Summary:
             "reward": self.reward,
             "temperature": self.temperature,
             "answers_at_once": self.at_once,
-            "looping_share": self.looping,
+            "repetitive_share": self.repetitive,
             "queries": self.queries,
             "arms": {
                 arm.arm: {"mean": arm.mean, "wins": arm.wins, "errors": arm.errors}
@@ -104,7 +104,7 @@ def summarise(
         reward, alpha, temperatures=(temperature,), features=(), at_once=(at_once,)
     )
     table = reward_table(collection, options)
-    looping = collection.looping
+    repetitive = collection.repetitive
     stored = collection.outcomes_at(temperature, at_once - 1)
     rows = [row for arms in stored.values() for row in arms.values()]
     tasks = np.array(table.tasks)
@@ -132,7 +132,7 @@ def summarise(
         target=collection.manifest.identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        looping=sum(OutcomeKey(query, temperature) in looping for query in table.groups)
+        repetitive=sum(OutcomeKey(query, temperature) in repetitive for query in table.groups)
         / len(table),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,

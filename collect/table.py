@@ -30,13 +30,13 @@ class LeftOut:
 
     unembedded: the target failed on the query, so that nothing can be read of it.
     failed: no arm has the reward.
-    looping: the target's answer repeats itself to the end, and such were not wanted.
+    repetitive: the target's answer repeats itself to the end, and such were not wanted.
     other_temperatures: not asked for, or none that the reward speaks of; loads likewise.
     """
 
     unembedded: int
     failed: int
-    looping: int
+    repetitive: int
     other_temperatures: int
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class LeftOut:
         counts = {
             "where the target failed": self.unembedded,
             "where every arm failed": self.failed,
-            "whose answer loops": self.looping,
+            "whose answer is repetitive": self.repetitive,
             "at other temperatures or loads": self.other_temperatures,
         }
         return ", ".join(f"{count} {words}" for words, count in counts.items() if count)
@@ -76,7 +76,7 @@ def read_rewards(
     wanted = _temperatures(collection, reward, options.temperatures)
     loads = {answers - 1 for answers in _at_once(collection, reward, options.at_once)}
     outcomes, queries = collection.outcomes, collection.queries
-    looping = collection.looping if options.loops == "without" else set[OutcomeKey]()
+    repetitive = collection.repetitive if options.repetitive == "without" else set[OutcomeKey]()
     embeddings = collection.embeddings(options.embedder)
     keys, counts = list[OutcomeKey](), Counter[str]()
     for key in sorted(outcomes):
@@ -84,8 +84,8 @@ def read_rewards(
             counts["other"] += 1
         elif key.query not in embeddings.vectors:
             counts["unembedded"] += 1
-        elif key._replace(running=0) in looping:
-            counts["looping"] += 1
+        elif key._replace(running=0) in repetitive:
+            counts["repetitive"] += 1
         else:
             keys.append(key)
     values = np.array(
@@ -94,7 +94,7 @@ def read_rewards(
     ).reshape(len(keys), len(names))
     usable = np.flatnonzero(~np.isnan(values).all(axis=1))
     left_out = LeftOut(
-        counts["unembedded"], len(keys) - len(usable), counts["looping"], counts["other"]
+        counts["unembedded"], len(keys) - len(usable), counts["repetitive"], counts["other"]
     )
     keys = [keys[index] for index in usable.tolist()]
     if not keys:
@@ -131,11 +131,11 @@ def _reward(collection: Collection, asked: str | Reward | None, names: Sequence[
     collected."""
     folder, manifest = collection.folder, collection.manifest
     reward = rewards.get(rewards.default(manifest.costs) if asked is None else asked)
-    if reward.needs_likeness and not manifest.identity.likeness:
+    if reward.needs_similarity and not manifest.identity.similarity:
         raise DraftpickError(
             f"the reward {reward.name!r} needs what drafters write by themselves, but {folder} was "
-            "collected with --no-likeness; take the reward 'modelled', or collect again without it "
-            "into another --out"
+            "collected with --no-similarity; take the reward 'modelled', or collect again without "
+            "it into another --out"
         )
     if reward.needs_measured and not manifest.identity.measured:
         raise DraftpickError(
@@ -235,8 +235,8 @@ def _losses(
             return float("nan")
         if name in lossless:
             return 0.0
-        likeness = greedy[name].rouge_l  # None where it failed there
-        return float("nan") if likeness is None else 1 - likeness
+        similarity = greedy[name].rouge_l  # None where it failed there
+        return float("nan") if similarity is None else 1 - similarity
 
     return [loss(name) for name in names]
 

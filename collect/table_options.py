@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from .embedders import Embedder
     from .rewards import Reward
 
-LOOPS = ("all", "without")
+REPETITIVE = ("all", "without")
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class TableOptions:
 
     reward: a name, a Reward of one's own, or None for the default: `modelled`, and `measured` for a
         collection of endpoints.
-    alpha: weight of likeness against cost, in [0, 1].
+    alpha: weight of similarity against cost, in [0, 1].
     arms: a choice of them, None for all; size and latency scores are scaled by the largest and the
         slowest of the choice (Huang et al., A.5).
     embedder: what the policy is to read (see `Collection.embeddings`), None for what the collection
@@ -29,11 +29,11 @@ class TableOptions:
     temperatures: a choice of them, None for all that were collected and the reward speaks of.
     features: what the policy is to read beside (names in FEATURES), None for all that are not the
         same in every row.
-    loops: "without" leaves out answers of the target that repeat themselves to the end.
+    repetitive: "without" leaves out answers of the target that repeat themselves to the end.
     at_once: a choice of the numbers of answers that were written at once, None for all that were
         collected and the reward speaks of.
 
-    Raises DraftpickError for an unknown reward or choice of loops and an alpha outside [0, 1].
+    Raises DraftpickError for an unknown reward or `repetitive`, and an alpha outside [0, 1].
     """
 
     reward: str | Reward | None = None
@@ -42,7 +42,7 @@ class TableOptions:
     embedder: str | Embedder | None = None
     temperatures: Sequence[float] | None = None
     features: Sequence[str] | None = None
-    loops: str = "all"
+    repetitive: str = "all"
     at_once: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
@@ -51,5 +51,5 @@ class TableOptions:
         if self.reward is not None:
             rewards.get(self.reward)
         rewards.check_alpha(self.alpha)
-        if self.loops not in LOOPS:
-            raise NoSuchName("choice of loops", self.loops, LOOPS)
+        if self.repetitive not in REPETITIVE:
+            raise NoSuchName("choice of repetitive answers", self.repetitive, REPETITIVE)

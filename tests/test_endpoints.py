@@ -249,7 +249,7 @@ def test_a_loop_is_found_in_what_endpoints_write(
     engine = engine_of(place)
     queries = [Query("loops", "tale", ("again",)), Query("ends", "tale", ("once",))]
     sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
-    kept = table_of(place / "out", "measured", loops="without")
+    kept = table_of(place / "out", "measured", repetitive="without")
     assert kept.query_ids == ["ends"]
 
 

@@ -94,7 +94,7 @@ def table_2() -> Reproduction:
 
 
 def figure_2() -> Reproduction:
-    """The dynamic policy's speed and choices as alpha goes from cost alone to likeness alone."""
+    """The dynamic policy's speed and choices as alpha goes from cost alone to similarity alone."""
     names = (EN_DE, SUM, ONE, TWO)
     plans = tuple(
         PolicyPlan(f"alpha-{alpha:g}", names, alpha, REWARD, epochs=t5.EPOCHS) for alpha in ALPHAS
@@ -106,7 +106,7 @@ def figure_2() -> Reproduction:
 
     return Reproduction(
         name="figure-2",
-        title="Figure 2: likeness against cost",
+        title="Figure 2: similarity against cost",
         minutes=6,
         models=t5.models(),
         arms=arms(),
@@ -121,13 +121,13 @@ def figure_2() -> Reproduction:
                 "alpha",
                 {f"{plan.alpha:g}": plan.name for plan in plans},
                 paper="As alpha grows the policy takes the smallest drafter more often, says the "
-                "text; by its own formula (2) alpha = 1 is likeness alone.",
+                "text; by its own formula (2) alpha = 1 is similarity alone.",
             ),
         ),
         claims=(
             Claim(
                 "by formula (2): cost alone (alpha = 0) takes the smaller drafters more often than "
-                "likeness alone (alpha = 1)",
+                "similarity alone (alpha = 1)",
                 lambda found: small(found, 0.0) > small(found, 1.0),
             ),
             Claim(

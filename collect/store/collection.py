@@ -77,13 +77,13 @@ class Collection:
         return {key.query: arms for key, arms in self.outcomes.items() if key[1:] == asked}
 
     @cached_property
-    def looping(self) -> set[OutcomeKey]:
+    def repetitive(self) -> set[OutcomeKey]:
         """Where the target's answer repeats itself to the end; it is the same at every load, and
         the keys are those of load 0."""
         return {
             key._replace(running=0)
             for key, arms in self.outcomes.items()
-            if any(row.loops for row in arms.values())
+            if any(row.repetitive for row in arms.values())
         }
 
     def embeddings(

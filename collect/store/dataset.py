@@ -68,7 +68,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("calls", pa.float64()),
         ("how", pa.string()),
         ("new_tokens", pa.int32()),
-        ("loops", pa.bool_()),
+        ("repetitive", pa.bool_()),
         ("prefill_s", pa.float64()),
         ("decode_s", pa.float64()),
         ("measured_tokens", pa.int32()),
@@ -92,7 +92,7 @@ class Identity:
     embedder: the target's own space, in which every collection stores its queries.
     temperature: of the autoregressive arm's sampled answer that is scored against its greedy one.
     seed: of sampled answers.
-    likeness: whether drafters also wrote by themselves; `rouge_l` is None where not.
+    similarity: whether drafters also wrote by themselves; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
     at_once: as of SweepOptions.
     """
@@ -105,7 +105,7 @@ class Identity:
     temperature: float
     seed: int
     measured: bool
-    likeness: bool = True
+    similarity: bool = True
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
 

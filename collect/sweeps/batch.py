@@ -27,7 +27,7 @@ from decoders.common.seeds import derived_seed
 from decoders.records import Replay, Request
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
-from ..repetition import loops
+from ..repetition import is_repetitive
 from ..rouge import rouge_l
 from .protocols import BatchDecoder, SweepEngine
 
@@ -53,8 +53,8 @@ class SweepOptions:
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
     at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
         are collected, 1 among them; kept likewise.
-    likeness: let every drafter also write an answer by itself, to compare with the target's; the
-        rewards of likeness need it, and it takes about half of the time.
+    similarity: let every drafter also write an answer by itself, to compare with the target's; the
+        rewards of similarity need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
     seed: of the sampled answers and of random orders.
     """
@@ -64,7 +64,7 @@ class SweepOptions:
     batch_size: int = 64
     temperature: float = 1.0
     measure: bool = False
-    likeness: bool = True
+    similarity: bool = True
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
@@ -77,7 +77,7 @@ class SweepOptions:
             )
         if 0.0 not in self.temperatures:
             raise DraftpickError(
-                "0 must be among the temperatures, since likeness and losses are of greedy "
+                "0 must be among the temperatures, since similarity and losses are of greedy "
                 f"answers; give for instance 0,1, not {self.temperatures}"
             )
         object.__setattr__(self, "at_once", tuple(sorted(set(self.at_once))))
@@ -272,13 +272,13 @@ def _arm_rows(
     if arm.autoregressive:
         # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
         replays = [Replay.without_drafts(ids) for ids in targets]
-        if not options.likeness:
+        if not options.similarity:
             return _rows(engine, arm, group, replays)
         seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
         written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
-    elif not options.likeness and batch.is_replayable(arm.name):
+    elif not options.similarity and batch.is_replayable(arm.name):
         replays = batch.replay(arm.name, prompts, targets, options.max_new_tokens)
         return _rows(engine, arm, group, replays)
     else:
@@ -323,7 +323,7 @@ def _rows(
             accepted=replay.accepted,
             calls=replay.calls,
             new_tokens=len(answer.ids),
-            loops=loops(answer.ids, engine.eos_ids),
+            repetitive=is_repetitive(answer.ids, engine.eos_ids),
             target_ids=tuple(answer.ids),
             agree=tuple(replay.agree),
         )

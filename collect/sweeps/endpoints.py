@@ -15,7 +15,7 @@ from decoders.endpoints.engine import EndpointEngine
 from decoders.records import DecodeResult, Request
 
 from ..records import ArmInfo, OutcomeRow, error_row
-from ..repetition import loops
+from ..repetition import is_repetitive
 from ..rouge import rouge_l
 from .batch import (
     Collected,
@@ -73,7 +73,7 @@ class Endpoints:
         options: SweepOptions,
         on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
-        """Likeness is to the answer of the first of the arms. Raises DraftpickError where an
+        """Similarity is to the answer of the first of the arms. Raises DraftpickError where an
         endpoint stays dead."""
         for_endpoints(options)
         for group in groups:
@@ -144,7 +144,7 @@ def _row(
         accepted=result.accepted,
         new_tokens=len(result.ids),
         prompt_tokens=result.prompt_tokens,
-        loops=loops(ids) if wanted else None,
+        repetitive=is_repetitive(ids) if wanted else None,
         prefill_s=result.prefill_s,
         decode_s=result.decode_s,
         measured_tokens=len(result.ids),

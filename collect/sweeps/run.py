@@ -150,7 +150,7 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         temperature=options.temperature,
         seed=options.seed,
         measured=options.measure,
-        likeness=options.likeness,
+        similarity=options.similarity,
         temperatures=options.temperatures,
         at_once=options.at_once,
     )

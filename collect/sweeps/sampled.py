@@ -15,7 +15,7 @@ from decoders.common.seeds import derived_seed
 from decoders.records import Expected
 
 from ..records import ArmInfo, OutcomeRow, error_row
-from ..repetition import loops
+from ..repetition import is_repetitive
 from .batch import (
     Collected,
     OnRows,
@@ -137,7 +137,7 @@ def _arm_rows(
                 calls=figures.calls,
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
-                loops=loops(one.ids, engine.eos_ids),
+                repetitive=is_repetitive(one.ids, engine.eos_ids),
                 seed=one.seed,
                 output_ids=tuple(ids),
                 text=str(engine.tokenizer.decode(list(ids), skip_special_tokens=True)),

@@ -98,12 +98,12 @@ def collect(
             "slower and needs an otherwise idle machine.",
         ),
     ] = False,
-    likeness: Annotated[
+    similarity: Annotated[
         bool,
         typer.Option(
-            "--likeness/--no-likeness",
+            "--similarity/--no-similarity",
             help="Let drafters also write whole answers, for the rewards that compare them with "
-            "the target's (paper). --no-likeness takes about half as long.",
+            "the target's (paper). --no-similarity takes about half as long.",
         ),
     ] = True,
     embedder: Annotated[
@@ -176,7 +176,7 @@ def collect(
         max_new_tokens=max_new_tokens,
         batch_size=batch_size,
         measure=measure,
-        likeness=likeness,
+        similarity=similarity,
         seed=seed,
         temperatures=temperatures_in(temperatures),
         at_once=at_once_in(at_once),
@@ -304,7 +304,9 @@ def _print_summary(folder: Path, reward: str | None, alpha: float, as_json: bool
         return
     for found in (first, *others):
         show(partial(render, found))
-        if found.looping:
-            typer.echo(f"{found.looping:.0%} of the target's answers repeat themselves to the end.")
+        if found.repetitive:
+            typer.echo(
+                f"{found.repetitive:.0%} of the target's answers repeat themselves to the end."
+            )
         for line in found.error_examples:
             typer.echo(f"error: {line}")

@@ -47,7 +47,7 @@ def run_demo(
     try:
         _banner("1/5  collect: every arm answers the training queries")
         queries = ["--queries", str(shipped_folder("train")), "--limit", str(collect_limit)]
-        _run(command, ["collect", *queries, *tokens, "--no-likeness", "--out", rewards])
+        _run(command, ["collect", *queries, *tokens, "--no-similarity", "--out", rewards])
         _run(command, summary)
         summed = _capture(command, [*summary, "--json"])
         collected = _save(out / "collected.json", summed)

@@ -19,6 +19,7 @@ COMMANDS: dict[str, str] = {
 """Old command -> the command to run instead, as the user types it."""
 
 OPTIONS: dict[str, dict[str, str | None]] = {
+    "collect": {"--likeness": "--similarity", "--no-likeness": "--no-similarity"},
     "serve": {"--seats": "--slots", "--steady": "--batch-invariant"},
 }
 """Command -> old option -> new option; None where the option went without a successor."""

@@ -170,7 +170,7 @@ def _how(summary: dict[str, Any]) -> Iterator[str]:
         "after a warm-up. Speed-up is tokens a second over the autoregressive arm's on the same "
         "questions; tokens are ids, the end-of-sequence token included; seconds include the "
         "prefill and, for the routed row, embedding and policy. Intervals are 95% bootstrap "
-        "intervals over questions. An answer loops when it ends in an n-gram repeated three "
+        "intervals over questions. An answer repeats when it ends in an n-gram repeated three "
         "times or more. Quality is ROUGE-L (summaries, questions, retrieval), BLEU (translation) "
         "or the final number (mathematics), from 0 to 100%.</p>"
     )

@@ -129,7 +129,7 @@ ChosenLoads = Annotated[
         "similarity or measured time exist at 1 only.",
     ),
 ]
-Loops = Annotated[
+Repetitive = Annotated[
     str,
     typer.Option(
         help="all, or without: leave out answers that degenerate into repetition, where arms that "
@@ -151,7 +151,7 @@ def table_options(
     arms: ChosenArms = None,
     temperatures: ChosenTemperatures = None,
     at_once: ChosenLoads = None,
-    loops: Loops = "all",
+    repetitive: Repetitive = "all",
 ) -> TableOptions:
     """Which rows of a collection are read, and what embeds its queries."""
     return TableOptions(
@@ -159,5 +159,5 @@ def table_options(
         embedder=embedder,
         temperatures=None if temperatures is None else temperatures_in(temperatures),
         at_once=None if at_once is None else at_once_in(at_once),
-        loops=loops,
+        repetitive=repetitive,
     )

@@ -67,15 +67,15 @@ def overall_table(summary: dict[str, Any]) -> Table:
 
 def answers_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of what was drafted, and of the answers."""
-    headings = ["method", "a round", "accepted", "quality", "loops", "without loops", "other ids"]
+    headings = ["method", "a round", "accepted", "quality", "repeats", "without them", "other ids"]
     return headings, [
         [
             name,
             f"{figures['mean_accepted']:.2f}",
             percent(figures["acceptance_rate"]),
             percent(figures["quality"]),
-            percent(figures["looping_share"]),
-            times(figures["speedup_without_loops"]),
+            percent(figures["repetitive_share"]),
+            times(figures["speedup_without_repetition"]),
             "-"
             if figures["differs_from_ar"] is None
             else f"{figures['differs_from_ar']} of {figures['compared']}",

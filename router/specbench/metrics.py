@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collect.repetition import loops
+from collect.repetition import is_repetitive
 from policies.evaluation.bootstrap import RESAMPLES, interval, resampled_sums
 
 from .quality import measure_of, quality
@@ -45,8 +45,8 @@ class Cell:
     *_share: of all seconds that the engine accounts for.
     policy_share: embedding and policy.
     quality: 0 to 1 by quality_measure, for `overall` the mean over tasks.
-    looping_share: answers that end in a repeated n-gram.
-    speedup_without_loops: over questions where neither side loops.
+    repetitive_share: answers that end in a repeated n-gram.
+    speedup_without_repetition: over questions where neither answer is repetitive.
     differs_from_ar: answers whose ids differ from the baseline's on the same prompt, of `compared`
         (None when sampling): for a lossless arm these are near-ties that low precision rounds the
         other way.
@@ -74,9 +74,9 @@ class Cell:
     policy_share: float
     quality: float | None
     quality_measure: str | None
-    looping_share: float
-    speedup_without_loops: float | None
-    questions_without_loops: int
+    repetitive_share: float
+    speedup_without_repetition: float | None
+    questions_without_repetition: int
     differs_from_ar: int | None
     compared: int | None
 
@@ -96,7 +96,7 @@ def cell(
     turns = [turn for pair in pairs for turn in pair.method.turns]
     results = [turn.result for turn in turns]
     ours, theirs = [p.method for p in pairs], [p.baseline for p in pairs]
-    calm = [p for p in pairs if not _loops(p.method, eos_ids) and not _loops(p.baseline, eos_ids)]
+    calm = [p for p in pairs if not any(_repeats(a, eos_ids) for a in (p.method, p.baseline))]
     tokens = sum(a.tokens for a in ours)
     rounds = sum(r.rounds for r in results)
     drafted = sum(r.drafted for r in results)
@@ -123,11 +123,13 @@ def cell(
         **{f"{name}_share": share for name, share in shares.items()},
         quality=value,
         quality_measure=measure,
-        looping_share=sum(loops(r.ids, eos_ids) for r in results) / len(turns) if turns else 0.0,
-        speedup_without_loops=speedup(
+        repetitive_share=sum(is_repetitive(r.ids, eos_ids) for r in results) / len(turns)
+        if turns
+        else 0.0,
+        speedup_without_repetition=speedup(
             _wall_table([p.method for p in calm], [p.baseline for p in calm])
         ),
-        questions_without_loops=len(calm),
+        questions_without_repetition=len(calm),
         differs_from_ar=differing if greedy else None,
         compared=compared if greedy else None,
     )
@@ -242,5 +244,5 @@ def _rate(count: float, seconds: float) -> float:
     return count / seconds if seconds > 0 else 0.0
 
 
-def _loops(answer: Answer, eos_ids: Sequence[int]) -> bool:
-    return any(loops(turn.result.ids, eos_ids) for turn in answer.turns)
+def _repeats(answer: Answer, eos_ids: Sequence[int]) -> bool:
+    return any(is_repetitive(turn.result.ids, eos_ids) for turn in answer.turns)

@@ -17,7 +17,7 @@ from policies.evaluation.bootstrap import RESAMPLES
 
 from .curves import latency_at, quality_within
 from .metrics import bootstrap
-from .quality import judged_by, likeness, score
+from .quality import judged_by, score, similarity
 from .records import BASELINE, Row
 from .sweep import Curve
 
@@ -31,7 +31,7 @@ class Point:
 
     latency: its wall seconds over those of the target alone on the same questions, prefill
         included; latency_ci95 its bootstrap interval over questions.
-    quality: by measure, 0 to 1: agreement is the ROUGE-L likeness to the target's own greedy
+    quality: by measure, 0 to 1: agreement is the ROUGE-L similarity to the target's own greedy
         answer, the others compare with references and are there where the task has such.
     """
 
@@ -76,7 +76,7 @@ def points_of(
     """Every arm's points: overall, then the tasks that were asked. An arm has none where each of
     its answers failed.
 
-    greedy_answers: the target's first-turn answer at temperature 0, by question id; likeness is
+    greedy_answers: the target's first-turn answer at temperature 0, by question id; similarity is
         judged where there is one.
     """
     arms = list(dict.fromkeys(arm for row in rows for arm in row.answers))
@@ -118,7 +118,7 @@ def _quality(
     known = [row for row in rows if row.question_id in greedy_answers]
     found = {}
     if known:
-        alike = [likeness(_text(row, arm), greedy_answers[row.question_id]) for row in known]
+        alike = [similarity(_text(row, arm), greedy_answers[row.question_id]) for row in known]
         found[AGREEMENT] = sum(alike) / len(alike)
     judged = [(_text(row, arm), row.reference) for row in rows if row.reference]
     if judged and task != OVERALL:

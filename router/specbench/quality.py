@@ -54,7 +54,7 @@ def rouge_2(text: str, reference: str) -> float:
     return _rouge("rouge2", text, reference)
 
 
-def likeness(text: str, other: str) -> float:
+def similarity(text: str, other: str) -> float:
     """ROUGE-L F-measure of two answers; 1.0 where they are the same, be they empty."""
     if text == other:
         return 1.0

@@ -51,7 +51,7 @@ def test_a_row_for_each_arm_temperature_and_load(tmp_path: Path) -> None:
     alone, beside = made[query, one, 0, 0], made[query, one, 0, 7]
     assert [alone[name] for name in NUMBERS] == [1, 4, 4]
     assert [beside[name] for name in NUMBERS] == [2, 2, 4]
-    kept = ("new_tokens", "parameters", "rouge_l", "loops", "seed")
+    kept = ("new_tokens", "parameters", "rouge_l", "repetitive", "seed")
     assert [alone[name] for name in kept] == [beside[name] for name in kept]
     assert beside["decode_s"] is None and beside["target_ids"] == [] and beside["text"] == ""
     drawn = made[query, one, 1, 7]
@@ -117,9 +117,9 @@ def test_a_choice_of_loads(folder: Path) -> None:
         table_of(folder, "paper", at_once=[8])
 
 
-def test_a_looping_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
+def test_a_repetitive_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
     sweep(FakeEngine(), make_queries(1), tmp_path, OPTIONS)
-    assert Collection.open(tmp_path).looping == set()
+    assert Collection.open(tmp_path).repetitive == set()
     shard = tmp_path / "outcomes" / "00000.parquet"
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -131,10 +131,10 @@ def test_a_looping_answer_is_left_out_at_every_load(tmp_path: Path) -> None:
             stored["query_id"].to_pylist(), stored["temperature"].to_pylist(), strict=True
         )
     ]
-    place = stored.schema.get_field_index("loops")
-    pq.write_table(stored.set_column(place, "loops", pa.array(flags)), shard)
-    table, left_out = rows_of(tmp_path, "modelled", loops="without")
-    assert left_out.looping == 2
+    place = stored.schema.get_field_index("repetitive")
+    pq.write_table(stored.set_column(place, "repetitive", pa.array(flags)), shard)
+    table, left_out = rows_of(tmp_path, "modelled", repetitive="without")
+    assert left_out.repetitive == 2
     assert {"qa-0@1", "qa-0@1x8"}.isdisjoint(table.query_ids) and "qa-0@0x8" in table.query_ids
 
 

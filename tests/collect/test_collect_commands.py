@@ -193,7 +193,7 @@ def test_temperatures_from_the_command_line(
     assert record["arms"]["small"]["mean"]["qa"] == pytest.approx(0.75)
     assert record["at_temperature"]["1"]["arms"]["small"]["mean"]["qa"] == pytest.approx(0.5)
     greedy = json.loads(run(app, "collect", "--summary", out, "--reward", "paper", "--json").stdout)
-    assert "at_temperature" not in greedy  # likeness is of greedy answers
+    assert "at_temperature" not in greedy  # similarity is of greedy answers
     learn: list[object] = ["train", "--rewards", out, "--policy", "regression", "--no-guard"]
     learn += ["--reward", "saved-passes", "--tracking-uri", f"sqlite:///{tmp_path}/mlflow.db"]
     learn += ["--out", tmp_path / "policy"]
@@ -212,7 +212,7 @@ def test_temperatures_from_the_command_line(
         ((*common, "--temperatures", "1"), "0 must be among the temperatures"),
         ((*common, "--temperatures", "0,0.5"), "was collected with other settings: temperatures"),
         ((*learn, "--features", "mood"), "unknown feature 'mood'"),
-        ((*learn, "--loops", "some"), "unknown choice of loops 'some'"),
+        ((*learn, "--repetitive", "some"), "unknown choice of repetitive answers 'some'"),
     ):
         caught = run(app, *wrong).exception
         assert isinstance(caught, DraftpickError) and says in str(caught)
@@ -317,7 +317,7 @@ def test_judged_by_another_reward_after_learning_from_few(app: typer.Typer, tmp_
     found = json.loads(run(app, *common, "--train-size", 6, "--json").stdout)
     assert found["judged_by"]["reward"].startswith("acceptance")
     truth = table_of(rewards, "acceptance")
-    best = truth.arms.index(found["best_fixed"])  # by likeness
+    best = truth.arms.index(found["best_fixed"])  # by similarity
     worth = found["judged_by"]["values"]
     assert worth["greedy"]["mean"] == pytest.approx(truth.rewards[:, best].mean(), abs=0.2)
     assert worth["oracle"]["mean"] == 1.0

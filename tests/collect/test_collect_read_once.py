@@ -56,7 +56,7 @@ TRAIN = ("train", "--policy", "best-fixed", "--no-guard")
 @pytest.mark.parametrize(
     "asked",
     [
-        (*TRAIN, "--reward", "paper", "--alphas", "0,1", "--loops", "without"),
+        (*TRAIN, "--reward", "paper", "--alphas", "0,1", "--repetitive", "without"),
         (*TRAIN, "--reward", "paper", "--judge-by", "modelled"),
         ("train", "--max-loss", "0.5", "--confidence", "0.5"),
         ("headroom",),

@@ -41,7 +41,7 @@ def test_paper_is_the_formula_not_the_prose() -> None:
     # c = 1 - e^(0.5 - 2) = 1 - 0.22313016 = 0.77686984; 0.8 * 0.25 + 0.2 * c
     assert compute("paper", ROW, CONTEXT) == pytest.approx(0.35537397)
     at = [compute("paper", ROW, replace(CONTEXT, alpha=a)) for a in (0.0, 1.0)]
-    assert at == [pytest.approx(0.77686984), pytest.approx(0.25)]  # alpha = 1: likeness alone
+    assert at == [pytest.approx(0.77686984), pytest.approx(0.25)]  # alpha = 1: similarity alone
 
 
 @pytest.mark.parametrize("name", ["paper", "parameter-ratio", "latency-ratio"])

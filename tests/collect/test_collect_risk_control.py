@@ -35,11 +35,11 @@ def test_losses(tmp_path: Path) -> None:
     sweep(engine, queries, tmp_path / "out", SweepOptions(max_new_tokens=8, batch_size=4))
     folder = tmp_path / "out"
     table = table_of(folder, "acceptance", arms=["small", "ngram"])
-    made, likeness = table.losses, Collection.open(folder).outcomes_at()
+    made, similarity = table.losses, Collection.open(folder).outcomes_at()
     assert made is not None and len(table) == len(queries)
     for row, query in enumerate(table.query_ids):
-        assert made[row, 1] == 1 - likeness[query]["ngram"].rouge_l
-        failed = likeness[query]["small"].error is not None
+        assert made[row, 1] == 1 - similarity[query]["ngram"].rouge_l
+        failed = similarity[query]["small"].error is not None
         assert np.isnan(made[row, 0]) if failed else made[row, 0] == 0
     assert np.isnan(made[:, 0]).sum() == 1
 

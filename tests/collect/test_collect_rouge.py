@@ -1,4 +1,4 @@
-"""Likeness of texts in any script, and what stored collections make of it."""
+"""Similarity of texts in any script, and what stored collections make of it."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_rouge_l() -> None:
     assert rouge_l("", "") == 0
 
 
-def test_likeness_without_spaces_is_by_letters() -> None:
+def test_similarity_without_spaces_is_by_letters() -> None:
     assert rouge_l("你好世界", "你好天下") == pytest.approx(0.5)
 
 

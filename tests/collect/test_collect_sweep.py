@@ -328,10 +328,10 @@ def test_the_same_seed_gives_the_same_table(tmp_path: Path) -> None:
     assert np.isfinite(tables[0].rewards).all()
 
 
-def test_without_likeness_no_drafter_writes(tmp_path: Path) -> None:
+def test_without_similarity_no_drafter_writes(tmp_path: Path) -> None:
     queries, plain, quick = make_queries(2), FakeEngine(), FakeEngine()
     sweep(plain, queries, tmp_path / "plain", SweepOptions(max_new_tokens=8))
-    sweep(quick, queries, tmp_path / "quick", SweepOptions(max_new_tokens=8, likeness=False))
+    sweep(quick, queries, tmp_path / "quick", SweepOptions(max_new_tokens=8, similarity=False))
     names = {name for name, _ in quick.batch.calls}
     assert names == {"target"} | {f"replay {name}" for name in ARMS if name != "autoregressive"}
     with_it, without = (table_of(tmp_path / name, "saved-passes") for name in ("plain", "quick"))
@@ -339,7 +339,7 @@ def test_without_likeness_no_drafter_writes(tmp_path: Path) -> None:
     assert Collection.open(tmp_path / "quick").outcomes_at()[queries[0].id]["small"].rouge_l is None
     with pytest.raises(DraftpickError, match="needs what drafters write by themselves"):
         table_of(tmp_path / "quick", "paper")
-    with pytest.raises(DraftpickError, match=r"likeness \(there False, now True\)"):
+    with pytest.raises(DraftpickError, match=r"similarity \(there False, now True\)"):
         sweep(quick, make_queries(3), tmp_path / "quick", SweepOptions(max_new_tokens=8))
 
 

@@ -122,7 +122,7 @@ def test_what_fails_at_a_temperature_fails_there_alone(tmp_path: Path) -> None:
     assert set(made) == every_key(queries)
     errors = {key for key, row in made.items() if row["error"]}
     assert {key for key in errors if key[0] == "bad"} == {("bad", "small", at) for at in HOT}
-    # the autoregressive arm draws at temperature 1 for its likeness at temperature 0, too
+    # the autoregressive arm draws at temperature 1 for its similarity at temperature 0, too
     assert {key for key in errors if key[0] == "worse"} == {
         ("worse", "autoregressive", 0.0), *(("worse", arm, at) for arm in ARMS for at in HOT)
     }  # fmt: skip
@@ -167,7 +167,7 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
     assert rest is not None and not set(held.groups) & set(rest.groups)
 
 
-def test_rewards_of_likeness_and_time_are_of_greedy_answers(folder: Path) -> None:
+def test_rewards_of_similarity_and_time_are_of_greedy_answers(folder: Path) -> None:
     table, left_out = rows_of(folder, "paper")
     assert len(table) == 12 and left_out.other_temperatures == 24
     assert str(left_out) == "24 at other temperatures or loads"
@@ -207,12 +207,12 @@ def test_losses_are_those_of_the_arms_own_greedy_answers(tmp_path: Path) -> None
     assert (table.losses[:, :2] == 0).all()
     greedy = Collection.open(tmp_path).outcomes_at()
     for row, group in enumerate(table.groups):
-        likeness = greedy[group]["ngram"].rouge_l
-        assert likeness == pytest.approx(0.5)
-        assert table.losses[row, 2] == pytest.approx(1 - likeness)
+        similarity = greedy[group]["ngram"].rouge_l
+        assert similarity == pytest.approx(0.5)
+        assert table.losses[row, 2] == pytest.approx(1 - similarity)
 
 
-class Looping(FakeEngine):
+class Repeating(FakeEngine):
     """Its target repeats itself at temperature 0 on prompts of an even length."""
 
     def __init__(self) -> None:
@@ -233,20 +233,20 @@ class Looping(FakeEngine):
 
 def test_loops_can_be_left_out(tmp_path: Path) -> None:
     queries = make_queries()
-    sweep(Looping(), queries, tmp_path, OPTIONS)
+    sweep(Repeating(), queries, tmp_path, OPTIONS)
     even = {query.id for query in queries if len(query.turns[0].split()) % 2 == 0}
     assert 0 < len(even) < len(queries)
-    table, left_out = rows_of(tmp_path, "modelled", loops="without")
-    assert left_out.looping == len(even) and "whose answer loops" in str(left_out)
+    table, left_out = rows_of(tmp_path, "modelled", repetitive="without")
+    assert left_out.repetitive == len(even) and "whose answer is repetitive" in str(left_out)
     missing = {f"{q.id}" for q in queries} - set(table.query_ids)
     assert missing == even  # at temperature 0 alone
     assert {f"{name}@1" for name in even} <= set(table.query_ids)
-    assert summarise(Collection.open(tmp_path), "modelled").looping == pytest.approx(
+    assert summarise(Collection.open(tmp_path), "modelled").repetitive == pytest.approx(
         len(even) / len(queries)
     )
-    assert summarise(Collection.open(tmp_path), "modelled", temperature=1.0).looping == 0
+    assert summarise(Collection.open(tmp_path), "modelled", temperature=1.0).repetitive == 0
     with pytest.raises(NoSuchName, match="some"):
-        rows_of(tmp_path, "modelled", loops="some")
+        rows_of(tmp_path, "modelled", repetitive="some")
 
 
 def test_a_summary_for_each_temperature(folder: Path) -> None:

@@ -26,7 +26,7 @@ def sweep(store: str, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         name: [
             Task(
                 separable(60, seed=at), policy="regression", guard=False, seed=seed,
-                out=out / f"{name}-{seed}", params={"alpha": at, "loops": "all"},
+                out=out / f"{name}-{seed}", params={"alpha": at, "repetitive": "all"},
                 register="swept" if (name, seed) == ("alpha=0", 0) else None,
             )
             for seed in range(3)
@@ -57,7 +57,7 @@ def test_the_parent_holds_means_and_deviations(store: str, sweep: Sweep) -> None
             logged = parent.data.metrics
             assert logged[f"{group}/{key}_mean"] == pytest.approx(np.mean(values))
             assert logged[f"{group}/{key}_std"] == pytest.approx(np.std(values, ddof=1))
-    assert parent.data.params == {"asked": "regression", "loops": "all"}
+    assert parent.data.params == {"asked": "regression", "repetitive": "all"}
     digests = {one.dataset.digest for one in parent.inputs.dataset_inputs}
     assert digests == {separable(60, seed=at).digest[:32] for at in (0, 1)}
     top = {one.path for one in client.list_artifacts(sweep.run_id)}

@@ -9,7 +9,7 @@ from router_fakes import make_turn
 
 from router.specbench.curves import latency_at, quality_within
 from router.specbench.points import Point, first_answers, points_of, sweep_summary
-from router.specbench.quality import JUDGED_BY, MEASURES, likeness, rouge_2, score
+from router.specbench.quality import JUDGED_BY, MEASURES, rouge_2, score, similarity
 from router.specbench.records import Answer, Row
 from router.specbench.summary import summarise
 from router.specbench.sweep import Curve
@@ -78,9 +78,9 @@ def test_rounding_does_not_hide_a_point() -> None:
 def test_measures_by_hand() -> None:
     assert rouge_2("the red cat", "the red dog") == pytest.approx(0.5)  # one bigram of two
     assert rouge_2("x y", "a b | x y") == 1.0, "the accepted answer that fits best"
-    assert likeness("a b c d", "a x c d") == pytest.approx(0.75)
-    assert likeness("", "") == 1.0 and likeness("a", "") == 0.0
-    assert likeness("a | b", "a | b c") < 1.0, "an answer's own bars do not part it"
+    assert similarity("a b c d", "a x c d") == pytest.approx(0.75)
+    assert similarity("", "") == 1.0 and similarity("a", "") == 0.0
+    assert similarity("a | b", "a | b c") < 1.0, "an answer's own bars do not part it"
     assert score("exact_match", ["so 7", "so 8"], ["#### 7", "#### 7"]) == 0.5
     assert score("bleu", ["a b c d e"], ["a b c d e"]) == pytest.approx(1.0)
     assert {task: m for task, m in MEASURES.items() if m not in JUDGED_BY[task]} == {}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from router_fakes import RESULT, make_turn
 
-from collect.repetition import loops
+from collect.repetition import is_repetitive
 from router.specbench.answers import accept_lengths
 from router.specbench.metrics import Pair, bootstrap, cell, official_speedup, speedup
 from router.specbench.quality import bleu, exact_match, final_number, quality, rouge_l
@@ -136,19 +136,19 @@ def test_bootstrap_agrees_with_the_plain_loop() -> None:
         ([2], False),
     ],
 )
-def test_looping(ids: list[int], expected: bool) -> None:
-    assert loops(ids, eos_ids=(2,)) is expected
+def test_repetition(ids: list[int], expected: bool) -> None:
+    assert is_repetitive(ids, eos_ids=(2,)) is expected
 
 
-def test_speedups_with_and_without_loops() -> None:
-    looping = Pair("qa", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
+def test_speedups_with_and_without_repetition() -> None:
+    repetitive = Pair("qa", None, Answer((turn(0, 1.0, 4, ids=[5] * 40),)),
                    Answer((turn(0, 8.0, 39, ids=[5] * 40),)))  # fmt: skip
-    found = cell([*PAIRS, looping], samples=50)
+    found = cell([*PAIRS, repetitive], samples=50)
     assert found is not None
-    assert found.looping_share == pytest.approx(1 / 3)
-    assert found.speedup_without_loops == pytest.approx((32 / 4) / (32 / 6))
+    assert found.repetitive_share == pytest.approx(1 / 3)
+    assert found.speedup_without_repetition == pytest.approx((32 / 4) / (32 / 6))
     assert found.speedup_vs_ar == pytest.approx((72 / 5) / (72 / 14))
-    assert found.questions_without_loops == 2
+    assert found.questions_without_repetition == 2
 
 
 def test_only_answers_to_the_same_prompt_are_compared() -> None:

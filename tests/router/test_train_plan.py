@@ -34,14 +34,14 @@ def test_rows_features_and_settings() -> None:
         temperatures="0,1",
         at_once="1,8",
         features="greedy, temperature",
-        loops="without",
+        repetitive="without",
         reward="paper",
         alpha=0.25,
         settings=["k=5", "metric=dot"],
         guard=False,
     )
     table = found.table
-    assert (table.reward, table.alpha, table.loops) == ("paper", 0.25, "without")
+    assert (table.reward, table.alpha, table.repetitive) == ("paper", 0.25, "without")
     assert (table.arms, table.features) == (["a", "b", "c"], ("greedy", "temperature"))
     assert (table.temperatures, table.at_once) == ((0.0, 1.0), (1, 8))
     assert found.settings == {"k": 5, "metric": "dot"} and not found.guard
@@ -86,7 +86,7 @@ def test_what_learns_while_it_serves_is_not_guarded() -> None:
         ({"policy": "best-fixed", "epochs": 3}, "has no option 'epochs'"),
         ({"epochs": 3}, "takes no options .epochs."),
         ({"settings": ["k"]}, "--set takes NAME=VALUE, for instance --set k=5, not 'k'"),
-        ({"loops": "some"}, "unknown choice of loops 'some'"),
+        ({"repetitive": "some"}, "unknown choice of repetitive answers 'some'"),
         ({"reward": "bleu"}, "unknown reward 'bleu'"),
         ({"alpha": 2.0}, "alpha must be between 0"),
         ({"temperatures": "hot"}, "temperatures are numbers"),

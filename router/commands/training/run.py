@@ -213,7 +213,7 @@ def _task(
             "validation_share": share,
             "arms": ",".join(table.arms),
             "features": ",".join(table.feature_names) or "none",
-            "loops": plan.table.loops,
+            "repetitive": plan.table.repetitive,
             "train_size": plan.train_size,
             "judge_by": plan.judge_by,
         },
