@@ -20,7 +20,9 @@ COMMANDS: dict[str, str] = {
 
 OPTIONS: dict[str, dict[str, str | None]] = {
     "collect": {"--likeness": "--similarity", "--no-likeness": "--no-similarity"},
+    "headroom": {"--loops": "--repetitive"},
     "serve": {"--seats": "--slots", "--steady": "--batch-invariant"},
+    "train": {"--loops": "--repetitive"},
 }
 """Command -> old option -> new option; None where the option went without a successor."""
 

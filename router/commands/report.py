@@ -51,6 +51,14 @@ def write_report(
     summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
     if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:
         raise DraftpickError(f"{specbench / 'summary.json'} is not a specbench summary")
+    if any(
+        figures and "repetitive_share" not in figures
+        for tasks in summary["arms"].values()
+        for figures in tasks.values()
+    ):
+        raise DraftpickError(
+            f"{specbench / 'summary.json'} is of an older version; run `draftpick specbench` again"
+        )
     collection = None if collected is None else _collection(collected)
     epochs = None if history is None else _epochs(history)
     page = render(summary, collection, epochs)

@@ -258,6 +258,10 @@ def test_specbench_then_report(
     history.write_text("{}")
     assert cli.main(["report", str(out), *options]) == 2
     assert "not a training history" in one_line(capsys)
+    summary = (out / "summary.json").read_text()
+    (out / "summary.json").write_text(summary.replace("repetitive_share", "looping_share"))
+    assert cli.main(["report", str(out)]) == 2
+    assert "of an older version; run `draftpick specbench` again" in one_line(capsys)
 
 
 def test_a_full_disk_is_one_line(
