@@ -31,7 +31,7 @@ from .endpoints.threaded import Threads
 from .engine import Engine
 from .models import memory
 
-WORTH_HOLDING = 16  # tokens of a prompt that decide which slot it goes to
+WORTH_REUSING = 16  # tokens of a prompt that decide which slot it goes to
 PROMPT_TOKENS = 512  # of prompts that are read between two passes of those who write
 
 
@@ -180,8 +180,8 @@ class ContinuousBatch:
     def free(self, prompt_ids: Sequence[int] = ()) -> EngineSlot | None:
         """As in BatchEngine; else low ones first, so that rows in use are neighbours."""
         free = [slot for slot in self.slots if slot.at_work is None]
-        best = max(free, key=lambda slot: slot.engine.held(prompt_ids), default=None)
-        if best is not None and best.engine.held(prompt_ids) >= WORTH_HOLDING:
+        best = max(free, key=lambda slot: slot.engine.cached_prefix(prompt_ids), default=None)
+        if best is not None and best.engine.cached_prefix(prompt_ids) >= WORTH_REUSING:
             return best
         return free[0] if free else None
 

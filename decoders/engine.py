@@ -65,7 +65,7 @@ class Engine:
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
-        self._held: tuple[int, list[int]] = (0, [])
+        self._cached: tuple[int, list[int]] = (0, [])
         self._warned = False  # that messages are joined
         self.drafters = DrafterMemory() if drafters is None else drafters
         self.drafters.join(self)
@@ -297,31 +297,31 @@ class Engine:
         target, loaded_s = self.target, self.drafters.load_s
         with memory.explained(target.device, f"reading a prompt of {len(prompt_ids)} tokens"):
             if reuse and isinstance(target, ReusingBackend):
-                prefilled = target.prefill(prompt_ids, self.held(prompt_ids))
+                prefilled = target.prefill(prompt_ids, self.cached_prefix(prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
-        self._hold(prompt_ids)
+        self._remember_cached(prompt_ids)
         waited_s = self.drafters.load_s - loaded_s  # for another answer's arm
         if not waited_s:
             return prefilled
         read_s = max(0.0, prefilled.prefill_s - waited_s)
         return replace(prefilled, prefill_s=read_s, load_s=waited_s)
 
-    def _hold(self, ids: Sequence[int]) -> None:
+    def _remember_cached(self, ids: Sequence[int]) -> None:
         """Remember what the target has read: `ids`, since it last read a prompt."""
-        self._held = (getattr(self.target, "prompts_read", 0), list(ids))
+        self._cached = (getattr(self.target, "prompts_read", 0), list(ids))
 
-    def held(self, prompt_ids: Sequence[int]) -> int:
+    def cached_prefix(self, prompt_ids: Sequence[int]) -> int:
         """How many of a prompt's first tokens the target holds already; never the last one, which
         is always read."""
         target = self.target
-        since, held = self._held
+        since, cached = self._cached
         if not isinstance(target, ReusingBackend) or since != target.prompts_read:
             return 0  # it was used without the engine
-        pairs = zip(held[: target.length], prompt_ids[:-1], strict=False)
+        pairs = zip(cached[: target.length], prompt_ids[:-1], strict=False)
         return next(
             (at for at, (a, b) in enumerate(pairs) if a != b),
-            min(len(held), target.length, len(prompt_ids) - 1),
+            min(len(cached), target.length, len(prompt_ids) - 1),
         )
 
     def decode(
@@ -371,7 +371,7 @@ class Engine:
             prefilled = self.prefill(prompt_ids)
         else:
             self.target.truncate(len(decoder_prefix(self.target, prompt_ids)))
-        self._hold([])  # until the answer is whole
+        self._remember_cached([])  # until the answer is whole
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
@@ -397,7 +397,7 @@ class Engine:
         if isinstance(
             strategy, SpeculativeDecoding
         ):  # others may leave what is not the target's own
-            self._hold([*prompt_ids, *result.ids[:-1]])
+            self._remember_cached([*prompt_ids, *result.ids[:-1]])
         return without(result, prefilled.load_s + own_s, others_s)
 
 

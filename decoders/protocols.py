@@ -90,8 +90,8 @@ class ReusingBackend(Backend, Protocol):
 
     prompts_read: int
 
-    def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
-        """held: how many of the first positions hold these very ids already; fewer than there are
+    def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
+        """cached: how many of the first positions hold these very ids already; fewer than there are
         ids."""
         ...
 

@@ -269,11 +269,11 @@ class Third:
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
-        self.held: list[int] = []  # what `prefill` was told of
+        self.cached: list[int] = []  # what `prefill` was told of
 
-    def prefill(self, prompt_ids: list[int], held: int = 0) -> Any:
-        self.held.append(held)
-        return self.inner.prefill(prompt_ids, held)
+    def prefill(self, prompt_ids: list[int], cached: int = 0) -> Any:
+        self.cached.append(cached)
+        return self.inner.prefill(prompt_ids, cached)
 
 
 def forwarded(name: str) -> property:
@@ -311,7 +311,7 @@ def test_a_backend_is_asked_what_it_can_do(model: Path) -> None:
     assert (theirs.rounds, theirs.accepted) == (ours.rounds, ours.accepted)
     assert theirs.accepted > 0
     engine.prefill([*prompt, 9], reuse=True)
-    assert target.held[-1] == len(prompt)
+    assert target.cached[-1] == len(prompt)
 
 
 def test_an_adapter_of_another_backend_is_refused(model: Path, tmp_path: Path) -> None:

@@ -105,11 +105,11 @@ class AdapterHead:
         the cache is never shared. Raises ValueError where it was trained for states of another
         size."""
         key = (folder.resolve(), (folder / ADAPTER).stat().st_mtime_ns, id(target.weights))
-        held = _LOADED.get(key)
-        if held is None:
+        loaded = _LOADED.get(key)
+        if loaded is None:
             return _LOADED.add(key, cls(target, Adapter.load(folder, target), vocab))
-        other = copy(held)
-        other.target, other.cache = target, target.new_cache(len(held.blocks))
+        other = copy(loaded)
+        other.target, other.cache = target, target.new_cache(len(loaded.blocks))
         return _LOADED.add(key, other)
 
     def read(self, states: Tensor, start: int) -> Tensor:

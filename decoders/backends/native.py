@@ -179,10 +179,10 @@ class LlamaBackend:
     # -- the sequence -------------------------------------------------------------------------
 
     @torch.inference_mode()
-    def prefill(self, prompt_ids: list[int], held: int = 0) -> Prefilled:
+    def prefill(self, prompt_ids: list[int], cached: int = 0) -> Prefilled:
         """As in Backend.
 
-        held: how many of the first positions hold these very ids already, and are not read again;
+        cached: how many of the first positions hold these very ids already, and are not read again;
             fewer than there are ids.
         """
         started = time.perf_counter()
@@ -190,9 +190,9 @@ class LlamaBackend:
             raise DraftpickError("the prompt is empty; give it at least one token")
         if len(prompt_ids) > self.context:
             raise ContextTooLong(len(prompt_ids), 0, self.context)
-        self.truncate(held)
+        self.truncate(cached)
         self.prompts_read += 1
-        ids = torch.tensor(prompt_ids[held:], device=self.device)
+        ids = torch.tensor(prompt_ids[cached:], device=self.device)
         for chunk in self._chunks(ids):
             hidden = self._hidden(chunk)
             if self._final is not None:

@@ -22,7 +22,7 @@ class Shared(Generic[T]):
 
     def add(self, key: Hashable, one: T) -> T:
         """`one`, which lends from now on."""
-        for empty in [each for each, held in self._by.items() if not held]:
+        for empty in [each for each, lenders in self._by.items() if not lenders]:
             del self._by[empty]
         self._by.setdefault(key, WeakSet()).add(one)
         return one

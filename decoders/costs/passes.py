@@ -165,14 +165,14 @@ def time_passes(target: Backend) -> list[list[float]]:
     """Seconds of each repeat, by width; the repeats take turns."""
     prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
     target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
-    held = target.length
-    widest = min(WIDEST, target.context - held)
+    start = target.length
+    widest = min(WIDEST, target.context - start)
     ids = torch.arange(widest, device=target.device) % target.vocab_size
     times: list[list[float]] = [[] for _ in range(widest)]
     for _ in range(REPEATS):
         for width in range(1, widest + 1):
             times[width - 1].append(seconds_of(target, ids[:width]))
-            target.truncate(held)
+            target.truncate(start)
     return times
 
 
@@ -186,8 +186,8 @@ def seconds_of(target: Backend, ids: Tensor) -> float:
 
 def _read(path: Path) -> PassCosts | None:
     try:
-        held = json.loads(path.read_text())
-        costs = PassCosts(tuple(map(float, held["verify_s"])), float(held["busy"]))
+        record = json.loads(path.read_text())
+        costs = PassCosts(tuple(map(float, record["verify_s"])), float(record["busy"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return costs if costs.verify_s and min(costs.verify_s) > 0 else None

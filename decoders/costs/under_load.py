@@ -26,7 +26,7 @@ from ..common.machine import look, others
 from . import passes
 from .passes import CostKey, PassCosts
 
-HELD = 192  # positions that each answer is given while measuring
+CONTEXT = 192  # positions that each answer is given while measuring
 ROWS = (1, 2, 4, 8, 16, 32, 64)
 TOKENS = (1, 2, 4, 8)
 TOTALS = (4, 6, 8, 12, 16, 24, 32, 48, 64)  # tokens at which the two ways to multiply are compared
@@ -151,12 +151,12 @@ def _crossover(slots: BatchSlots) -> int:
 def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
     """The least of a few passes for the first `rows` slots."""
     used: Sequence[SlotBackend] = slots.all[:rows]
-    held = min(HELD, used[0].context - tokens)
+    context = min(CONTEXT, used[0].context - tokens)
     ids = torch.ones(tokens, dtype=torch.int64, device=used[0].device)
     times = []
     for _ in range(REPEATS + 1):
         for slot in used:
-            slot.pretend(held)
+            slot.pretend(context)
         started = time.perf_counter()
         slots.read([Wanted(slot, ids) for slot in used])
         synchronize(used[0].device)
@@ -168,10 +168,10 @@ def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
 
 def _read(path: Path) -> SharedCosts | None:
     try:
-        held = json.loads(path.read_text())
-        seconds = tuple(tuple(map(float, each)) for each in held["seconds"])
+        record = json.loads(path.read_text())
+        seconds = tuple(tuple(map(float, each)) for each in record["seconds"])
         costs = SharedCosts(
-            tuple(held["rows"]), tuple(held["tokens"]), seconds, int(held["narrow"])
+            tuple(record["rows"]), tuple(record["tokens"]), seconds, int(record["narrow"])
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -16,11 +16,11 @@ def roll_back(backend: Backend, context: list[int], read: Callable[[Tensor], Ten
     read: appends ids [T] to the cache.
     """
     # the cache may keep what was accepted of the draft, all but the newest token
-    held = min(backend.length, len(context) - 1)
-    backend.truncate(held)
-    if len(context) - held <= 2:  # two unread tokens are the most a round leaves
+    kept = min(backend.length, len(context) - 1)
+    backend.truncate(kept)
+    if len(context) - kept <= 2:  # two unread tokens are the most a round leaves
         return 0
-    read(torch.tensor(context[held:-1], device=backend.device))
+    read(torch.tensor(context[kept:-1], device=backend.device))
     return 1
 
 

@@ -19,7 +19,9 @@ from .catch_up import agreeing
 from .copy_chances import CopyChances
 from .max_gram import Copy, MaxGramDrafter
 
-HELD = 0.9  # of the model's record, what each round leaves; without a draft it nears the prior
+REMEMBERED = (
+    0.9  # of the model's record, what each round leaves; without a draft it nears the prior
+)
 PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' evidence that is
 
 
@@ -104,9 +106,12 @@ class HybridDrafter:
             return
         copied = self._copied
         self._chances.observe(copied.matched, agreeing(copied.ids, written), len(written))
-        right, tried = (1 - HELD) * PRIOR * PRIOR_WEIGHT, (1 - HELD) * PRIOR_WEIGHT
+        right, tried = (1 - REMEMBERED) * PRIOR * PRIOR_WEIGHT, (1 - REMEMBERED) * PRIOR_WEIGHT
         if self._drafted:
             right = agreeing(self._drafted, written)
             tried = min(right + 1, len(written), len(self._drafted))
-        self._right, self._tried = HELD * self._right + right, HELD * self._tried + tried
+        self._right, self._tried = (
+            REMEMBERED * self._right + right,
+            REMEMBERED * self._tried + tried,
+        )
         self._forget()

@@ -104,15 +104,15 @@ class MaxGramDrafter:
     def _index(self, context: list[int]) -> None:
         """Enter every n-gram that ends before the last token: each has a successor, and the suffix
         never matches itself."""
-        held = agreeing(self._line, context)
-        first = max(1, held)
+        same = agreeing(self._line, context)
+        first = max(1, same)
         for end in reversed(range(first, len(self._line))):  # what was rejected
             for key in self._keys(end):
                 ends = self._ends[key]
                 ends.pop()
                 if not ends:
                     del self._ends[key]
-        self._line[held:] = context[held:]
+        self._line[same:] = context[same:]
         for end in range(first, len(context)):
             for key in self._keys(end):
                 self._ends.setdefault(key, []).append(end)

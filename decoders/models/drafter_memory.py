@@ -69,7 +69,7 @@ class DrafterMemory:
             raise DraftpickError(f"the drafters' memory must be 0 bytes or more, not {limit}")
         self.limit, self.load_s = limit, 0.0
         self._holders: WeakSet[Holder] = WeakSet()
-        self._held: dict[str, Storages] = {}  # by arm, the least recently used first
+        self._storages: dict[str, Storages] = {}  # by arm, the least recently used first
         self._at_work: Counter[str] = Counter()
         self._breakers: dict[str, Breaker] = {}
 
@@ -82,12 +82,12 @@ class DrafterMemory:
     @property
     def arms(self) -> list[str]:
         """Those that are loaded, the least recently used first."""
-        return list(self._held)
+        return list(self._storages)
 
     @property
     def bytes(self) -> int:
         """What they take together; weights that several share count once."""
-        return _bytes(self._held.values())
+        return _bytes(self._storages.values())
 
     @property
     def asleep(self) -> Mapping[str, ArmDown]:
@@ -109,8 +109,8 @@ class DrafterMemory:
 
     def touch(self, arm: str) -> None:
         """The arm is used now."""
-        if arm in self._held:
-            self._held[arm] = self._held.pop(arm)
+        if arm in self._storages:
+            self._storages[arm] = self._storages.pop(arm)
 
     # -- loading ------------------------------------------------------------------------------
 
@@ -147,8 +147,8 @@ class DrafterMemory:
         try:
             return attempt()
         except OutOfMemory:
-            idle = [other for other in self._held if not self._at_work[other]]
-            if not any(self._held[other] for other in idle):
+            idle = [other for other in self._storages if not self._at_work[other]]
+            if not any(self._storages[other] for other in idle):
                 raise
         for other in idle:
             self._let_go(other)
@@ -160,20 +160,20 @@ class DrafterMemory:
 
         own: what it holds for the engine that it was loaded for.
         """
-        held = self._held.pop(arm, {}) | own
-        busy = {other: parts for other, parts in self._held.items() if self._at_work[other]}
+        taken = self._storages.pop(arm, {}) | own
+        busy = {other: parts for other, parts in self._storages.items() if self._at_work[other]}
         elsewhere = self._at_work[arm] > 1  # in another slot, and cannot be let go there
-        if self.limit is not None and not elsewhere and _bytes([held]):
-            if _bytes([held]) > self.limit:
+        if self.limit is not None and not elsewhere and _bytes([taken]):
+            if _bytes([taken]) > self.limit:
                 self._forget(arm)
-                return _TooLarge(f"{self._over(arm, held)}; allow more with --drafter-memory")
-            if _bytes([held, *busy.values()]) > self.limit:
+                return _TooLarge(f"{self._over(arm, taken)}; allow more with --drafter-memory")
+            if _bytes([taken, *busy.values()]) > self.limit:
                 self._forget(arm)
-                return _Full(f"{self._over(arm, held)}, with those at work: {', '.join(busy)}")
-        self._held[arm] = held
-        needed = set(held).union(*busy.values())
+                return _Full(f"{self._over(arm, taken)}, with those at work: {', '.join(busy)}")
+        self._storages[arm] = taken
+        needed = set(taken).union(*busy.values())
         gone = False
-        for other, parts in list(self._held.items()):
+        for other, parts in list(self._storages.items()):
             if self.limit is None or self.bytes <= self.limit:
                 break
             if set(parts) - needed:  # those of an arm at work are all needed
@@ -183,15 +183,15 @@ class DrafterMemory:
             _give_back()
         return None
 
-    def _over(self, arm: str, held: Storages) -> str:
+    def _over(self, arm: str, taken: Storages) -> str:
         assert self.limit is not None
         return (
-            f"arm {arm!r}: its models take {_bytes([held]) / 1e6:.1f} MB, and all drafters may "
+            f"arm {arm!r}: its models take {_bytes([taken]) / 1e6:.1f} MB, and all drafters may "
             f"take {self.limit / 1e6:.1f} MB"
         )
 
     def _let_go(self, arm: str) -> None:
-        del self._held[arm]
+        del self._storages[arm]
         self._forget(arm)
 
     def _forget(self, arm: str) -> None:
@@ -207,9 +207,9 @@ class _Full(DraftpickError):
     """As NoRoom, before it is known how long it took."""
 
 
-def _bytes(held: Iterable[Storages]) -> int:
+def _bytes(owned: Iterable[Storages]) -> int:
     together = Storages()
-    for parts in held:
+    for parts in owned:
         together |= parts
     return sum(together.values())
 

@@ -160,9 +160,9 @@ def _load(folder: Path, target: Backend) -> Backend:
     no more room than the target's."""
     device, dtype, context = target.device, target.dtype, target.context
     key = (folder, targets.fingerprint(folder), device, dtype)
-    held = _LOADED.get(key)
-    if isinstance(held, SharingBackend):
-        return _LOADED.add(key, held.twin(context))
+    loaded = _LOADED.get(key)
+    if isinstance(loaded, SharingBackend):
+        return _LOADED.add(key, loaded.twin(context))
     return _LOADED.add(key, targets.load_backend(folder, device, dtype, context=context))
 
 

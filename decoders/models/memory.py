@@ -48,8 +48,8 @@ class Need:
         )
         if not self.position:
             return said
-        held = self.context * self.position / GIB
-        return f"{said} and the keys and values of {self.context} positions {held:.1f} GiB"
+        cache = self.context * self.position / GIB
+        return f"{said} and the keys and values of {self.context} positions {cache:.1f} GiB"
 
 
 def need_of(
@@ -74,13 +74,13 @@ def need_of(
     each = 0.0 if rounding is None else ROUNDED[rounding]
     if rounding is None or device.type == "cpu":  # where they are kept beside the rounded ones
         each += dtype.itemsize
-    holds = text.get("max_position_embeddings") or 0
+    positions = text.get("max_position_embeddings") or 0
     return Need(
         parameters,
         rounding or str(dtype).removeprefix("torch."),
         int(parameters * each),
         _position(text) * dtype.itemsize,
-        min(context or holds, holds),
+        min(context or positions, positions),
     )
 
 

@@ -51,11 +51,13 @@ def resolve(name: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        held = Path(snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"]))
-        if next(held.glob("*.safetensors"), None) is None:
+        fetched = Path(
+            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"])
+        )
+        if next(fetched.glob("*.safetensors"), None) is None:
             print(f"{name} has no safetensors; fetching its pytorch_model*.bin", file=sys.stderr)
             snapshot_download(name, allow_patterns=["pytorch_model*.bin"])
-        return held
+        return fetched
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
@@ -107,9 +109,9 @@ def check_context(folder: Path, context: int) -> None:
     """Raises DraftpickError where a model cannot have so many positions. A T5's are relative, so
     that it may have any."""
     config = config_of(folder)
-    holds = config.get("text_config", config).get("max_position_embeddings")
-    if context < 1 or (holds is not None and context > holds):
-        most = "" if holds is None else f" and at most {holds}"
+    positions = config.get("text_config", config).get("max_position_embeddings")
+    if context < 1 or (positions is not None and context > positions):
+        most = "" if positions is None else f" and at most {positions}"
         raise DraftpickError(f"--context {context}: {folder.name} takes at least 1{most}")
 
 

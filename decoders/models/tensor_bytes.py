@@ -49,8 +49,8 @@ def _walk(root: Any, seen: set[int]) -> Storages:
 def _storage(tensor: Tensor) -> tuple[tuple[str, int], int]:
     if tensor.is_mkldnn:  # opaque: its storage cannot be asked
         return (str(tensor.device), id(tensor)), tensor.numel() * tensor.element_size()
-    held = tensor.untyped_storage()
-    return (str(tensor.device), held.data_ptr()), held.nbytes()
+    storage = tensor.untyped_storage()
+    return (str(tensor.device), storage.data_ptr()), storage.nbytes()
 
 
 def _may_hold(thing: Any) -> bool:

@@ -184,7 +184,7 @@ class Writer:
         # by position, prompts left out
         self._written = torch.zeros(rows, capacity, dtype=torch.int64, device=device)
         self._states = torch.zeros(rows, shape.hidden, device=device)
-        self._held = (
+        self._of_rows = (
             self._token,
             self._position,
             self._last,
@@ -357,6 +357,6 @@ class Writer:
                 source = max(self._at_work)
                 row = self._at_work[target] = self._at_work.pop(source)
                 self._cache.copy_row(source, target, row.length)
-                for held in self._held:
-                    held[target] = held[source]
+                for each in self._of_rows:
+                    each[target] = each[source]
                 self._alive[source] = False

@@ -133,7 +133,7 @@ class _Breakpoints:
         count = torch.searchsorted(self._gain, moved)
         return count, self._p_first.gather(-1, count), self._q_first.gather(-1, count) + moved
 
-    def _held(self, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _clamped(self, moved: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """How many tokens are at the cap; their p, and their pi."""
         count = torch.searchsorted(self._lose, moved, right=True)
         pi = (self._q_last.gather(-1, count) - moved).clamp(min=0)
@@ -146,14 +146,14 @@ class _Breakpoints:
 
     def cap(self, moved: Tensor) -> Tensor:
         """[K, 1] 1 / (1 - alpha)."""
-        count, p, pi = self._held(moved)
+        count, p, pi = self._clamped(moved)
         return torch.where(p > 0, pi / p, torch.inf).maximum(self._least_cap.gather(-1, count))
 
     def divergence(self, moved: Tensor) -> Tensor:
         """[K, 1] KL(pi || p)."""
         raised, p_floor, at_floor = self._raised(moved)
-        held, p_cap, at_cap = self._held(moved)
-        last = self._kl.shape[-1] - 1 - held
+        capped, p_cap, at_cap = self._clamped(moved)
+        last = self._kl.shape[-1] - 1 - capped
         between = self._kl.gather(-1, last) - self._kl.gather(-1, raised)
         return (_kl(at_floor, p_floor) + between + _kl(at_cap, p_cap)).clamp(min=0)
 

@@ -168,7 +168,7 @@ def test_an_arm_in_a_seat_holds_its_own_alone(tiny: Tiny, tmp_path: Path) -> Non
     for slot in batch.slots:
         for name in ("one", "cell", "twin"):
             slot.engine.strategy(name)
-    one, cell, twin = (engine.drafters._held[name] for name in ("one", "cell", "twin"))
+    one, cell, twin = (engine.drafters._storages[name] for name in ("one", "cell", "twin"))
     assert not set(cell) & set(one)
     own = sum(size for key, size in cell.items() if key not in twin)  # the states of its sequences
     assert own < sum(cell.values()) / 10

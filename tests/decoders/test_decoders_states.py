@@ -145,5 +145,5 @@ def test_a_prompt_in_chunks_and_one_held_in_part(
     whole.prefill(PROMPT)
     monkeypatch.setattr(llama_module, "PREFILL_CHUNK", 3)
     pieces.prefill([*PROMPT[:5], 1, 2])
-    pieces.prefill(PROMPT, held=5)
+    pieces.prefill(PROMPT, cached=5)
     close(pieces.final_states(0, 8), whole.final_states(0, 8))

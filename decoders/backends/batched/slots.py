@@ -187,8 +187,8 @@ class BatchSlots:
         """[N, d] after the last layer. Stops at exit layers, where some begin and of others the
         states are kept."""
         stops = {0, len(layers), *(at for each in begun for at in each.slot.exits)}
-        held = [each.h for each in begun]
-        narrow = layers is self.like.weights.layers and sum(map(len, held)) <= self._most
+        states = [each.h for each in begun]
+        narrow = layers is self.like.weights.layers and sum(map(len, states)) <= self._most
         edges = sorted(stops)
         for first, last in pairwise(edges):
             run = [i for i, each in enumerate(begun) if each.layer <= first]
@@ -196,15 +196,15 @@ class BatchSlots:
                 continue
             readings = [begun[i].reading for i in run]
             if len(run) == 1:
-                h = begun[run[0]].slot.through(held[run[0]], first, last, readings[0])
+                h = begun[run[0]].slot.through(states[run[0]], first, last, readings[0])
             else:
                 shared = self._shared(readings, narrow)
-                h = shared.through(torch.cat([held[i] for i in run]), layers[first:last], first)
+                h = shared.through(torch.cat([states[i] for i in run]), layers[first:last], first)
             for i, own in zip(run, torch.split(h, [r.count for r in readings]), strict=True):
-                held[i] = own
+                states[i] = own
                 if last in begun[i].slot.exits:
                     begun[i].slot.left(begun[i].reading, last, own)
-        return torch.cat(held)
+        return torch.cat(states)
 
     def _shared(self, readings: Sequence[SequenceSlice], narrow: bool) -> SharedPass | RowPass:
         """narrow: whole layers by the kernels, where there are some."""

@@ -93,8 +93,8 @@ def _number(pair, half: tl.constexpr):
 def _four(ptr, at, known, THREADS: tl.constexpr):
     """Four registers that follow one another in memory, at multiples of four."""
     at = tl.multiple_of(at, 4)
-    held = tl.load(ptr + at[:, None] + tl.arange(0, 4)[None, :], known[:, None], 0)
-    even, odd = tl.split(tl.reshape(held, (THREADS, 2, 2)))
+    codes = tl.load(ptr + at[:, None] + tl.arange(0, 4)[None, :], known[:, None], 0)
+    even, odd = tl.split(tl.reshape(codes, (THREADS, 2, 2)))
     first, third = tl.split(even)
     second, fourth = tl.split(odd)
     return first, second, third, fourth
@@ -511,9 +511,9 @@ def _attend(
         for first in tl.range((split + splits) * SPAN, last + 1, splits * SPAN, num_stages=1):
             key = first + tl.arange(0, SPAN)
             lines = (key * D)[:, None] + d[None, :]
-            held = (key <= last)[:, None]
-            k = tl.load(keys + lines, held, 0.0)
-            v = tl.load(values + lines, held, 0.0)
+            visible = (key <= last)[:, None]
+            k = tl.load(keys + lines, visible, 0.0)
+            v = tl.load(values + lines, visible, 0.0)
             top, total, made = _seen(q, k, v, key, start + token, scale, top, total, made)
 
         if active == 1:

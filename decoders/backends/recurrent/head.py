@@ -79,11 +79,11 @@ class RecurrentHead:
         require_size(folder, target.state_size)
         model = getattr(target, "weights", target)
         key = (folder.resolve(), (folder / CELL).stat().st_mtime_ns, id(model))
-        held = _LOADED.get(key)
-        if held is None:
+        loaded = _LOADED.get(key)
+        if loaded is None:
             cell = RecurrentCell.load(folder, target.device, target.dtype)
-            _LOADED[key] = held = cls(target, cell, vocab)
-        return held
+            _LOADED[key] = loaded = cls(target, cell, vocab)
+        return loaded
 
     def step(self, state: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:
         """state: [n, d].

@@ -28,14 +28,14 @@ MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask a
 
 
 class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
-    """Keys and values of one layer in one buffer; the first `held` positions count."""
+    """Keys and values of one layer in one buffer; the first `filled` positions count."""
 
     is_sliding = False
     is_croppable = True
 
     def __init__(self, capacity: int) -> None:
         super().__init__()
-        self.capacity, self.held = capacity, 0
+        self.capacity, self.filled = capacity, 0
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         b, h, _, d = key_states.shape
@@ -49,25 +49,25 @@ class PreallocatedLayer(CacheLayerMixin):  # type: ignore[misc]
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None
-        end = self.held + key_states.shape[-2]
-        self.keys[:, :, self.held : end] = key_states
-        self.values[:, :, self.held : end] = value_states
-        self.held = end
+        end = self.filled + key_states.shape[-2]
+        self.keys[:, :, self.filled : end] = key_states
+        self.values[:, :, self.filled : end] = value_states
+        self.filled = end
         return self.keys[:, :, :end], self.values[:, :, :end]
 
     def keep(self, first: int, source: Tensor) -> None:
         """Slots from `first` become copies of the `source` [N] ones, and the last."""
-        self.held = first + len(source)
+        self.filled = first + len(source)
         if self.keys is None or self.values is None:
             return  # a layer that reads another's keys and values, as Gemma 3n's last ones do
-        self.keys[:, :, first : self.held] = self.keys[:, :, source]
-        self.values[:, :, first : self.held] = self.values[:, :, source]
+        self.keys[:, :, first : self.filled] = self.keys[:, :, source]
+        self.values[:, :, first : self.filled] = self.values[:, :, source]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.held + query_length, 0
+        return self.filled + query_length, 0
 
     def get_seq_length(self) -> int:
-        return self.held
+        return self.filled
 
     def get_max_length(self) -> int:
         return self.capacity
@@ -161,7 +161,7 @@ class HFBackend(FinalStates):
 
     @property
     def length(self) -> int:
-        return self._layers[0].held
+        return self._layers[0].filled
 
     @property
     def trees_unsupported_reason(self) -> str | None:
@@ -235,7 +235,7 @@ class HFBackend(FinalStates):
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
         for layer in self._layers:
-            layer.held = length
+            layer.filled = length
         self._tree = None
 
     @torch.inference_mode()

@@ -87,12 +87,12 @@ class HFSeq2SeqBackend(FinalStates):
     @property
     def length(self) -> int:
         """Positions of the decoder that are held; 1 after `prefill`."""
-        return self._layers[-1].held
+        return self._layers[-1].filled
 
     @property
     def ahead(self) -> int:
         """As in ExitBackend."""
-        return self._layers[0].held
+        return self._layers[0].filled
 
     @property
     def trees_unsupported_reason(self) -> str | None:
@@ -130,7 +130,7 @@ class HFSeq2SeqBackend(FinalStates):
             h = self._pointwise(at_exit, layer, start, masks[layer:])
         else:
             h = self._pointwise(self._embed(ids), 0, start, masks)
-        self._hold_only(end)
+        self._cut_caches(end)
         states = self._normed(h[0])
         if self._final is not None:
             self._final[start:end] = states
@@ -141,13 +141,13 @@ class HFSeq2SeqBackend(FinalStates):
         self, token: int, leaves: Callable[[Tensor, Tensor, int], bool]
     ) -> tuple[Tensor, int]:
         """As in LayeredBackend; a layer is one of the decoder's."""
-        self._hold_only(self.length)
+        self._cut_caches(self.length)
         start = self.length
         masks, left, depth = self._masks(start, 1, None, len(self._blocks)), False, 0
         h = self._embed(torch.tensor([token], device=self.device))
         for block, layer, mask in zip(self._blocks, self._layers, masks, strict=True):
             if left:
-                hold(block, h, layer)
+                append_skipped(block, h, layer)
                 continue
             below, h = h, self._through(block, h, mask)
             depth += 1
@@ -165,7 +165,7 @@ class HFSeq2SeqBackend(FinalStates):
         most = self.length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:
             raise ValueError(f"cannot truncate {most} positions to {length}")
-        self._hold_only(length)
+        self._cut_caches(length)
         self._tree = None
 
     @torch.inference_mode()
@@ -211,7 +211,7 @@ class HFSeq2SeqBackend(FinalStates):
     def lower(self, exit_layer: int, ids: Tensor) -> Tensor:
         """As in ExitBackend."""
         if self._ahead_layer != exit_layer:  # what another exit ran ahead is forgotten
-            self._hold_only(self.length)
+            self._cut_caches(self.length)
             self._ahead_layer = exit_layer
         masks = self._masks(self.ahead, len(ids), None, exit_layer)
         return self._pointwise(self._embed(ids), 0, self.ahead, masks)[0]
@@ -239,10 +239,10 @@ class HFSeq2SeqBackend(FinalStates):
                 first = layer
         return self._run(h, first, masks[first - begun :])
 
-    def _hold_only(self, length: int) -> None:
+    def _cut_caches(self, length: int) -> None:
         """Forget what blocks hold beyond `length`."""
         for layer in self._layers:
-            layer.held = length
+            layer.filled = length
 
     def _run(self, h: Tensor, first: int, masks: Sequence[Tensor]) -> Tensor:
         """h [1, T, d] through as many blocks as there are masks, from block `first` on."""
@@ -339,7 +339,7 @@ def _distances(positions: Tensor, t: int) -> Tensor:
     return (positions[-t:, None] - positions).clamp(min=0)
 
 
-def hold(block: Any, h: Tensor, layer: PreallocatedLayer) -> None:
+def append_skipped(block: Any, h: Tensor, layer: PreallocatedLayer) -> None:
     """Append keys and values of a state [1, T, d] that skips the block to the block's cache."""
     attention = block.layer[0].SelfAttention
     normed = block.layer[0].layer_norm(h)

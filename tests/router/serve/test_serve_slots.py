@@ -175,12 +175,12 @@ def test_the_next_turn_goes_where_the_last_was_written(
     assert first.ended.wait(20) and other.ended.wait(20) and first.result is not None
     turn = [*first.result.result.prompt_ids, *first.ids, 3, 4]
     slots = scheduler._batch.slots
-    assert max(slot.engine.held(turn) for slot in slots) == len(turn) - 3
+    assert max(slot.engine.cached_prefix(turn) for slot in slots) == len(turn) - 3
     again = Heard()
     scheduler.submit(replace(generation(tokens=12, arm="copy"), prompt_ids=turn), again)
     assert again.ended.wait(20) and again.result is not None
     assert again.ids == engine.decode("copy", turn, Request(12)).ids
-    used = [slot for slot in slots if slot.engine.held([*turn, *again.ids]) > len(turn)]
+    used = [slot for slot in slots if slot.engine.cached_prefix([*turn, *again.ids]) > len(turn)]
     assert len(used) == 1 and used[0].engine.target.prompts_read >= 2
 
 
