@@ -19,6 +19,7 @@ from policies import load
 from policies.errors import PolicyError
 from router.commands import collect as commands
 from router.commands import headroom, train
+from router.commands.collecting import run as collect_run
 
 ROOT = Path(__file__).parents[2]
 
@@ -35,7 +36,7 @@ def app() -> typer.Typer:
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> FakeEngine:
     fake = FakeEngine()
-    monkeypatch.setattr(commands, "_load_engine", lambda *asked: (fake, fake.batch))
+    monkeypatch.setattr(collect_run, "load_engine", lambda *asked: (fake, fake.batch))
     return fake
 
 

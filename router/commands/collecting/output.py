@@ -1,0 +1,74 @@
+"""What `draftpick collect` prints: what a sweep came to, and a collection's mean rewards."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from collect.summary import render
+from decoders.common.terminal import show
+
+if TYPE_CHECKING:
+    from collect.summary import Summary
+    from collect.sweeps.run import SweepReport
+
+
+def report_json(report: SweepReport, out: Path) -> dict[str, Any]:
+    """JSON-ready."""
+    return {"out": str(out), **asdict(report)}
+
+
+def print_report(report: SweepReport, out: Path) -> None:
+    typer.echo(
+        f"{report.collected} queries collected in {report.seconds:.0f} s"
+        + (f", {report.already} were there before" if report.already else "")
+        + f"; {report.errors} of {report.rows} new rows are errors.\n"
+        + _embedded(report)
+        + _costs_of(report)
+        + f"Look:  draftpick collect --summary {out}\n"
+        + f"Train: draftpick train --rewards {out}"
+    )
+
+
+def _embedded(report: SweepReport) -> str:
+    if not report.embedded:
+        return ""
+    each_ms = 1000 * report.embed_s / report.embedded
+    return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
+
+
+def _costs_of(report: SweepReport) -> str:
+    if report.costs_of is None:
+        return ""
+    return (
+        f"Costs stay those of the first run, by {report.costs_of}; for this run's, collect into "
+        "another --out.\n"
+    )
+
+
+def summaries_json(summaries: list[Summary]) -> dict[str, Any]:
+    """The first one, with those at other temperatures and loads inside."""
+    first, *others = summaries
+    record = first.as_json()
+    for found in others:
+        if found.at_once == 1:
+            record.setdefault("at_temperature", {})[f"{found.temperature:g}"] = found.as_json()
+        else:
+            load = record.setdefault("at_once", {}).setdefault(str(found.at_once), {})
+            load[f"{found.temperature:g}"] = found.as_json()
+    return record
+
+
+def print_summaries(summaries: list[Summary]) -> None:
+    for found in summaries:
+        show(partial(render, found))
+        if found.repetitive:
+            typer.echo(
+                f"{found.repetitive:.0%} of the target's answers repeat themselves to the end."
+            )
+        for line in found.error_examples:
+            typer.echo(f"error: {line}")
