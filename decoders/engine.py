@@ -236,7 +236,7 @@ class Engine:
         return self._strategies.get(arm)
 
     def forget(self, arm: str) -> None:
-        """Let the arm's moving parts go; they are made anew when asked for."""
+        """Let the arm's moving parts go; they are made again on request."""
         self._strategies.pop(arm, None)
 
     @property
@@ -402,7 +402,7 @@ class Engine:
 
 
 def without(result: DecodeResult, own_s: float, others_s: float) -> DecodeResult:
-    """The result, told how long models were loaded.
+    """The result, with the time that models took to load.
 
     own_s: before the answer began.
     others_s: while it was written, for other answers that the same thread writes; this is taken out

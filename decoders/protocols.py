@@ -101,7 +101,7 @@ class SharingBackend(Backend, Protocol):
     """A backend whose weights may serve several sequences."""
 
     def twin(self, context: int) -> Backend:
-        """The same weights with a cache of its own, of so many positions at most."""
+        """The same weights with its own cache, of at most that many positions."""
         ...
 
 
@@ -228,7 +228,7 @@ class StateBackend(Backend, Protocol):
 class DraftRequest:
     """What the loop wants drafted in one round.
 
-    k: at most so many tokens, at least one.
+    k: most tokens, at least one.
     sampling, chance: how tokens are chosen.
     min_confidence: stop before a token that the drafter gives less.
     needs_raw: the verifier reads `Proposal.raw`.
@@ -397,7 +397,7 @@ class ReplayedLoop:
     max_new_tokens: the limit under which the answers were written. What is left of it bounds a
         draft, as in the loop, which cannot know that an answer will end sooner.
     draft_s: seconds that `length` is shown for a drafted token.
-    verify_s: seconds that it is shown for a pass over so many tokens.
+    verify_s: seconds of a pass over the number of tokens.
     """
 
     length: DraftLength
@@ -423,7 +423,7 @@ class Replayable(Protocol):
     def counts_calls(self) -> bool: ...
 
     def steps(self, answers: int) -> float:
-        """What a drafted token costs for so many answers that share passes, over its cost for one
+        """Cost of a drafted token for a number of answers that share passes, over its cost for one
         answer."""
         ...
 
@@ -466,7 +466,7 @@ class Emit(Protocol):
 
 @runtime_checkable
 class RoundStreamer(Protocol):
-    """A streamer that is told who wrote a token; beside transformers' `put` and `end`."""
+    """A streamer that receives the source of each token, besides transformers' `put` and `end`."""
 
     def put_round(self, ids: list[int], accepted: int, drafted: int) -> None:
         """The new tokens of a round, in the place of `put`. As in Emit."""

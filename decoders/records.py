@@ -59,8 +59,8 @@ class Request:
     stop: strings that end the answer (kept in the text, as in transformers).
     eos_ids: tokens that end the answer; None takes the target's own, () never ends early.
     seed: None draws fresh randomness; ignored at temperature 0.
-    logprobs: so many of the likeliest tokens are told with each token's log-probability (0 tells
-        that alone); None tells none. Lossless arms of the speculative loop can.
+    logprobs: number of most probable tokens reported with each token's log-probability (0 reports
+        the token's only); None reports none. Lossless arms of the speculative loop can.
     """
 
     max_new_tokens: int = 128

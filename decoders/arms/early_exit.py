@@ -41,7 +41,7 @@ class EarlyExitRecipe(DraftingRecipe):
         if (self.drafter is None) == (self.layer is None):
             raise ValueError(
                 "give either `drafter`, a trained exit, or `layer`, to draft with the target's own "
-                "norm and head after so many layers"
+                "norm and head after this number of layers"
             )
         if self.branch:
             require_tree(self, TreeShape(self.branch))

@@ -66,7 +66,7 @@ class EndpointRecipe(ArmRecipe):
     def _leaves_ours(cls, body: dict[str, Any], others: ValidationInfo) -> dict[str, Any]:
         ours = (*OURS, "max_tokens", others.data.get("limit_field"))
         if taken := [name for name in body if name in ours]:
-            raise ValueError(f"{', '.join(taken)} is said by every request; leave it out")
+            raise ValueError(f"{', '.join(taken)} is set by every request; leave it out")
         return body
 
     @property

@@ -18,7 +18,7 @@ Branch = tuple[Annotated[int, Field(ge=1, le=64)], ...]
 
 
 def require_bounds(shape: TreeShape, depths: int) -> None:
-    """Check a tree of so many depths. Raises ValueError."""
+    """Check a tree of a given depth. Raises ValueError."""
     if len(shape.branch) > depths:
         raise ValueError(
             f"`branch` has {len(shape.branch)} depths, but a draft ends after {depths}; shorten "

@@ -48,7 +48,7 @@ def instructions() -> str | None:
 
 
 def has(name: str) -> bool:
-    """Whether this CPU has such a set, and PyTorch is not told to do without: with
+    """Whether this CPU has such a set, and PyTorch is not limited to a smaller one: with
     ATEN_CPU_CAPABILITY=avx2 in the environment there is AVX2 alone."""
     if platform.machine() in ARM or name == "NEON":
         return platform.machine() in ARM and name == "NEON"

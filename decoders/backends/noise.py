@@ -2,8 +2,8 @@
 
 What a sequence draws depends on its key, on the position and on nothing else: not on which others
 are written beside it, nor on the device. So the noise is a hash of the two and of the token, in
-whole numbers of 32 bits, which every device computes alike. It is added to the logits and the
-greatest sum wins (Gumbel 1954; Maddison et al., A* Sampling, 2014): a token is drawn without
+whole numbers of 32 bits, which every device computes the same way. It is added to the logits and the greatest
+sum wins (Gumbel 1954; Maddison et al., A* Sampling, 2014): a token is drawn without
 the probabilities having been computed. The hash is MurmurHash3's last step (Appleby), taken twice.
 """
 

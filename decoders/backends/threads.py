@@ -62,7 +62,7 @@ def cores() -> int:
 
 
 def let_go() -> None:
-    """Dismiss the helpers that this thread's parallel loops have; its next loop hires them anew.
+    """End the helper threads of this thread's parallel loops; its next loop starts new ones.
 
     To be called before another thread takes over. The helpers that would wait here count: where
     there are more than cores, libgomp lets none of them spin, and every loop of the other thread

@@ -6,7 +6,7 @@ class DraftpickError(Exception):
 
 
 class Cancelled(Exception):
-    """Whoever asked has gone; the answer ended early."""
+    """The client has disconnected; the answer ended early."""
 
 
 class ContextTooLong(DraftpickError):
@@ -47,7 +47,7 @@ class UpstreamBroke(UpstreamError):
 
 
 class UpstreamRefused(UpstreamError):
-    """It refuses whoever asks: the key is missing or wrong, or the address, or the model's name."""
+    """It refuses every request, for its key, its address or the model's name."""
 
 
 class NoSuchName(DraftpickError):

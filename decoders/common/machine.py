@@ -21,7 +21,7 @@ class Look:
 
 
 def look() -> Look | None:
-    """None where the system does not tell."""
+    """None if the system does not report it."""
     try:
         mine = {f"cpu{number}" for number in os.sched_getaffinity(0)}
         lines = STAT.read_text().splitlines()
@@ -43,7 +43,7 @@ def others(last: Look, now: Look) -> float:
 
 
 def cpu_name() -> str:
-    """The processor's own name where the system tells it."""
+    """The processor's name, if the system reports it."""
     try:
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -54,7 +54,7 @@ def cpu_name() -> str:
 
 
 def available_bytes() -> int | None:
-    """Memory that processes could still take, swap included, where the system tells it."""
+    """Memory that processes could still take, swap included, if the system reports it."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -73,7 +73,7 @@ def usable_cores() -> int:
 
 
 def memory_gib() -> float | None:
-    """The whole machine's memory, where the system tells it."""
+    """The whole machine's memory, if the system reports it."""
     try:
         return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, OSError, ValueError):

@@ -133,7 +133,7 @@ def _cuda() -> dict[str, Any] | None:
 
 
 def _driver() -> str | None:
-    """The GPU driver's version, where its own tool tells it."""
+    """The GPU driver's version, if its tool reports it."""
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=10)

@@ -6,10 +6,10 @@ import hashlib
 
 
 def derived_seed(seed: int, *names: object) -> int:
-    """The seed of one part of a run, for its arm's draw and its tokens' alike.
+    """The seed of one part of a run, for its arm's draw and its tokens'.
 
     seed: of the whole run.
-    names: which part, told apart as they are printed; for instance a query's id and a turn.
+    names: which part, distinguished as printed; for instance a query's id and a turn.
     Returns an integer in [0, 2^31) that depends on these alone: SHA-256 of them, so that the
     numbers drawn from two parts' seeds are independent.
     """

@@ -128,9 +128,8 @@ class Lines:
     """Progress in lines, for output that is no terminal: a log shows that the work goes on.
 
     console: where they are printed. doing: what is done, "collecting". unit: of what is counted.
-    every_s, share: a line comes once so many seconds have passed since the last one, or sooner,
-        though not within a third of that, where such a share of all is done since; the first and
-        the last always.
+    every_s, share: a line is printed once `every_s` seconds have passed since the last one, or
+        after a third of that if `share` of all was done in between; the first and the last always.
     """
 
     console: Console

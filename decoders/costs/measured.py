@@ -40,7 +40,7 @@ class Costs:
         )
 
     def of_answers(self, answers: int) -> Costs:
-        """Those where so many answers are written at once; KeyError where they are not known."""
+        """Those of a number of concurrent answers; KeyError if they are unknown."""
         return self if answers == 1 else self.at_once[answers]
 
     def of(self, arms: Collection[str]) -> Costs:

@@ -131,7 +131,7 @@ def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
 
     Measuring takes about 170 short passes and forgets what the target held. What was measured on a
     busy machine is measured again at the next loading, and the quieter of the two kept. A file that
-    cannot be read is made anew, one that cannot be written is done without.
+    cannot be read is made again, one that cannot be written is done without.
     """
     place = CostKey.of(target, fingerprint)
     path = folder / place.file

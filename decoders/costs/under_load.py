@@ -46,7 +46,7 @@ class SharedCosts:
     narrow: int
 
     def of(self, rows: int) -> PassCosts:
-        """By tokens of each of so many answers, straight lines between what was measured."""
+        """By tokens of each of a number of answers, linear between the measured points."""
         low = max(0, min(bisect_right(self.rows, rows) - 1, len(self.rows) - 2))
         first, second = self.rows[low : low + 2] if len(self.rows) > 1 else (self.rows[0], None)
         at = self.seconds[low]

@@ -1,5 +1,5 @@
 """The chance that a copied token is accepted, by the length of the match that it follows: measured
-once for all answers, and learnt anew within each, since answers differ far more than tasks do.
+once for all answers, and learnt again within each, since answers differ far more than tasks do.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def copied_acceptance(matched: int, temperature: float = 0.0) -> float:
 class CopyChances:
     """Within one answer.
 
-    weight: what holds over all answers counts as the evidence of so many tokens.
+    weight: number of tokens that the prior over all answers counts for.
     temperature: of the answer.
     """
 

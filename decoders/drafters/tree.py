@@ -178,7 +178,7 @@ def children(
     """logits [G, N] -> [G * width] tokens, each row's together, and [N] what each was drawn from.
 
     At temperature 0 nothing is drawn. A sampled child is drawn from what its elder siblings leave
-    of the row's probabilities, or where they leave nothing, from all other tokens alike.
+    of the row's probabilities, or where they leave nothing, uniformly from all other tokens.
     """
     if sampling.greedy:
         return logits.topk(width, -1).indices.flatten(), []

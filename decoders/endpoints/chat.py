@@ -62,7 +62,7 @@ class Pieces:
         return "".join(self._texts[one] for one in ids)
 
     def counted(self, ids: list[int], tokens: int | None) -> list[int]:
-        """Ids of the same text, so many as the server counted tokens; None where it did not say.
+        """Ids of the same text, as many as the server counted; None if it did not report a count.
 
         Where it counted fewer, the last ids become one.
         """

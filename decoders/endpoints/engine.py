@@ -185,7 +185,7 @@ class EndpointEngine:
             before `end`, and may be given another answer after a part of this one.
 
         Raises ArmDown where the server is dead, or was a moment ago, and nothing of the answer was
-        shown; UpstreamBroke where some was, UpstreamRefused where it refuses whoever asks, and
+        shown; UpstreamBroke where some was, UpstreamRefused where it refuses every request, and
         DraftpickError where it refuses this request.
         """
         recipe, messages = self.arm(arm), chat_of(prompt_ids)

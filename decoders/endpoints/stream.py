@@ -41,7 +41,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True)
 class Event:
-    """What one event of the stream brought; None where it said nothing of that.
+    """What one event of the stream brought; None where it did not contain it.
 
     stopped_by: the stop string that ended the answer, where the server names it (vLLM, SGLang).
     prompt_tokens, completion_tokens: as the server counts them.
@@ -55,13 +55,12 @@ class Event:
 
 
 def completions(arm: EndpointRecipe, body: dict[str, Any]) -> Generator[Event, None, None]:
-    """Events of one answer, as they come. Whoever wants no more of them closes it, so that the
-    server stops.
+    """Events of one answer, as they come. Closing it stops the server.
 
     body: of the request, without what the recipe says.
 
     Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
-    answer does, UpstreamRefused where it refuses whoever asks or a key is missing, and
+    answer does, UpstreamRefused where it refuses every request or a key is missing, and
     DraftpickError where it refuses this request.
     """
     request = urllib.request.Request(
@@ -149,7 +148,7 @@ def pause_s(asked: str, now: float) -> float:
         until = parsedate_to_datetime(asked)
     except ValueError:
         return 0.0
-    if until.tzinfo is None:  # HTTP's dates are of Greenwich, said or not
+    if until.tzinfo is None:  # HTTP's dates are in UTC, with or without a time zone
         until = until.replace(tzinfo=UTC)
     return max(0.0, until.timestamp() - now)
 

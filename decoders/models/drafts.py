@@ -184,7 +184,7 @@ def _vocab_size(folder: Path) -> int:
     size = _config(folder).get("vocab_size")
     if size is None:
         raise DraftpickError(
-            f"{folder.name}: its config.json does not say `vocab_size`; save it anew with "
+            f"{folder.name}: its config.json has no `vocab_size`; save it again with "
             "transformers' save_pretrained"
         )
     return int(size)

@@ -188,7 +188,7 @@ def _faster_in_bfloat16(asked: LoadRequest) -> bool:
 
 @cache
 def _blocked() -> bool:
-    """Whether the kernels for weights in blocks can be had. Where not, that is said once."""
+    """Whether the kernels for weights in blocks are available. If not, one line reports it."""
     from ..backends.cpp_kernels import load_kernel
     from ..zoo.catalogue import cache_dir
 

@@ -106,8 +106,8 @@ def load_backend(
 
 
 def check_context(folder: Path, context: int) -> None:
-    """Raises DraftpickError where a model cannot have so many positions. A T5's are relative, so
-    that it may have any."""
+    """Raises DraftpickError if a model does not support that many positions. A T5's are relative,
+    so any number is allowed."""
     config = config_of(folder)
     positions = config.get("text_config", config).get("max_position_embeddings")
     if context < 1 or (positions is not None and context > positions):

@@ -41,7 +41,7 @@ def install_shared_costs(
     folder: where these costs are kept; None keeps nothing.
     answers: how many there are now.
 
-    Raises DraftpickError as `require_shared` does, OutOfMemory where there is no room for so many.
+    Raises DraftpickError as `require_shared` does, OutOfMemory if there is no room for that many.
     """
     target = require_shared(engine.target)
     alone = passes.known(target) or passes.measure(target)

@@ -210,7 +210,7 @@ class Batch:
     def _lossless(self, name: str) -> SpeculativeDecoding | None:
         """The arm's parts where it drafts for a lossless verifier, else None."""
         if self._at_once:
-            _ = self.cost_table  # makes arms anew, which then follow the load
+            _ = self.cost_table  # makes the arms again, which then follow the load
         strategy = self._engine.strategy(name)
         if type(strategy) is not SpeculativeDecoding or not strategy.verifier.lossless:
             return None

@@ -90,7 +90,7 @@ def sure_part(run: list[DraftToken], k: int, min_confidence: float) -> list[int]
 
 
 def chances_of(trials: AcceptanceTrials, row: int, tokens: int, min_confidence: float) -> Chances:
-    """Of one answer, of so many tokens, up to where its drafter is too unsure to go on."""
+    """For one answer, the number of tokens until its drafter is too unsure to go on."""
 
     def chances(at: int, k: int) -> list[float]:
         made = list[float]()

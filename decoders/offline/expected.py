@@ -29,7 +29,7 @@ def expected(tokens: int, chances: Chances, k: int, max_new_tokens: int) -> Expe
 
     tokens: of the answer; the first comes from the prompt's own pass.
     """
-    begins = np.zeros(tokens + 1)  # the chance that a round begins after so many tokens
+    begins = np.zeros(tokens + 1)  # the probability that a round begins after i tokens
     begins[1:2] = 1.0
     rounds = drafted = accepted = 0.0
     for at in range(1, tokens):

@@ -1,7 +1,7 @@
 """An arm's greedy loop replayed along an answer that is already known: exact, and no target needed.
 
 At temperature 0 a draft is accepted as far as it equals the target's own answer, so one forward of
-the drafter over that answer tells every round that decoding would have had.
+the drafter over that answer gives every round that decoding would have had.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class OverheadTimer:
         return read
 
     def median(self, step_s: float) -> float:
-        """Of what passed, without so many seconds for each step. Raises StatisticsError where
+        """Of the elapsed time, without these seconds for each step. Raises StatisticsError where
         nothing was found."""
         spent = (seconds - steps * step_s for seconds, steps in self.found)
         return max(0.0, statistics.median(spent))
@@ -100,10 +100,10 @@ def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, flo
 def at_once(
     batch: ContinuousBatch, engine: Engine, costs: Costs, answers: int
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """The same of so many answers, for all of them together.
+    """The same for a number of answers, for all of them together.
 
     room: of the engine's; no answer is being written there.
-    costs: of so many answers.
+    costs: for that number of answers.
     """
     reader = batch.passes
 
@@ -150,7 +150,7 @@ def _of_arms(
 
 
 def _calls(engines: Sequence[Engine], arm: str) -> Callable[[], int] | None:
-    """The steps that an arm's drafters have taken, where drafted tokens do not tell."""
+    """The steps that an arm's drafters have taken, where drafted tokens do not give them."""
     drafters = [s.drafter for s in (e.strategy(arm) for e in engines) if isinstance(s, Drafts)]
     if not drafters or not adapter_of(drafters[0]).counts_calls:
         return None

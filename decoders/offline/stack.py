@@ -125,7 +125,7 @@ def score(
 
 
 def in_groups(texts: Sequence[Sequence[int]], device: torch.device) -> Iterator[slice]:
-    """Texts that are read together, neighbours: so many that memory stays bounded, the pads up to
+    """Texts that are read together, neighbours: as many as keep memory bounded, the pads up to
     the longest one of each group included."""
     first = longest = 0
     for at, text in enumerate(texts):

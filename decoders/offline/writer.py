@@ -103,7 +103,7 @@ def write(
 
 
 def most_rows(stack: Stack, capacity: int) -> int:
-    """How many sequences of so many positions are written at once on the stack's device: as many as
+    """How many sequences of a given length are written at once on the stack's device: as many as
     gain, and fit in half of the memory that is free. On a CPU no more rounded rows than are
     multiplied by the rounded weights (`narrow`), or the answers would be another model's."""
     device, shape = stack.embedding.device, stack.shape

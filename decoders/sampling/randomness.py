@@ -38,7 +38,7 @@ class RandomSource(Protocol):
         ...
 
     def use(self, count: int) -> None:
-        """So many of what `follow` drew are kept; the others count as never drawn."""
+        """The first of the draws of `follow` are kept; the others count as never drawn."""
         ...
 
     def accept(self, probability: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Generator:
         return tokens[0]
 
     def heights(self, count: int) -> Tensor:
-        """[count] float64 from 0 to below 1: by what so many tokens are drawn, one each."""
+        """[count] float64 from 0 to below 1: the numbers that draw `count` tokens, one each."""
         heights = self._ahead(count)
         self.use(count)
         return heights

@@ -21,7 +21,7 @@ class Stopper:
         self.eos = frozenset(eos_ids if request.eos_ids is None else request.eos_ids)
         self._stop, self._most = request.stop, request.max_new_tokens
         self._tokenizer = tokenizer
-        # a token holds a byte or more, so a stop string that ends now lies in so many last tokens
+        # a token holds a byte or more, so a stop string that ends now lies in that many last tokens
         self._tail = max((len(s.encode()) for s in request.stop), default=0) + 1
         self._ids: list[int] = []
         self.reason = ""

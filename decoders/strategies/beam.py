@@ -77,7 +77,7 @@ class BeamDraft:
         self.calls = 1
 
     def propose(self, beams: list[Beam], steps: int, eos: frozenset[int]) -> list[list[Beam]]:
-        """What a search of so many steps goes through from `beams`, by step; fewer steps where the
+        """The states of a search from `beams`, by step; fewer steps where the
         draft model's context is full. Finished continuations are left out."""
         ends = [beam.ids for beam in beams]
         self._tree.keep(ends)
@@ -273,7 +273,7 @@ def _by_score(beam: Beam) -> float:
 
 
 def _accepted(walked: list[tuple[int, int]], tokens: int) -> list[int]:
-    """At i, how often a step's (i + 1)-th drafted token was accepted, in so many tokens."""
+    """At i, how often a step's (i + 1)-th drafted token was accepted, in as many tokens."""
     accepted = [0] * max((count for _, count in walked), default=0)
     for start, count in walked:
         for position in range(min(count, tokens - start)):

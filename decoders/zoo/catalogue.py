@@ -111,7 +111,7 @@ def verify_files(folder: Path) -> None:
 
 
 def catalogue() -> list[ModelCard]:
-    """Every model known by name, shipped and fetched alike."""
+    """Every model known by name, shipped or fetched."""
     cards = []
     for name, wheel in WHEELS.items():
         kind, licence, size, parameters, note = _WHEEL_FACTS[name]

@@ -337,11 +337,11 @@ def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
         ("{kind: endpoint, url: 'h:1', model: m}", "arms.a.url: give an address such as"),
         (
             "{kind: endpoint, url: 'http://h', model: m, extra_body: {stream: false}}",
-            "arms.a.extra_body: stream is said by every request",
+            "arms.a.extra_body: stream is set by every request",
         ),
         (
             "{kind: endpoint, url: 'http://h', model: m, limit_field: most, extra_body: {most: 1}}",
-            "arms.a.extra_body: most is said by every request",
+            "arms.a.extra_body: most is set by every request",
         ),
         (
             "{kind: endpoint, url: 'http://h', model: m, limit_field: stream}",

@@ -124,7 +124,7 @@ def test_a_damaged_file_is_made_again(
     capsys.readouterr()
     assert same(load(converted), first) and rounds
     (said,) = capsys.readouterr().err.splitlines()
-    assert said == f"{path} is damaged; rounding the weights anew"
+    assert said == f"{path} is damaged; rounding the weights again"
     rounds.clear()
     assert same(load(converted), first) and rounds == []
     assert capsys.readouterr().err == ""

@@ -78,7 +78,7 @@ class SlotBackend(LlamaBackend):
         return super().extend(wanted.ids, wanted.parents)
 
     def pretend(self, length: int) -> None:
-        """Hold so many positions, of whatever lies in the cache: for timing."""
+        """Hold this number of positions, with any content: for timing."""
         self.truncate(0)
         self._length = self._ahead = length
 

@@ -25,7 +25,7 @@
 namespace attention {
 
 constexpr int64_t BLOCK = 128;  // keys between two rescalings
-constexpr int64_t SPAN = 63;    // positions from `begin` on that bits tell
+constexpr int64_t SPAN = 63;    // positions from `begin` on that the bits cover
 constexpr float UNSEEN = -1e30f;
 
 // Neighbouring tokens of one sequence: all see its positions before `begin`, none those from `end`.
@@ -195,7 +195,7 @@ struct Plan {
   std::vector<Reading> readings;
   std::vector<int64_t> work;  // of every reading's planes, summed up
 
-  // rows, begins, bits: as of `attend_rows`, of a cache of so many rows and positions.
+  // rows, begins, bits: as of `attend_rows`, of a cache with these rows and positions.
   Plan(const Pass& p, const int64_t* rows, const int64_t* begins, int64_t tokens, int64_t of_rows,
        int64_t of_positions)
       : readings(readings_of(rows, begins, p.bits, tokens)) {

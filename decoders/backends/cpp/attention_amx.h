@@ -16,7 +16,7 @@ namespace attention {
 #define LOWER 6    // sums of values: of 32 dimensions those that unpacking puts low, and high
 #define UPPER 7
 
-// GCC is not told that the instructions for tiles read memory.
+// GCC does not know that the instructions for tiles read memory.
 inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
 
 void configure(int64_t lanes) {

@@ -13,7 +13,7 @@ inline void release() {}
 constexpr int ROWS = HELD / 2;  // at once
 
 // sum[nth][row] += the pairs of row's line by those of 16 columns, for NTH lines of columns.
-// rows: the first one's pairs; the next one's lie so many words further.
+// rows: the first one's pairs; the next one's lie this many words further.
 template <int R, int NTH>
 inline void dot(Floats (&sum)[NTH][R], const uint32_t* rows, int64_t words, const Line* columns) {
   for (int64_t pair = 0; pair < LANES; ++pair)

@@ -47,7 +47,7 @@ inline Floats exp2_of(Floats x) {
 
 constexpr int64_t GRAIN = 8192;  // numbers that are worth a thread
 
-// work(row) for rows of so many numbers.
+// work(row) for rows of this many numbers.
 template <typename Work>
 void by_rows(int64_t rows, int64_t size, const Work& work) {
   at::parallel_for(0, rows, std::max<int64_t>(1, GRAIN / size), [&](int64_t first, int64_t last) {

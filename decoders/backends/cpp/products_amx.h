@@ -20,7 +20,7 @@ constexpr int64_t PAIR = 2;       // a block's product and the one before, which
 #define UPPER 5  // inputs of the first 16 rows
 #define LOWER 6  // of those below them
 
-// GCC is not told that the instructions for tiles read memory, and would leave out what was stored
+// GCC does not know that the instructions for tiles read memory, and would leave out what was stored
 // for them alone.
 inline void written(const void* at) { asm volatile("" : : "r"(at) : "memory"); }
 

@@ -33,7 +33,7 @@ inline Floats dot(Floats sum, Line line, const Input* x) {
 #endif
 }
 
-// Lines of int4, so many of each 32-bit value.
+// Lines of int4, this many of each 32-bit value.
 struct Lines {
 #ifdef __AVX512BF16__
   static constexpr int COUNT = 4;

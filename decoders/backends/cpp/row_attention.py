@@ -2,7 +2,7 @@
 attention.h.
 
 PyTorch's attention takes one mask for all rows of a batch, as many tokens of each, and as many
-positions. The kernel is told what each token sees, so that nothing is gathered, padded or masked
+positions. The kernel gets what each token sees, so that nothing is gathered, padded or masked
 beforehand, and an answer alone takes the very way that it takes among others: a token's bits do
 not depend on what is read with it (docs/notes/performance.md).
 """

@@ -76,7 +76,7 @@ def launcher(device: torch.device) -> Launch:
 
 
 def kept(weight: Matrix) -> PreparedWeight:
-    """A matrix [N, K] as the kernels read it; an int4 one is laid out anew, others stay."""
+    """A matrix [N, K] as the kernels read it; an int4 one gets another layout, others stay."""
     from .fused_launch import DENSE, INT4, INT8, PreparedWeight
 
     if isinstance(weight, Int4Weight):

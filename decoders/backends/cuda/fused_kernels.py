@@ -20,7 +20,7 @@ would give it.
 Rounded to bfloat16 where `llama_model.layer` does, but for the norms: a norm's division is done
 once on the finished product (Wx)/r, not on x.
 
-`t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled anew for them.
+`t`, `behind` and capacities are plain numbers to Triton: no kernel is compiled again for them.
 """
 
 # Tuples grow while Triton unrolls a loop, each of a type of its own.

@@ -64,7 +64,7 @@ class Stored:
                 self._names[part] = {name: name.removeprefix("model.") for name in file.keys()}  # noqa: SIM118
         if not self._names:
             raise DraftpickError(
-                f"{folder} holds no safetensors files; save its model anew with transformers' "
+                f"{folder} holds no safetensors files; save its model again with transformers' "
                 "save_pretrained"
             )
 

@@ -241,7 +241,7 @@ def _repeated(lines: Tensor, rows: int) -> Tensor:
 
 
 def rounded(positions: int) -> int:
-    """Positions that a cache must have to hold so many."""
+    """Capacity of a cache that holds this number of positions."""
     return -(-positions // KEYS_ROUND) * KEYS_ROUND
 
 

@@ -1,6 +1,6 @@
 """int4, int8 and bfloat16 weights laid out in blocks, for kernels of draftpick's own.
 
-PyTorch's own kernels for rounded weights expand them anew for every four rows, so that a pass over
+PyTorch's own kernels for rounded weights expand them again for every four rows, so that a pass over
 16 tokens costs five times one over a single token. The kernels (cpp/products.h) expand them once
 for twelve rows with AVX-512, for five with AVX2 and on a 64-bit Arm, for 32 on tiles (AMX): a pass
 over one token takes half of the time or two thirds, one over 32 half or two fifths

@@ -79,7 +79,7 @@ def to_int8(dense: Tensor) -> Int8Weight:
 
 
 def in_parts(dense: Tensor, step: int = 1) -> Sequence[Tensor]:
-    """The rows of a matrix [out, in] by so many as are rounded at a time, multiples of `step`."""
+    """The rows of a matrix [out, in] in the portions that are rounded at a time, in `step`s."""
     most = AT_ONCE if dense.device.type == "cpu" else 64 * AT_ONCE
     return torch.split(dense, max(1, most // (dense.shape[1] * step)) * step)
 

@@ -40,7 +40,7 @@ MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int4Blocks: to_int4_blocks,
 }
 
-ONE_SUM = 1024  # up to so many inputs, oneDNN sums a lone row as it does each of several
+ONE_SUM = 1024  # up to this many inputs, oneDNN sums a single row like each of several
 WIDTH_HINT = 16  # the layout chosen for this many rows was the best or equal at widths 1 to 512
 
 

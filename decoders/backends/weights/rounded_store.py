@@ -28,7 +28,7 @@ class RoundedStore:
 
     folder, name: where the file lies, and how its name begins; the name goes on with what else the
         values depend on (PyTorch, the processor's instructions, the code that rounds).
-    say: is told in one line where the file is damaged or cannot be written.
+    say: called with one line if the file is damaged or cannot be written.
     in_blocks: as `blocked` in packed.kind_of.
     """
 
@@ -89,7 +89,7 @@ class RoundedStore:
 
     def _discard(self) -> None:
         self._kept = {}
-        self._say(f"{self.path} is damaged; rounding the weights anew")
+        self._say(f"{self.path} is damaged; rounding the weights again")
 
 
 def _digest(*tensors: Tensor) -> str:
