@@ -2,7 +2,7 @@
 
 The default is the target's own state after the prompt, which answering needs anyway and which
 costs nothing. Any other embedder reads the text of `query_text`, while queries are collected and
-while they are answered alike.
+in the same way as when answering.
 """
 
 from __future__ import annotations

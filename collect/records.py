@@ -56,7 +56,7 @@ class QueryRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The numbers of one arm on one query at one temperature, beside so many other answers; every
+    """The numbers of one arm on one query at one temperature, with `running` other answers; every
     reward is a function of them.
 
     running: other answers that are written at the same time.

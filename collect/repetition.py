@@ -1,4 +1,5 @@
-"""Answers that repeat themselves to the end: they flatter any drafter that copies."""
+"""Degenerate repetition: answers that repeat themselves to the end, where a drafter that copies
+looks too good."""
 
 from __future__ import annotations
 

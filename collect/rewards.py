@@ -89,7 +89,7 @@ def paper(outcome: Outcome, context: Context) -> float:
 
 
 def parameter_ratio(outcome: Outcome, context: Context) -> float:
-    """As `paper` with c = 1 - P_i / P_max, which tells small drafters apart. In [0, 1]."""
+    """As `paper` with c = 1 - P_i / P_max, which separates small drafters. In [0, 1]."""
     largest = max(arm.parameters for arm in context.arms.values())
     return _blend(outcome, context, 1 - outcome.parameters / largest if largest else 0.0)
 

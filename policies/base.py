@@ -164,9 +164,9 @@ def from_rewards(rewards: Float64, temperature: float) -> Float64:
 def moments(x: Float32, standardise: bool, features: int = 0) -> tuple[Float32, Float32]:
     """(mean, std) of each input [d]; (0, 1) where standardising is off or an input is constant.
 
-    features: so many inputs at the end are named ones. Their deviations are made smaller, so that
-        brought to (0, 1) they vary as much as the embedding before them, all taken together: of
-        hundreds of inputs a temperature would else be one.
+    features: number of inputs at the end that are named features. Their deviations are made
+        smaller, so that in sum they vary as much as the embedding: otherwise a temperature would be
+        one of hundreds of equal inputs.
     """
     d = x.shape[1]
     if not standardise:

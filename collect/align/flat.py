@@ -113,7 +113,7 @@ class Stream:
         return len(self._tokens)
 
     def steps(self, epochs: int) -> int:
-        """Batches in so many epochs."""
+        """Batches in a number of epochs."""
         return sum(len(self._order(epoch)) for epoch in range(epochs))
 
     def batches(self, skipped: int = 0) -> Iterator[Flat]:

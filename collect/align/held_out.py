@@ -1,7 +1,7 @@
 """How well a recurrent drafter predicts its target on texts that it was not trained on.
 
 What the target says there is worked out once. A drafter's figures then cost no pass of the target,
-so that they can be taken again and again while it trains, and of many drafters alike.
+so that they can be taken again and again while it trains, and for several drafters.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class HeldOut:
     @torch.no_grad()
     def figures(self, cell: RecurrentCell, vocab: DraftVocab) -> Figures:
         """Per task and `overall`. first, two, three: the share of places in greedy answers from
-        which so many tokens in a row are drafted as the target's likeliest. overlap: sum of
+        which that many tokens in a row are the target's most probable ones. overlap: sum of
         min(p, q) at temperature 1 over the target's whole vocabulary, for the first drafted token,
         over all answers; overlap_drawn: over those drawn at a temperature. An answer's first token
         is left out: the prompt's own pass gives it."""

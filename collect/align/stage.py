@@ -1,6 +1,6 @@
 """One training of a recurrent drafter from texts to a finished folder, of many that share a target.
 
-The folder is written anew at every point of the learning curve, so that a run that is stopped
+The folder is written again at every point of the learning curve, so that a run that is stopped
 leaves its last weights; `result.json` says whether it was.
 """
 

@@ -19,7 +19,7 @@ from decoders.backends.recurrent.cell import RecurrentCell
 class RecurrentRecipe:
     """Everything that decides a run, written beside its result.
 
-    minutes: stop after so long, figures included, the rates being at their end by then; None trains
+    minutes: train for this time, figures included, with the schedule to match; None trains
         `epochs`.
     batch_tokens: padded positions a step.
     steps: tokens drafted ahead in training, step i counting fade^(i - 1).

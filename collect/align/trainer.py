@@ -28,7 +28,7 @@ SAVE_EVERY_S = 120.0
 class Recipe:
     """Everything that decides a training run, written beside its result.
 
-    minutes: stop after so long, the learning rate being at its end by then; None trains `epochs`.
+    minutes: train for this time, with the schedule to match; None trains `epochs`.
     lr: for embeddings and vectors (AdamW).
     matrix_lr: for matrices (Muon).
     """

@@ -127,7 +127,7 @@ class Manifest:
 
     @property
     def reads(self) -> str:
-        """The space that `draftpick train` reads unless told otherwise."""
+        """The embedder that `draftpick train` reads by default."""
         return self.embedder or self.identity.embedder
 
 
@@ -292,7 +292,7 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
-                "and collect into the same folder again: only its queries are made anew"
+                "and collect into the same folder again: only its queries are collected again"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
 

@@ -3,7 +3,7 @@
     DIR/embeddings/sentence-1a2b3c4d5e6f.parquet   one space: a vector a query
 
 The outcomes do not depend on what a policy reads, so that another embedder needs no new
-collection. Such a file may be deleted; it is made anew when next asked for.
+collection. A deleted file is made again when it is next needed.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class Endpoints:
 
     patience_s: how long a dead endpoint is waited for before the sweep stops; what is stored stays.
         It is asked once more at the end of that time, whatever pause it has earned or asked for.
-    sleep: waits so many seconds.
+    sleep: waits for a number of seconds.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """The next token of many sequences at once, each with a noise of its own.
 
-What a sequence draws depends on its key, on the position and on nothing else: not on which others
-are written beside it, nor on the device. So the noise is a hash of the two and of the token, in
-whole numbers of 32 bits, which every device computes the same way. It is added to the logits and the greatest
-sum wins (Gumbel 1954; Maddison et al., A* Sampling, 2014): a token is drawn without
-the probabilities having been computed. The hash is MurmurHash3's last step (Appleby), taken twice.
+A sequence's draws depend only on its key and the position, not on the other sequences or the
+device. So the noise is a hash of the two and of the token, in 32-bit integers, which every device
+computes the same way. It is added to the logits and the greatest sum wins (Gumbel 1954; Maddison et
+al., A* Sampling, 2014): a token is drawn without computing the probabilities. The hash is
+MurmurHash3's last step (Appleby), taken twice.
 """
 
 from __future__ import annotations

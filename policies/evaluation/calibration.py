@@ -14,9 +14,9 @@ LEAST = 8  # rows in a bin
 
 @dataclass(frozen=True)
 class Bin:
-    """Rows for which the policy said about the same.
+    """Rows for which the policy predicted about the same.
 
-    said, seen: means over them.
+    said, seen: mean prediction and observation.
     low, high: 95 % interval of `seen`: Student's for rewards, Wilson's for shares.
     """
 
@@ -29,11 +29,11 @@ class Bin:
 
 @dataclass(frozen=True)
 class Calibration:
-    """What a policy said of the arm that it took, and what was seen.
+    """Predicted and observed values of a policy's chosen arms.
 
     of: "reward", predicted and earned; or "chance", the arm's probability, and the share of rows on
         which it was the best arm.
-    bins: of about as many rows each, by what was said.
+    bins: of about as many rows each, by the prediction.
     error: the mean distance of the two, over bins, weighed by their rows.
     """
 
@@ -51,7 +51,7 @@ def scores_of(policy: Policy, table: RewardTable) -> Float64:
 
 
 def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibration | None:
-    """None where the policy said the same of every row, and where there are too few.
+    """None if the prediction is the same for every row, and if there are too few.
 
     probs, scores: [n, A], what the policy gave on the table's rows; a row of zeros in probs is left
         out, as is one whose arm failed.

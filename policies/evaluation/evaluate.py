@@ -107,8 +107,8 @@ def references(table: RewardTable, train: RewardTable | None = None) -> dict[str
     """Row name -> [n, A] probabilities, for every reference row.
 
     train: where the best fixed arm and the best arm of each task are chosen; the table itself
-    where it is None, which flatters both. A task that train does not have takes the best fixed
-    arm. The oracle always sees the table. Raises PolicyError where the arms differ.
+    where it is None, which is optimistic for both. A task that train does not have takes the best
+    fixed arm. The oracle always sees the table. Raises PolicyError where the arms differ.
     """
     chosen_on = table if train is None else train
     if chosen_on.arms != table.arms:

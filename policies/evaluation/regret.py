@@ -1,4 +1,4 @@
-"""What a policy leaves on the table, and whom it harms."""
+"""What a policy loses against the oracle, and where it loses against plain decoding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A policy with chance added, so that its log tells something of every arm."""
+"""A policy with added exploration, so that its log is informative about every arm."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..records import Decision, Float64, Origin, Policy
 
 
 class ExploringPolicy:
-    """Chooses as another policy does, but in a share of the draws any arm, all alike.
+    """Chooses like another policy, but uniformly at random for a share of the draws.
 
     share: in (0, 1]; every arm's propensity is at least share / A. Of a policy under risk
         control only the lossless arms are drawn, so that its guarantee holds.

@@ -1,4 +1,4 @@
-"""A stack of linear layers with tanh between: REINFORCE, exact, regression and logistic alike."""
+"""A stack of linear layers with tanh between, for REINFORCE, exact, regression and logistic."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def fit_regression(
     center, scale = float(targets.mean()), float(targets.std()) or 1.0
 
     def loss(outputs: Tensor, rewards: Tensor, generator: torch.Generator) -> Tensor:
-        # Scaled targets, so that one learning rate serves rewards in [0, 1] and tokens/s alike.
+        # Scaled targets, so that one learning rate serves both rewards in [0, 1] and tokens/s.
         return (outputs - (rewards - center) / scale).square().mean()
 
     options = training.options() | {"model": model, "temperature": temperature}

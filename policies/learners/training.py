@@ -35,7 +35,7 @@ class Training:
     keep_best: end with the weights of the epoch whose greedy reward was highest, instead of the
         last epoch's, on a fifth of every task's training queries that is not trained on; the
         validation table is left for the report.
-    patience: with keep_best, stop once so many epochs have passed without a better one; 0 never
+    patience: with keep_best, stop after this number of epochs without a better one; 0 never
         stops early.
     standardise: bring every input to mean 0 and deviation 1 over the training table, and features
         to a larger one, as `moments` says (not in the paper: raw hidden states differ by orders of

@@ -31,7 +31,7 @@ class Beliefs:
         ([A]) are never forgotten, so that no belief becomes empty and an arm that was bad long ago
         is tried again.
     noise: [A], the variance of an arm's reward around its prediction, s_a^2.
-    noise_rows: [A], so many rows it rests on.
+    noise_rows: [A], the number of rows behind it.
     """
 
     def __init__(
@@ -68,8 +68,8 @@ class Beliefs:
     def of_table(cls, z: Float64, rewards: Float64, queries: float, kept: float) -> Beliefs:
         """z: [n, A, k] and rewards [n, A] of a table.
 
-        queries: so many requests the table is worth, spread evenly over its rows.
-        kept: so many of them are never forgotten.
+        queries: weight of the table, in requests, spread evenly over its rows.
+        kept: the part of it that is never forgotten.
         """
         if not 0 < kept <= queries:
             raise PolicyError(
@@ -126,8 +126,8 @@ class Beliefs:
         self._solve()
 
     def doubt(self, arm: int, rows: float) -> None:
-        """Of an arm that may have changed, let all that is known count as so many rows at most, and
-        keep LEFT queries of the table."""
+        """Of an arm that may have changed, let all that is known count as at most this number of
+        rows, and keep LEFT queries of the table."""
         table = max(float(np.trace(self.table_precision[arm])), 1e-12)
         held = float(np.trace(self.precision[arm])) / table
         if held > rows:

@@ -32,7 +32,7 @@ class DriftDetector:
     total: float = 0.0
 
     def add(self, surprise: float) -> bool:
-        """Whether the arm has changed; then it begins anew.
+        """Whether the arm has changed; the test then starts again.
 
         surprise: reward less expectation, in standard deviations of a reward.
         """

@@ -42,11 +42,11 @@ def fit_thompson(
 
     width: what the beliefs' standard deviations are multiplied by before they are drawn from; 1 is
         the posterior itself, and less explores less.
-    prior: so many requests the table is worth.
-    kept: so many of them are never forgotten.
+    prior: weight of the table, in requests.
+    kept: the part of the prior that is never forgotten.
     memory: requests after which a row counts 1/e of what it did.
     control: the share of requests that the best fixed arm always answers.
-    explore: the share of requests that any arm may answer, all alike.
+    explore: the share of requests with a uniformly random arm.
     budget: the share of that arm's reward that trying others may lose.
     components: leading principal components of the embedding that beliefs read.
     level: the chance that a policy which is not worse is ever switched back to the best fixed arm.

@@ -20,7 +20,7 @@ def stitched(squares: Any, scale: float, level: float, start: float) -> Float64:
 
     The empirical-Bernstein bound of Howard, Ramdas, McAuliffe, Sekhon 2021 (Annals of Statistics
     49; theorem 4 with predictions of 0, and the polynomial stitched boundary of equation 10 for
-    sub-gamma sums). The steps need not be independent, nor their means alike.
+    sub-gamma sums). The steps need not be independent, nor their means equal.
     """
     from scipy.special import zeta
 

@@ -74,7 +74,7 @@ def fit_risk_control(
     max_loss: the most that is lost on average over queries.
     confidence: that this is so, over calibrations; in_expectation: ignore it and bound the average
         over calibrations instead.
-    model: of rewards and losses alike: "ridge", "knn", "mean" (one arm for every query), or "auto"
+    model: for both rewards and losses: "ridge", "knn", "mean" (one arm for every query), or "auto"
         for the one that does best on what is learnt from (`best_model`).
     calibration_share: of the queries, not learnt from.
 

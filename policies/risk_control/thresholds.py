@@ -59,7 +59,7 @@ def counted_losses(table: RewardTable, lossless: list[str]) -> Float64:
     lost = np.nan_to_num(table.losses[:, free]).max(axis=0, initial=0)
     if lost.any():
         raise PolicyError(
-            f"the arm {lossless[int(lost.argmax())]} is said to be lossless but has lost up to "
+            f"the arm {lossless[int(lost.argmax())]} is declared lossless but has lost up to "
             f"{lost.max():.3g} of an answer; name it among the lossy ones"
         )
     losses[:, free] = 0.0

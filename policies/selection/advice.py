@@ -87,8 +87,8 @@ def _missing(facts: Facts) -> str:
         why = f"{facts.best_fixed} is the best arm of {share:.0%} of the rows"
     else:
         why = (
-            f"the arms are too alike: where {facts.best_fixed} is not the best, the best leads by "
-            f"{_percent(facts, facts.lead)} on average"
+            f"the arms are too similar: where {facts.best_fixed} is not the best, the best leads "
+            f"by {_percent(facts, facts.lead)} on average"
         )
     if facts.weakest is None:
         return f"For more, another arm is needed, since {why}."

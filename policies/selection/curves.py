@@ -31,7 +31,7 @@ SHARES = (0.125, 0.25, 0.5, 1.0)
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """A policy learnt from so many queries.
+    """A policy trained on a number of queries.
 
     queries: trained on in each fold, on average.
     policy: mean reward on the other folds.
@@ -97,7 +97,7 @@ def require_enough(table: RewardTable) -> RewardTable:
 
 
 def _thinned(chooser: Chooser, share: float, seed: int, sizes: list[int]) -> Chooser:
-    """The chooser on a share of every task's training queries; `sizes` is told how many."""
+    """The chooser on a share of every task's training queries; `sizes` gets how many."""
 
     def chosen(train: RewardTable, held: RewardTable) -> Float64:
         part = train.split(1 - share, seed)[0] if share < 1 else train

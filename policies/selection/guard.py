@@ -2,7 +2,7 @@
 
 Candidates are judged by cross-fitting: each is trained on four fifths of the queries, and what it
 earns is measured on the rest. The best fixed arm beside it is the one that would be saved instead,
-chosen on all of them, which flatters it a little. Chosen on four fifths as well it would be too
+chosen on all of them, which is slightly optimistic. Chosen on four fifths as well it would be too
 easy to beat: of nearly tied arms, the one ahead on four folds is behind on the fifth, and so on
 every fold alike. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
 A query counts once, however many rows it has.
@@ -84,7 +84,7 @@ class Guarded:
     best_fixed_mean: what that arm earns; nan where nothing was estimated.
     tried: every candidate, simplest first; empty where there were too few queries.
     skipped: candidates of `auto` that could not be trained, and why.
-    queries: so many count.
+    queries: how many count.
     left_out: words about rows and answers that failed; empty where none did.
     verdict: all of it in a sentence or two.
     probs: [n, A], what is saved as it would have chosen on every row of the table, from other

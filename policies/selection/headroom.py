@@ -77,7 +77,7 @@ class ArmWins:
 class Headroom:
     """What there is to gain, where it lies, and what to do about it.
 
-    queries: so many count; one asked in several ways counts once.
+    queries: how many count; one asked in several ways counts once.
     choices: the best fixed arm first, the oracle last.
     repeated, single: as in `Oracle`.
     optimistic: whether the oracle holds noise that could not be taken off.

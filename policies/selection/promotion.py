@@ -48,11 +48,13 @@ class Comparison:
         which = "more" if gain.mean >= 0 else "less"
         said = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
         if gain.low >= 0:
-            return f"{said}, surely at least {gain.low:.4g} more"
+            return f"{said}, at least {gain.low:.4g} more with 95% confidence"
         if self.passed:
-            return f"{said}, surely at most {-gain.low:.4g} less (margin {self.margin:g})"
+            return (
+                f"{said}, at most {-gain.low:.4g} less with 95% confidence (margin {self.margin:g})"
+            )
         if gain.high < 0:
-            return f"{said}, surely at least {-gain.high:.4g} less"
+            return f"{said}, at least {-gain.high:.4g} less with 95% confidence"
         more = "" if gain.needed is None else f"; about {gain.needed:,} queries would settle it"
         return f"{said}, but perhaps up to {-gain.low:.4g} less{more}"
 
@@ -70,7 +72,7 @@ def compare_on(
     """Compare two policies on the rows that their tables share, each taking its likeliest arm; a
     query counts once, and a failed answer as the worst of its query.
 
-    other: None for the arm that is best on these very rows, which flatters it a little.
+    other: None for the arm that is best on these very rows, which is slightly optimistic.
     other_table: of the same collection and reward, with what the other policy reads; None where
         that is the same.
     named: the other one, in words.

@@ -23,7 +23,7 @@ FILE = "card.md"
 JUDGED = {
     "folds": "every query, chosen for by a policy trained without it (five folds)",
     "validation": "held-out queries",
-    "train": "the training queries themselves, which flatters the policy",
+    "train": "the training queries themselves, which is optimistic",
 }
 LEAST_SHARE = 0.005  # of a task's queries, below which an arm is not shown
 

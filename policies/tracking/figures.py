@@ -132,7 +132,7 @@ def gap_bars(closed: Sequence[Closed]) -> Figure:
 
 
 def calibration_curve(found: Calibration, reward_name: str) -> Figure:
-    """What the policy said of the arm that it took, against what was seen, in bins."""
+    """Predicted against observed values of the chosen arm, in bins."""
     figure, axes = _axes(5.2, 4.6)
     said, seen = [one.said for one in found.bins], [one.seen for one in found.bins]
     lows = [max(one.seen - one.low, 0.0) for one in found.bins]

@@ -128,7 +128,7 @@ def enrol(client: MlflowClient, name: str, info: Any, words: str) -> str:
 class Registered:
     """A version of a registered model, fetched.
 
-    queries: ids of those that it was trained on; None where nothing tells.
+    queries: ids of those that it was trained on; None if unknown.
     """
 
     name: str

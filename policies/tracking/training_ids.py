@@ -20,8 +20,8 @@ def write_training_ids(folder: Path, table: RewardTable) -> None:
 
 
 def training_ids(folder: Path, policy: Policy) -> set[str] | None:
-    """The ids of the queries that the folder's policy was trained on; None where nothing tells, or
-    what tells is of another policy."""
+    """The ids of the queries that the folder's policy was trained on; None if the folder has none,
+    or if they belong to another policy."""
     try:
         body = json.loads((folder / FILE).read_bytes())
         same = body["table_digest"] == policy.origin.table_digest

@@ -156,7 +156,9 @@ def align(
         )
         made = write_outputs(files, out, options, max_new_tokens, chosen)
         config = replace(config, outputs=(made,))
-    rates = (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)  # a copy is not begun anew
+    rates = (
+        (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)
+    )  # a copy is not trained from scratch
     lr = rates[0] if lr is None else lr
     matrix_lr = rates[1] if matrix_lr is None else matrix_lr
     recipe = Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed)

@@ -19,7 +19,7 @@ PROMPT = "Explain in two sentences why leaves turn red in autumn."
 
 
 class StageFailed(Exception):
-    """A command returned another exit code than 0; it has said why."""
+    """A command returned another exit code than 0; it has reported why."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

@@ -114,7 +114,7 @@ def _from_table(
     warnings = []
     if policy.origin.table_digest == table.digest:
         warnings.append(
-            "the policy was trained on these very queries, which flatters it; collect others to "
+            "the policy was trained on these very queries, which is optimistic; collect others to "
             "judge it"
         )
     if as_json:

@@ -42,7 +42,7 @@ class Exported:
 
 
 class NoCounterpart(Exception):
-    """Why an arm cannot be said in another engine's words."""
+    """Why an arm has no counterpart in another engine."""
 
 
 def vllm(arm: ArmRecipe) -> Exported:

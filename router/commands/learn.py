@@ -183,5 +183,7 @@ def _lines(found: Lesson) -> list[str]:
             f"{status.gain_low:.4g} and {status.gain_high:.4g}"
         )
     if status.switched_back:
-        told.append("the policy is surely worse than that arm, which now answers every request")
+        told.append(
+            "the policy is worse than that arm, with confidence; the arm now answers everything"
+        )
     return told + [f"note: {words}" for words in found.remarks]

@@ -101,6 +101,6 @@ def at_once_in(listed: str) -> tuple[int, ...]:
 
 
 def names_in(listed: str | Iterable[str] | None) -> list[str]:
-    """Names given as `a,b` and by repeating the option, alike."""
+    """Names given as `a,b` or by repeating the option."""
     parts = [listed] if isinstance(listed, str) else listed or ()
     return [name.strip() for part in parts for name in part.split(",") if name.strip()]

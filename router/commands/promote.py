@@ -172,7 +172,7 @@ def _require_new(
     for one, table in zip(both, tables, strict=True):
         if one.queries is None and one.policy.origin.table_digest != table.digest:
             if one.policy.origin.table_digest:
-                _warn(f"nothing tells which queries {one.words} was trained on")
+                _warn(f"it is unknown which queries {one.words} was trained on")
             continue
         here = set(table.groups)
         seen = len(here) if one.queries is None else len(here & one.queries)
@@ -181,9 +181,9 @@ def _require_new(
         words = f"{one.words} was trained on {seen} of the {len(here)} queries in {rewards}"
         if not force:
             raise PolicyError(
-                f"{words}, which flatters it; collect others, or compare nevertheless with --force"
+                f"{words}, which is optimistic; collect others, or compare anyway with --force"
             )
-        _warn(f"{words}, which flatters it")
+        _warn(f"{words}, which is optimistic")
 
 
 def _warn(words: str) -> None:

@@ -145,8 +145,9 @@ def serve(
       draftpick serve
       draftpick serve --policy mine=policy --port 8080 --log log
       draftpick serve --engine ray --ray-address auto
-      curl localhost:8000/v1/completions -H "Content-Type: application/json" \\
-        -d '{"model": "auto", "prompt": "The sky is", "max_tokens": 16}'
+      curl localhost:8000/v1/chat/completions \\
+        -H "Content-Type: application/json" \\
+        -d '{"messages": [{"role": "user", "content": "Why is the sky blue?"}]}'
     """
     needed = (*PACKAGES, "httpx") if engine == "ray" else PACKAGES
     missing = [name for name in needed if find_spec(name) is None]

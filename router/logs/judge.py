@@ -26,7 +26,7 @@ from .rows import Usable, usable
 SMALL = 0.01  # a propensity below which one row weighs as much as a hundred
 LEAST = 50  # effective rows below which an interval is not to be trusted
 HEAVY = 0.1  # of all weight, on one row or above tau
-FEW = 10  # effective rows below which nothing is said of an arm
+FEW = 10  # effective rows below which an arm is not reported
 UNKNOWN = 0.001  # of a policy's choices, on arms that could not have been drawn
 
 
@@ -66,7 +66,7 @@ class ArmFigures:
 
 @dataclass(frozen=True)
 class Judgement:
-    """All that `draftpick evaluate --logs` tells.
+    """All that `draftpick evaluate --logs` reports.
 
     rows: decisions in the log; excluded: why -> how many of them do not count; broken: lines cut
         short.
@@ -186,7 +186,7 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     if found.effective < LEAST:
         more = math.ceil(found.rows * (LEAST / found.effective - 1))
         said.append(
-            f"{way}: the log tells as much as {found.effective:.1f} rows of the policy's own, too "
+            f"{way}: the log is worth {found.effective:.1f} rows logged by the policy itself, too "
             f"little for an estimate; about {more:,} more rows like its {found.rows} make {LEAST}"
         )
     elif found.heaviest > HEAVY:

@@ -86,7 +86,7 @@ class Result(_Part):
 
 
 class Text(_Part):
-    """What was said; only where the log was asked to keep it.
+    """The texts; only if the log keeps them.
 
     prompt: the last user message.
     answer: None where the arm failed.

@@ -36,7 +36,7 @@ class DecisionLog:
     embeddings: keep the request's embedding, which judging policies that read it needs. A prompt
         can be guessed from its embedding, so it is kept only where asked for.
     text: keep the last user message and the answer.
-    max_bytes: a file that has so many is followed by another.
+    max_bytes: size at which a new file begins.
     lost: how many decisions could not be written.
 
     Raises DraftpickError where the folder is a file or cannot be written to.
@@ -64,8 +64,8 @@ class DecisionLog:
             raise DraftpickError(f"the log {folder} cannot be written: {there} is read-only here")
 
     def add(self, decision: LoggedDecision) -> None:
-        """Write one line. Never raises OSError: the first failure is told on standard error, and
-        all are counted in `lost`."""
+        """Write one line. Never raises OSError: the first failure is reported on standard error,
+        and all are counted in `lost`."""
         line = decision.model_dump_json(exclude_none=True).encode("utf-8") + b"\n"
         with self._lock:
             try:
@@ -83,7 +83,7 @@ class DecisionLog:
             with contextlib.suppress(OSError):  # standard error may be on the same full disk
                 print(
                     f"warning: a decision was not logged to {self.folder} ({why}); answering goes "
-                    "on, and further failures are not told",
+                    "on, and further failures are not reported",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -121,7 +121,7 @@ class TextReader:
         return tokenizer
 
     def _require_same(self, found: str) -> None:
-        """The weights tell a target; its name may be a folder's."""
+        """The weights identify a target; its name may be a folder's."""
         if self._space and found.rpartition("@")[2] != self._space.rpartition("@")[2]:
             raise DraftpickError(
                 f"the policy was trained with the target {self._space}, but the one here is "

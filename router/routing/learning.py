@@ -28,12 +28,12 @@ class Learning:
     reward: a name in LOG_REWARDS; None for the policy's own where a log has it, else
         decode_tokens_per_s.
     folder: where the policy is saved, None for nowhere.
-    every: answers between two savings, so that a kill loses at most so many.
+    every: answers between two saves, so that a kill loses at most that many.
     failed: how many answers could not be learned from.
 
     A policy that was trained on speed-ups learns from tokens a second in a unit of its own: the
     first UNIT_ROWS answers' tokens a second over what the policy expected of them. The unit is
-    found anew with every start, so that a policy can move to another machine.
+    estimated again at every start, so that a policy can move to another machine.
 
     Raises PolicyError for a policy that does not learn, NoSuchName for an unknown reward,
     DraftpickError for one that says something else than what the policy was trained on.
@@ -74,7 +74,7 @@ class Learning:
     ) -> None:
         """One answer, or one that failed. x: what the policy read.
 
-        Never raises: the first failure is told on standard error, and all are counted.
+        Never raises: the first failure is reported on standard error, and all are counted.
         """
         try:
             with self._lock:
@@ -86,7 +86,7 @@ class Learning:
             if self.failed == 1:
                 print(
                     f"warning: nothing was learned from an answer ({error}); answering goes on, "
-                    "and further failures are not told",
+                    "and further failures are not reported",
                     file=sys.stderr,
                     flush=True,
                 )

@@ -83,7 +83,7 @@ class Router:
     policy: None where every call names its arm.
     embedder: None for the one that the policy was trained with.
     running: other requests that the machine decodes now, which a policy may read (the feature
-        `requests-running`); for whoever serves several to set.
+        `requests-running`); set by a server of several.
     log: where every decision becomes a line, for `draftpick evaluate`: a DecisionLog, or a folder
         for one that keeps neither embeddings nor text. What goes wrong there never reaches an
         answer.
@@ -168,7 +168,7 @@ class Router:
 
     def exploring(self, share: float, greedy: bool = True) -> Router:
         """The same router, whose `dynamic` answers take any arm in this share of the draws, so that
-        their log tells something of every arm.
+        their log is informative about every arm.
 
         greedy: the policy's best arm in the others, else a draw from it. Raises DraftpickError
         where there is no policy, PolicyError for a share outside (0, 1].
@@ -276,7 +276,7 @@ class Router:
         arm: forces an arm, with propensity 1.0.
         dynamic: draw the arm from the policy's distribution instead of taking its best.
         seed: makes the draw and the tokens repeatable; give every call its own
-            (`decoders.common.seeds.derived_seed` makes many of one), or all draw alike.
+            (`decoders.common.seeds.derived_seed` makes many of one), or all draw the same.
         streamer: a transformers streamer.
         reuse: do not read again what the target still holds of the same beginning, as at the next
             turn of a conversation.
@@ -350,7 +350,7 @@ class Router:
 
         text: what an embedder other than the target's own reads of it, as
             `collect.embedders.query_text` gives it.
-        chosen: told which arm answers, before its first token; again where that one is down.
+        chosen: called with the answering arm before its first token; again if that one is down.
         """
         if arm is not None and arm not in self.engine.arm_names:
             raise NoSuchName("arm", arm, self.engine.arm_names)
@@ -511,8 +511,8 @@ class Router:
 
 
 def _told(error: ArmDown) -> float:
-    """Seconds that an attempt to load an arm took, which is told on standard error; 0 for a server
-    that does not answer."""
+    """Seconds that an attempt to load an arm took, which is reported on standard error; 0 for a
+    server that does not answer."""
     from decoders.models.drafter_memory import LoadFailed
 
     if not isinstance(error, LoadFailed):

@@ -40,7 +40,7 @@ Event = Round | RoutedResult | Exception
 
 
 class Answer:
-    """The scheduler's Callbacks for one answer; what it is told is handed on to the event loop.
+    """The scheduler's Callbacks for one answer; its events are passed to the event loop.
 
     choice: None until the prompt was read.
     result: None until the answer is whole.

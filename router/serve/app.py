@@ -265,7 +265,7 @@ def _model(name: str, created: int) -> dict[str, Any]:
 
 
 def _client(request: Request) -> str:
-    """Whose turn in the queue it takes: an address's, as whoever asks may make up names."""
+    """Whose turn in the queue it takes: an address's, because clients can make up names."""
     return request.client.host if request.client else ""
 
 

@@ -47,7 +47,7 @@ HEADERS = {  # by status
 
 
 class ApiError(Exception):
-    """What a client is told in the place of an answer.
+    """A client's response in place of an answer.
 
     param: the field of the request that is at fault.
     headers: of the response, beside those that its status asks for.
@@ -78,7 +78,7 @@ class ApiError(Exception):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a client is told of any error. What is not the client's is logged, and not told."""
+    """A client's response to any error. Errors that are not the client's are only logged."""
     from decoders.models.memory import OutOfMemory
 
     match error:

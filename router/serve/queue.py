@@ -34,8 +34,8 @@ class FairQueue(Generic[T]):
             return sum(map(len, self._waiting.values()))
 
     def put(self, client: str, item: T) -> T | None:
-        """What had to make room for it: the newest item of whoever has the most; None where there
-        was room. Raises QueueFull."""
+        """What had to make room for it: the newest item of the client with the most; None where
+        there was room. Raises QueueFull."""
         with self._changed:
             held, evicted = sum(map(len, self._waiting.values())), None
             if held >= self.most:

@@ -32,7 +32,7 @@ class Reply:
     tokenizer: used in the event loop alone.
     stop: strings at which an answer's text ends.
     copies: answers for each prompt.
-    explain: tell how the answers came to be.
+    explain: report how the answers were made.
     usage: a stream ends with a chunk of token counts.
     """
 
@@ -206,7 +206,7 @@ class TextReply(Reply):
             "token_logprobs": [max(each.logprob, LEAST) for each in found],
             "top_logprobs": [
                 {text: max(logprob, LEAST) for text, logprob in reversed(each.top)}
-                for each in found  # of two that are spelled alike the likelier one stays
+                for each in found  # of two with the same spelling the more probable one stays
             ],
             "text_offset": list(accumulate(lengths, initial=0))[:-1],
         }

@@ -20,8 +20,8 @@ class TextStream:
     def __init__(self, tokenizer: Any, stop: Sequence[str] = ()) -> None:
         self._tokenizer, self._stop = tokenizer, tuple(stop)
         self._ids: list[int] = []
-        self._from = self._read = 0  # tokens decoded together with the next, and those told
-        self._held = ""  # told by the tokens, not yet sure
+        self._from = self._read = 0  # tokens decoded together with the next, and those already sent
+        self._held = ""  # decoded, not yet final
         self._ended = False  # at a stop string
 
     def add(self, ids: Sequence[int]) -> str:
@@ -67,7 +67,7 @@ class TextStream:
 
 
 def spelled(tokenizer: Any, before: Sequence[int], token: int) -> str:
-    """What a token adds to the text of those before it, alone where that cannot be told: a
+    """What a token adds to the text of those before it, alone where that is not known: a
     tokenizer may leave out the space of a text's first word."""
     near = list(before[-NEAR:])
     held = str(tokenizer.decode(near)) if near else ""

@@ -34,7 +34,7 @@ class Journal:
             if differences:
                 raise DraftpickError(
                     f"{folder} holds a run with other settings ({'; '.join(differences)}); "
-                    "give another --out, or delete that folder to start anew"
+                    "give another --out, or delete that folder to start again"
                 )
         else:
             write_atomically(known, json.dumps(settings, indent=2) + "\n")

@@ -86,8 +86,8 @@ def run(
     """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
 
     For each question the methods run in an order drawn from the seed and the question's id, so heat
-    and noise of the machine fall on all alike. A method that fails gets an error in its answer, and
-    the run goes on.
+    and noise of the machine affect all of them equally. A method that fails gets an error in its
+    answer, and the run goes on.
 
     advance: called after each question.
     candidates: the policies behind those of the methods that are neither arms nor `routed`.

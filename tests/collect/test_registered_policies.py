@@ -84,8 +84,8 @@ def test_promote_moves_the_alias_only_to_what_is_not_worse(
     assert champion("drafter") == "ngram", "a dry run moves nothing"
     assert main("promote", "drafter", *held) == 0
     assert said(capsys) == (
-        "version 2 of drafter earns 1 more than @champion (version 1) on 40 queries, surely at "
-        "least 1 more; it is now @champion."
+        "version 2 of drafter earns 1 more than @champion (version 1) on 40 queries, at least "
+        "1 more with 95% confidence; it is now @champion."
     )
     assert champion("drafter") == "small"
     assert main("promote", "drafter", *held) == 0
@@ -93,7 +93,7 @@ def test_promote_moves_the_alias_only_to_what_is_not_worse(
     assert main("promote", "drafter", *held, "--version", 1) == 1
     assert said(capsys) == (
         "version 1 of drafter earns 1 (100.0%) less than @champion (version 2) on 40 queries, "
-        "surely at least 1 less; @champion stays version 2."
+        "at least 1 less with 95% confidence; @champion stays version 2."
     )
     assert champion("drafter") == "small"
     assert main("promote", "drafter", *held, "--version", 1, "--margin", 1, "--json") == 0
@@ -114,7 +114,7 @@ def test_promote_without_a_holder_asks_for_the_best_fixed_arm(
     assert main(*words, "--version", 1) == 1
     assert said(capsys) == (
         "version 1 of pair earns 1 (100.0%) less than the best fixed arm (small) on 40 queries, "
-        "surely at least 1 less; nobody is @production."
+        "at least 1 less with 95% confidence; nobody is @production."
     )
     assert main(*words, "--version", 2) == 0
     assert champion(pair, "production") == "small"
@@ -127,8 +127,8 @@ def test_promote_refuses_queries_that_were_trained_on(
     capsys.readouterr()
     assert main(*words) == 2
     assert re.fullmatch(
-        r"error: version 2 was trained on 32 of the 40 queries in \S+, which flatters it; collect "
-        r"others, or compare nevertheless with --force",
+        r"error: version 2 was trained on 32 of the 40 queries in \S+, which is optimistic; "
+        r"collect others, or compare anyway with --force",
         said(capsys),
     )
     assert main(*words, "--force") == 0

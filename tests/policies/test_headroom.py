@@ -122,7 +122,7 @@ def test_arms_that_are_alike_need_another_one() -> None:
     base = np.where(np.arange(80) % 2, 1.2, 2.0)[:, None]  # qa is slow with every arm
     alike = headroom(table(x, base * (1 + 0.001 * rng.normal(size=(80, 3)))))
     assert alike.advice[0].startswith(f"One arm is enough: {alike.best_fixed}.")
-    assert "the arms are too alike" in alike.advice[1]
+    assert "the arms are too similar" in alike.advice[1]
     assert (
         "a drafter that is good at qa: there even the best arm of every query earns only 1.2"
         in (alike.advice[1])

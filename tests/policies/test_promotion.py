@@ -41,8 +41,8 @@ def test_a_better_policy_passes_and_a_worse_one_does_not() -> None:
     assert said.startswith(
         f"version 2 of m earns {lost:.4g} ({percent:.1f}%) less than @champion (version 1) on 60 "
     )
-    assert f"surely at least {-down.gain.high:.4g} less" in said
-    assert f"surely at least {up.gain.low:.4g} more" in up.verdict("v")
+    assert f"at least {-down.gain.high:.4g} less with 95% confidence" in said
+    assert f"at least {up.gain.low:.4g} more with 95% confidence" in up.verdict("v")
 
 
 def test_the_same_choices_pass() -> None:

@@ -269,7 +269,7 @@ def test_the_origin_holds_the_guarantee(tmp_path: object) -> None:
         ({"losses": None}, {}, "needs the arms' losses"),
         ({"features": np.zeros((100, 0)), "feature_names": ()}, {}, "with_temperature"),
         ({}, {"lossless": []}, "needs a lossless arm"),
-        ({}, {"lossless": [*LOSSLESS, "bild"]}, "bild is said to be lossless but has lost"),
+        ({}, {"lossless": [*LOSSLESS, "bild"]}, "bild is declared lossless but has lost"),
         ({"losses": np.zeros((100, 4))}, {"lossless": ARMS}, "every arm is lossless"),
         ({}, {"lossless": ["guess"]}, "unknown arm 'guess'"),
         ({}, {"max_loss": 0.0}, "leave the lossy arms out"),

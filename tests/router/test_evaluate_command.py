@@ -207,10 +207,10 @@ def test_versions_of_a_policy_are_told_apart_and_pooled() -> None:
 
 def test_too_few_effective_rows_say_how_many_more() -> None:
     found = judge(of(*many(40)), WIDE)
-    (doubt,) = [w for w in found.warnings if "as much as" in w]
+    (doubt,) = [w for w in found.warnings if "is worth" in w]
     assert "20.0 rows" in doubt and "about 60 more rows like its 40 make 50" in doubt
     assert any("only 40 rows to judge by" in w for w in found.warnings)
-    assert not any("as much as" in w for w in judge(of(*many(2 * LEAST)), WIDE).warnings)
+    assert not any("is worth" in w for w in judge(of(*many(2 * LEAST)), WIDE).warnings)
 
 
 def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
@@ -218,7 +218,7 @@ def test_small_propensities_and_heavy_rows_are_pointed_out() -> None:
     found = judge(of(*many(400), *rare), uniform_policy(["small", "wide"]))
     assert any("1 row with a propensity below 0.01" in w for w in found.warnings)
     heavy = judge(of(*many(200), *rare), constant_two(0.9, 0.1)).warnings
-    assert any("one row carries" in w or "as much as" in w for w in heavy)
+    assert any("one row carries" in w or "is worth" in w for w in heavy)
     assert not judge(of(*many(400)), WIDE).warnings
     cut = judge(of(*many(400)), WIDE, tau=1.5)
     assert any("100% of all weight is above --tau" in w for w in cut.warnings)

@@ -211,7 +211,7 @@ def where(found: Sweep) -> Sequence[str]:
         for group in found.groups
     ]
     if any(len(group.runs) > 1 for group in found.groups):
-        folders.append("            of the first seed: the best of several would flatter itself")
+        folders.append("            of the first seed: the best of several would look too good")
     return [
         *folders,
         f"MLflow run: {found.run_id} (experiment {found.experiment}), with a child for each run",

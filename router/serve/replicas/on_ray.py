@@ -45,7 +45,7 @@ class _Replica:
             log_level="warning",
             backlog=BACKLOG,
             lifespan="off",
-            forwarded_allow_ips="*",  # the head alone is told of this address
+            forwarded_allow_ips="*",  # only the head knows this address
         )
         server = uvicorn.Server(config)
         serving = threading.Thread(target=server.run, kwargs={"sockets": [held]}, daemon=True)

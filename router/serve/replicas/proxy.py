@@ -33,7 +33,7 @@ LOOK_S = 0.05  # how often it is looked for a replica where there is none
 CONNECT_S = 5.0
 IDLE_S = 2.0  # for which a connection is kept; a replica closes its own after five
 HEALTH_S = 1.0  # between two looks at every replica
-TELL_S = 3.0  # in which a replica tells its figures, or is left out
+TELL_S = 3.0  # in which a replica reports its figures, or is left out
 OF_ONE_HOP = {
     "connection", "content-length", "date", "host", "keep-alive", "proxy-connection", "server",
     "te", "trailer", "transfer-encoding", "upgrade",
@@ -182,7 +182,7 @@ class Proxy:
             yield f"\n\ndata: {json.dumps(lost)}\n\n".encode()
 
     async def end(self, replica: Replica, upstream: httpx.Response) -> None:
-        """A stream has ended, or whoever read it has gone."""
+        """A stream has ended, or its reader has disconnected."""
         self._replicas.give_back(replica)
         await upstream.aclose()
 
@@ -209,7 +209,7 @@ class Proxy:
         writer.close()
         return False
 
-    # -- what is told of all ------------------------------------------------------------------
+    # -- figures of all replicas ------------------------------------------------------------------
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -236,13 +236,13 @@ class Proxy:
         return Response(content, media_type=kind)
 
     async def _everywhere(self) -> list[dict[str, Any]]:
-        """Bring the totals up to date; what each replica says in /stats, with its address. Whoever
+        """Bring the totals up to date; each replica's /stats, with its address. A request that
         asks while they are asked has the same answer: so no older figures follow newer ones."""
         if self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(self._ask_all())
         each = await asyncio.shield(self._asking)
         if self._counters.empty:
-            raise ApiError(503, "no replica has said anything yet; ask again in a moment")
+            raise ApiError(503, "no replica has reported yet; ask again in a moment")
         return each
 
     async def _ask_all(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Servers alike behind one address: which one a request goes to, and what becomes of a dead one.
+"""Equal servers behind one address: routing of requests, and replacing a dead one.
 
 Each request goes to the less busy of two replicas drawn at random, which keeps all of them nearly
 as even as asking every one would (Mitzenmacher, The Power of Two Choices in Randomized Load
