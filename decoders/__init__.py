@@ -7,17 +7,10 @@ Names below load on first use, so that importing this package costs nothing. The
 
 from __future__ import annotations
 
-import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .common.errors import DraftpickError
-
-if "torch" not in sys.modules:
-    # Threads that wait for one that has lost its core to another process spin far shorter than
-    # OpenMP's usual 300,000 turns: no slower on a quiet machine, ten times faster on a busy one.
-    os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:
     from .arms import (

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common import plugins
+from decoders.common.openmp import spin_briefly
 from decoders.common.terminal import show
 from decoders.options import EngineOptions
 from decoders.records import Request
@@ -411,6 +412,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in arguments
     try:
+        spin_briefly()
         plugins.load()
         app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:

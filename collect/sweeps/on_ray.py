@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from decoders.common.errors import DraftpickError
+from decoders.common.openmp import spin_briefly
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
@@ -46,6 +47,7 @@ class _Worker:
 
     def _loaded(self) -> Executor:
         if self._here is None:
+            spin_briefly()
             engine, batch = self._make()
             self._here = batch if isinstance(batch, Executor) else Here(engine, batch)
         return self._here

@@ -142,7 +142,11 @@ class MaxGramDrafter:
         return Copy(made.ids[:most], made.chances[:most], made.matched[:most])
 
     def copy(self, context: list[int], k: int) -> Copy:
-        """At most k tokens, whatever passes cost."""
+        """At most k tokens, whatever passes cost.
+
+        Where k is 3, the context [1, 2, 3, 4, 2, 3] gives [4, 2, 3]: the last two tokens, 2 and 3,
+        came before, and were followed by 4, 2, 3.
+        """
         context = self._text(context)
         line = context[-self._longest :]
         made = Copy()

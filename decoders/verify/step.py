@@ -25,6 +25,9 @@ def accept_and_resample(
 
     target: [K + 1, V].
     """
+    # pi(x) >= q(x): the drafted token x is always accepted
+    # pi(x) < q(x): x is accepted with probability pi(x) / q(x)
+    # after the first rejection the next token is drawn from max(0, pi - q), normalised
     accepted = leading(chance.accept(acceptance(pi, draft, proposal.ids)))
     return verdict(proposal, accepted, chance.draw(residual(pi, draft, target, accepted)))
 

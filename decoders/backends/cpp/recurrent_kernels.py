@@ -73,8 +73,9 @@ class KernelSteps:
     def draw(
         self, state: Tensor, ids: Tensor, heights: Tensor, temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """As `draft`, each drawn at a temperature by the next of `heights` [k] (chance.py); also
-        what they were drawn from, [k, V] over the target's ids."""
+        """As `draft`, each drawn at a temperature by the next of `heights` [k] (as
+        `Generator.heights` gives them); also what they were drawn from, [k, V] over the target's
+        ids."""
         drafted, chances = torch.ops.draftpick.cell_draw(
             state,
             ids,

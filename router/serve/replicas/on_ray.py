@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from collect.sweeps.ray_cluster import connect, first_line, ray_module, shares
 from decoders.common.errors import DraftpickError
+from decoders.common.openmp import spin_briefly
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -36,6 +37,7 @@ class _Replica:
 
         from ..server import BACKLOG, bound
 
+        spin_briefly()
         app, self._scheduler = self._make()
         here = ray.get_runtime_context().get_node_id() == self._head
         util: Any = ray.util
