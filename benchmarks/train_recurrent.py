@@ -33,13 +33,13 @@ from typing import Any
 
 import torch
 
-from collect.align.course import Point
 from collect.align.held_out import HeldOut
-from collect.align.schedule import CHECKPOINT
-from collect.align.stage import Stage, Target, finished, of_tasks, run_stage
-from collect.align.student import RecurrentRecipe
+from collect.align.recipe import RecurrentRecipe
+from collect.align.recurrent import Point
 from collect.align.teacher import Teacher
 from collect.align.tokens import load
+from collect.align.training_stage import Target, TrainingStage, finished, of_tasks, run_stage
+from collect.align.training_state import CHECKPOINT
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
@@ -106,10 +106,10 @@ def stages_of(given: argparse.Namespace) -> list[dict[str, Any]]:
     ]
 
 
-def parts(given: argparse.Namespace) -> list[tuple[Stage, RecurrentRecipe]]:
+def parts(given: argparse.Namespace) -> list[tuple[TrainingStage, RecurrentRecipe]]:
     """The plan's stages and their recipes; what a record leaves out is as the options say."""
     base = RecurrentRecipe(**{name: getattr(given, name) for name in RECIPE})
-    made: dict[str, tuple[Stage, RecurrentRecipe]] = {}
+    made: dict[str, tuple[TrainingStage, RecurrentRecipe]] = {}
     for record in stages_of(given):
         recipe = replace(base, **{name: record[name] for name in RECIPE if name in record})
         start = record.get("start")
@@ -118,7 +118,10 @@ def parts(given: argparse.Namespace) -> list[tuple[Stage, RecurrentRecipe]]:
             start = Path(start) if earlier is None else earlier[0].out / "model"
         sizes = {name: record.get(name, getattr(given, name)) for name in SIZES}
         tasks = tuple(record.get("tasks") or ())
-        made[record["name"]] = Stage(given.out / record["name"], start, tasks, **sizes), recipe
+        made[record["name"]] = (
+            TrainingStage(given.out / record["name"], start, tasks, **sizes),
+            recipe,
+        )
     return list(made.values())
 
 
@@ -151,7 +154,10 @@ def options() -> argparse.ArgumentParser:
     parser.add_argument("--start", type=Path, help="a drafter's folder to go on from")
     parser.add_argument("--tasks", nargs="*", help="train on these alone")
     parser.add_argument("--held-out", type=int, default=100, help="texts a task to be judged on")
-    defaults = {**asdict(RecurrentRecipe()), **{name: getattr(Stage, name) for name in SIZES}}
+    defaults = {
+        **asdict(RecurrentRecipe()),
+        **{name: getattr(TrainingStage, name) for name in SIZES},
+    }
     for flag, words in FLAGS.items():
         default = defaults[flag[2:].replace("-", "_")]
         if isinstance(default, bool):

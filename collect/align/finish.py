@@ -6,13 +6,17 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from decoders.common.provenance import provenance
 from decoders.zoo.catalogue import sha256_of
 
 from .card import render
+from .recipe import Recipe
 
 
 def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path], None]) -> None:
@@ -36,6 +40,25 @@ def replace_folder(made: Path, fill: Callable[[Path], None]) -> None:
     fill(scratch)
     shutil.rmtree(made, ignore_errors=True)
     os.replace(scratch, made)
+
+
+def facts(
+    program: str, started: float, start: Path | None, recipe: Recipe | None
+) -> dict[str, Any]:
+    """What every drafter's card says of its run. started: by `time.time`."""
+    return {
+        "licence": "Apache-2.0",
+        "start": None if start is None else start_name(start),
+        "recipe": asdict(recipe) if recipe else None,
+        "seconds": round(time.time() - started),
+        "command": command(program),
+        "provenance": {k: v for k, v in provenance().items() if k != "argv"},
+    }
+
+
+def start_name(start: Path) -> str:
+    """What training went on from: a run's folder where `start` is the model in it."""
+    return start.resolve().parent.name if start.name == "model" else start.name
 
 
 def command(program: str) -> str:

@@ -17,7 +17,7 @@ from torch import Tensor
 from decoders.backends.recurrent.cell import RecurrentCell
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .flat import flatten, order
+from .packed_batch import flatten, order
 from .teacher import Teacher
 from .tokens import Tokens
 

@@ -8,9 +8,8 @@ target's. Nothing is stored: the frozen target reads each batch as it comes. Zha
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Generator
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -20,17 +19,17 @@ from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.sync import synchronize
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .course import Course, Point
+from . import training
 from .distil import Pieces, distilled, pieces, step_weights
-from .flat import Flat, Stream, on_device
-from .held_out import HeldOut, unroll
-from .schedule import schedule
-from .student import RecurrentRecipe, Student
+from .drafter_model import DrafterModel
+from .held_out import Figures, HeldOut, unroll
+from .packed_batch import PackedBatch, Stream, on_device
+from .recipe import RecurrentRecipe
 from .teacher import Teacher
 from .tokens import Tokens
+from .training_state import TrainingState
 
-EVALUATE_EVERY_S = 60.0  # a point of the curve so often at least
-REPORT_EVERY = 25  # steps; a report waits for the device
+FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
 # What is handed on is the distribution of one token earlier: surely so it costs 9 nats, not 5.
 SOFTER = 0.3
 MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
@@ -57,8 +56,8 @@ def stream_of(tokens: Tokens, teacher: Teacher, recipe: RecurrentRecipe) -> Stre
     return Stream(tokens, recipe.batch_tokens, longest, multiple, recipe.seed)
 
 
-class Lesson:
-    """A batch's loss: the target reads it, the student takes its steps from every position."""
+class DistillationLoss:
+    """A batch's loss: the target reads it, the drafter takes its steps from every position."""
 
     def __init__(self, teacher: Teacher, vocab: DraftVocab, recipe: RecurrentRecipe) -> None:
         self._teacher, self._recipe = teacher, recipe
@@ -71,33 +70,33 @@ class Lesson:
             self._unroll = torch.compile(unroll, dynamic=False)
             self._pieces = torch.compile(pieces, dynamic=False)
 
-    def loss(self, cell: RecurrentCell, flat: Flat, tv: float, number: int) -> Tensor:
+    def loss(self, cell: RecurrentCell, batch: PackedBatch, tv: float, number: int) -> Tensor:
         """[], its gradient for the cell's weights. number: of the step, which seeds its noise."""
         teacher, recipe = self._teacher, self._recipe
-        final = teacher.states(flat.rows).flatten(0, 1)[flat.where]  # [M, d]
+        final = teacher.states(batch.rows).flatten(0, 1)[batch.where]  # [M, d]
         given = final
         if recipe.noise or recipe.dropout:
             self._chance.manual_seed(1_000_003 * recipe.seed + number)
             given = disturbed(final, recipe.noise, recipe.dropout, self._chance)
-        read = self._unroll(cell, given, teacher.embedding[flat.ids], recipe.steps)
-        weights = step_weights(flat.at, recipe.steps, recipe.fade)
+        read = self._unroll(cell, given, teacher.embedding[batch.ids], recipe.steps)
+        weights = step_weights(batch.at, recipe.steps, recipe.fade)
         return distilled(read, final, self._rows, weights, tv, self._chunk, self._pieces)
 
-    def rehearse(self, student: Student, batch: Flat) -> None:
+    def rehearse(self, model: DrafterModel, batch: PackedBatch) -> None:
         """One pass and back that changes nothing: what is built or compiled at the first use is not
         counted as training. Where code cannot be compiled, say so and go on without."""
         recipe = self._recipe
         try:
             for tv in sorted({0.0, recipe.tv}):
-                self.loss(student.work, batch, tv, 0).backward()  # type: ignore[no-untyped-call]
+                self.loss(model.work, batch, tv, 0).backward()  # type: ignore[no-untyped-call]
         except Exception as error:  # a compiler fails in many ways, each of which means the same
             if not recipe.compiled or self._unroll is unroll:
                 raise
             first = (str(error).splitlines() or [""])[0]
             print(f"not compiled ({type(error).__name__}: {first})", file=sys.stderr)
             self._unroll, self._pieces = unroll, pieces
-            self.rehearse(student, batch)
-        student.work.zero_grad(set_to_none=True)
+            self.rehearse(model, batch)
+        model.work.zero_grad(set_to_none=True)
         synchronize(self._teacher.device)
 
 
@@ -114,6 +113,78 @@ def disturbed(states: Tensor, noise: float, dropout: float, chance: torch.Genera
     return states
 
 
+@dataclass(frozen=True)
+class Point:
+    """One place of the learning curve.
+
+    positions: trained on so far.
+    seconds: of the run.
+    loss: of late.
+    figures: `HeldOut.figures`.
+    """
+
+    step: int
+    positions: int
+    seconds: float
+    loss: float
+    figures: Figures
+
+
+class Drafting(training.Task):
+    """A cell in float32 and the texts that it learns from, for `training.train`.
+
+    save: called at every point of the curve with the cell as it is then.
+    """
+
+    checkpoint_s = 60.0  # a point of the curve so often at least
+
+    def __init__(
+        self,
+        cell: RecurrentCell,
+        vocab: DraftVocab,
+        teacher: Teacher,
+        tokens: Tokens,
+        held_out: HeldOut,
+        recipe: RecurrentRecipe,
+        save: Callable[[RecurrentCell, Point], None],
+    ) -> None:
+        self._vocab, self._held_out, self._recipe, self._save = vocab, held_out, recipe, save
+        self._stream = stream_of(tokens, teacher, recipe)
+        self.weights: DrafterModel = DrafterModel(cell, teacher.dtype, recipe)
+        self._loss = DistillationLoss(teacher, vocab, recipe)
+
+    def steps(self, epochs: int) -> int:
+        return self._stream.steps(epochs)
+
+    def batches(self, skipped: int) -> Generator[PackedBatch, None, None]:
+        return on_device(self._stream.batches(skipped), self.weights.device)
+
+    def positions(self, batch: PackedBatch) -> int:
+        return batch.positions
+
+    def rehearse(self, batch: PackedBatch) -> None:
+        self._loss.rehearse(self.weights, batch)
+
+    def loss(self, batch: PackedBatch, progress: float, number: int) -> Tensor:
+        tv = self._recipe.tv if progress >= self._recipe.tv_from else 0.0
+        return self._loss.loss(self.weights.work, batch, tv, number)
+
+    def due(self, state: TrainingState) -> bool:
+        marked, point = (state.curve[-1]["positions"] if state.curve else 0), FIRST_POINT * 1.0
+        while point <= marked:
+            point *= FURTHER
+        return state.positions >= point
+
+    def mark(self, state: TrainingState) -> None:
+        cell = self.weights.result()
+        figures = self._held_out.figures(cell, self._vocab)
+        seconds = round(state.seconds, 2)
+        point = Point(state.step, state.positions, seconds, state.loss, figures)
+        state.curve = [past for past in state.curve if past["step"] < state.step]
+        state.curve.append(asdict(point))
+        self._save(cell, point)
+
+
 def train(
     cell: RecurrentCell,
     vocab: DraftVocab,
@@ -127,54 +198,8 @@ def train(
 ) -> Point:
     """Train a cell in float32 on texts until the recipe is done; the last point of the curve.
 
-    save: called at every point with the cell as it is then.
-    report: each REPORT_EVERY steps, with step, progress (0 to 1), loss and tokens_per_s.
-    folder: keeps the curve (JSON lines) and the state (training.pt) from which the same call
-        resumes.
-
-    Raises DraftpickError where there is no text, where the loss is no number any more, and where
-    the folder holds another recipe's run.
+    save: as of `Drafting`. folder, report, errors: as of `training.train`; DraftpickError also
+    where there is no text.
     """
-    stream = stream_of(tokens, teacher, recipe)
-    folder.mkdir(parents=True, exist_ok=True)
-    student, lesson = Student(cell, teacher.dtype, recipe), Lesson(teacher, vocab, recipe)
-    course = Course.resumed(folder, recipe, student)
-    total = stream.steps(recipe.epochs) if recipe.minutes is None else None
-    smooth = torch.tensor(course.curve[-1]["loss"] if course.curve else 0.0, device=teacher.device)
-    with closing(on_device(stream.batches(course.step), teacher.device)) as batches:
-        batch = next(batches)
-        lesson.rehearse(student, batch)
-        before = time.monotonic() - course.seconds
-        marked = reported = time.monotonic()
-        seen = course.positions
-        while True:
-            now = time.monotonic()
-            course.seconds = now - before
-            done = course.step / total if total else course.seconds / 60 / (recipe.minutes or 1)
-            if done >= 1:
-                break
-            if course.positions >= course.next_point or now - marked > EVALUATE_EVERY_S:
-                course.mark(smooth.item(), student, held_out, vocab, save)
-                course.keep(folder, recipe, student)
-                marked = time.monotonic()
-            loss = lesson.loss(student.work, batch, _tv(recipe, done), course.step)
-            loss.backward()  # type: ignore[no-untyped-call]
-            student.step(schedule(done, recipe.warmup), course.step)
-            smooth = loss.detach() if course.step == 0 else smooth.lerp(loss.detach(), 0.05)
-            course.step += 1
-            course.positions += batch.positions
-            batch = next(batches)
-            if course.step % REPORT_EVERY == 0:
-                value, now = smooth.item(), time.monotonic()
-                speed = (course.positions - seen) / (now - reported)
-                report(
-                    {"step": course.step, "progress": done, "loss": value, "tokens_per_s": speed}
-                )
-                seen, reported = course.positions, now
-    last = course.mark(smooth.item(), student, held_out, vocab, save)
-    course.keep(folder, recipe, student)
-    return last
-
-
-def _tv(recipe: RecurrentRecipe, done: float) -> float:
-    return recipe.tv if done >= recipe.tv_from else 0.0
+    task = Drafting(cell, vocab, teacher, tokens, held_out, recipe, save)
+    return Point(**training.train(task, recipe, folder, report).curve[-1])

@@ -17,22 +17,20 @@ from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError
-from decoders.common.provenance import provenance
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
 
-from . import bigram, stage
+from . import bigram, training, training_stage
+from .answers import Answers, evaluate, tensors
 from .calibration import Example, batches, build
-from .finish import command, finish, replace_folder
+from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
+from .recipe import Recipe, RecurrentRecipe
 from .seq2seq_drafter import SMALL_T5, Seq2SeqDraftLearner
-from .stage import start_name
-from .student import RecurrentRecipe
 from .teacher import Teacher
 from .tokens import Text, pack
-from .trainer import Recipe, tensors, train
 
 SMALL: dict[str, Any] = {
     "hidden_size": 320,
@@ -135,7 +133,9 @@ def align(
     learner, vocab = _learner(config, recipe, folder, target, examples, eos)
     learner.module.to(device)
     started = time.time()
-    acceptance = train(learner, vocab, examples, recipe, config.out, device, report)
+    training.train(Answers(learner, examples, recipe), recipe, config.out, report)
+    held_out = [e for e in examples if e.held_out]
+    acceptance = evaluate(learner, vocab, held_out, device)
     parameters = sum(p.numel() for p in learner.module.parameters())
     if isinstance(learner, JointExitLearner):
         replace_folder(config.out / "target", learner.save_target)
@@ -237,21 +237,12 @@ def _recurrent(
         pack(Text(e.ids, e.start, e.task) for e in examples if e.held_out == side)
         for side in (False, True)
     )
-    goal = stage.Target(config.target, Teacher(target), eos)
+    goal = training_stage.Target(config.target, Teacher(target), eos)
     held_out = HeldOut(goal.teacher, apart, each=HELD_OUT_TEXTS, most=recipe.batch_tokens)
     sizes = (config.width, config.blocks, config.vocab_size)
-    one = stage.Stage(config.out, config.start, (), *sizes)
-    own = RecurrentRecipe(
-        minutes=recipe.minutes,
-        epochs=recipe.epochs,
-        batch_tokens=recipe.batch_tokens,
-        lr=recipe.lr,
-        matrix_lr=recipe.matrix_lr,
-        weight_decay=recipe.weight_decay,
-        warmup=recipe.warmup,
-        seed=recipe.seed,
-    )
-    point = stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
+    one = training_stage.TrainingStage(config.out, config.start, (), *sizes)
+    own = RecurrentRecipe(**asdict(recipe))
+    point = training_stage.run_stage(one, goal, kept, held_out, own, "draftpick", report)
     return {task: found["first"] for task, found in point.figures.items() if "first" in found}
 
 
@@ -271,18 +262,12 @@ def _write(
         "target": config.target,
         "joint": config.joint,
         "every_layer": config.every_layer,
-        "licence": "Apache-2.0",
         "parameters": parameters,
         "acceptance": {k: round(v, 4) for k, v in acceptance.items()},
         "tasks": sorted({e.task for e in trained}),
         "queries": len(trained),
         "held_out_queries": len(examples) - len(trained),
         "answer_tokens": sum(len(e.ids) - e.start for e in trained),
-        "start": None if config.start is None else start_name(config.start),
-        "recipe": asdict(recipe) if recipe else None,
-        "seconds": round(time.time() - started),
-        "command": command("draftpick"),
-        "provenance": {k: v for k, v in provenance().items() if k != "argv"},
+        **facts("draftpick", started, config.start, recipe),
     }
-
     finish(config.out / "model", config.out.name, card, save)

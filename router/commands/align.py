@@ -112,9 +112,9 @@ def align(
       draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
+    from collect.align.recipe import Recipe
     from collect.align.run import AlignConfig, check
     from collect.align.run import align as run
-    from collect.align.trainer import Recipe
     from collect.align.write import default_queries, write_outputs
     from decoders.common.errors import DraftpickError
     from decoders.common.terminal import progress, show, tables

@@ -11,9 +11,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from collect.align import checkpoint, trainer
+from collect.align import checkpoint, weights
+from collect.align.answers import Answers
+from collect.align.recipe import Recipe
 from collect.align.run import AlignConfig, align
-from collect.align.trainer import Recipe
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
 from decoders.models.targets import fingerprint
@@ -219,22 +220,22 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     align(whole, recipe, silent)
 
     killed = replace(whole, out=tmp_path / "killed")
-    monkeypatch.setattr(trainer, "SAVE_EVERY_S", 0.0)
+    monkeypatch.setattr(Answers, "checkpoint_s", 0.0)
     steps = iter(range(12))
 
-    def dies(*args: Any, **kwargs: Any) -> float:
+    def dies(*args: Any) -> None:
         if next(steps, None) is None:
             raise KeyboardInterrupt
-        return step(*args, **kwargs)
+        step(*args)
 
-    step = trainer._step
+    step = weights.Weights.step
     with monkeypatch.context() as patch:
-        patch.setattr(trainer, "_step", dies)
+        patch.setattr(weights.Weights, "step", dies)
         with pytest.raises(KeyboardInterrupt):
             align(killed, recipe, silent)
     align(killed, recipe, silent)
     states = [
-        checkpoint.kept(folder / "training.safetensors", torch.device("cpu"))["module"]
+        checkpoint.kept(folder / "training.safetensors", torch.device("cpu"))["weights"]["module"]
         for folder in (tmp_path / "whole", tmp_path / "killed")
     ]
     for name, tensor in states[0].items():

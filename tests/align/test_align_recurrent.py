@@ -16,15 +16,25 @@ import torch
 from torch import Tensor
 from typer.testing import CliRunner
 
-from collect.align import course, recurrent
+from collect.align import recurrent, training
 from collect.align.distil import distilled, distribution, pieces, step_weights
-from collect.align.flat import Stream, flatten, on_device, order
+from collect.align.drafter_model import DrafterModel
 from collect.align.held_out import HeldOut
-from collect.align.recurrent import SOFTER, Lesson, disturbed, new_cell, train
-from collect.align.stage import RESULT, Stage, Target, commonest, finished, of_tasks, run_stage
-from collect.align.student import RecurrentRecipe, Student
+from collect.align.packed_batch import Stream, flatten, on_device, order
+from collect.align.recipe import RecurrentRecipe
+from collect.align.recurrent import SOFTER, DistillationLoss, disturbed, new_cell, train
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
+from collect.align.training_stage import (
+    RESULT,
+    Target,
+    TrainingStage,
+    commonest,
+    finished,
+    of_tasks,
+    run_stage,
+)
+from collect.align.training_state import CURVE
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
@@ -153,7 +163,7 @@ def test_the_loss_is_the_slow_loops(
     texts = [tokens.text(row) for row in (0, 5, 11)] + [np.array([4, 9]), np.array([7])]
     cell = a_cell(teacher)
     slow = slow_loss(model, teacher, cell, vocab, texts, RECIPE, tv)
-    fast = Lesson(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64), tv, 0)
+    fast = DistillationLoss(teacher, vocab, RECIPE).loss(cell, flatten(texts, 64), tv, 0)
     torch.testing.assert_close(fast, slow, rtol=2e-4, atol=1e-5)
     for one, other in zip(gradients(cell, fast), gradients(cell, slow), strict=True):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-5)
@@ -188,7 +198,7 @@ def test_nothing_is_lost_where_the_distributions_are_one() -> None:
 def test_padding_does_not_count(teacher: Teacher, vocab: DraftVocab, tokens: Tokens) -> None:
     cell = a_cell(teacher)
     short, long = tokens.text(0)[:4], tokens.text(11)
-    lesson = Lesson(teacher, vocab, RECIPE)
+    lesson = DistillationLoss(teacher, vocab, RECIPE)
     exact = lesson.loss(cell, flatten([short, long]), 0.0, 0)
     padded = lesson.loss(cell, flatten([short, long], 128), 0.0, 0)
     swapped = lesson.loss(cell, flatten([long, short], 128), 0.0, 0)
@@ -252,12 +262,12 @@ def test_a_prompt_with_many_answers_is_trained_on_once() -> None:
 def test_batches_come_in_order_from_their_thread(
     tokens: Tokens,
 ) -> None:
-    from collect.align import flat
+    from collect.align import packed_batch
 
     def numbers() -> Iterator[int]:
         yield from itertools.count()
 
-    made = flat._ahead(numbers())
+    made = packed_batch._ahead(numbers())
     assert list(itertools.islice(made, 20)) == list(range(20))
     made.close()
     one = next(on_device(Stream(tokens, 100, 12, 8, 0).batches(), CPU))
@@ -370,8 +380,8 @@ def nothing(*args: Any) -> None:
 
 def trained(teacher: Teacher, vocab: DraftVocab, tokens: Tokens, steps: int = 60) -> RecurrentCell:
     student, lesson = (
-        Student(a_cell(teacher), teacher.dtype, RECIPE),
-        Lesson(teacher, vocab, RECIPE),
+        DrafterModel(a_cell(teacher), teacher.dtype, RECIPE),
+        DistillationLoss(teacher, vocab, RECIPE),
     )
     stream = Stream(tokens, 160, 64, 32, 0)
     for number, flat in enumerate(itertools.islice(stream.batches(), steps)):
@@ -422,7 +432,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
 ) -> None:
     recipe = replace(RECIPE, **more)
     held_out = HeldOut(teacher, tokens, 2)
-    monkeypatch.setattr(course, "FIRST_POINT", 300)
+    monkeypatch.setattr(recurrent, "FIRST_POINT", 300)
     results: list[list[Tensor]] = []
 
     def run(folder: Path) -> None:
@@ -441,18 +451,18 @@ def test_a_killed_run_goes_on_to_the_same_weights(
         results.append([p.detach().clone() for p in saved[-1].parameters()])
 
     run(tmp_path / "whole")
-    step, left = Student.step, iter(range(21))
+    step, left = DrafterModel.step, iter(range(21))
 
-    def dies(student: Student, rate: float, number: int) -> None:
+    def dies(student: DrafterModel, rate: float, number: int) -> None:
         if next(left, None) is None:
             raise KeyboardInterrupt
         step(student, rate, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Student, "step", dies)
+        patch.setattr(DrafterModel, "step", dies)
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "killed")
-    points = (tmp_path / "killed" / course.CURVE).read_text().splitlines()
+    points = (tmp_path / "killed" / CURVE).read_text().splitlines()
     assert len(points) > 1  # it had come so far
     run(tmp_path / "killed")
     for one, other in zip(*results, strict=True):
@@ -460,7 +470,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     curves = [
         [
             {k: v for k, v in json.loads(line).items() if k != "seconds"}
-            for line in (tmp_path / name / course.CURVE).read_text().splitlines()
+            for line in (tmp_path / name / CURVE).read_text().splitlines()
         ]
         for name in ("whole", "killed")
     ]
@@ -498,7 +508,7 @@ def test_minutes_bound_a_run(
     """By a clock that moves a tenth of a second whenever it is read."""
     ticks = itertools.count()
     clock = SimpleNamespace(monotonic=lambda: next(ticks) / 10)
-    monkeypatch.setattr(recurrent, "time", clock)
+    monkeypatch.setattr(training, "time", clock)
     recipe = replace(RECIPE, minutes=0.1)
     held_out = HeldOut(teacher, tokens, 1)
     told: list[dict[str, float]] = []
@@ -512,7 +522,7 @@ def test_minutes_bound_a_run(
         a_cell(teacher), vocab, teacher, tokens, held_out, recipe, tmp_path, nothing, nothing
     )
     assert again.step == point.step  # its time is spent
-    assert len((tmp_path / course.CURVE).read_text().splitlines()) == 1
+    assert len((tmp_path / CURVE).read_text().splitlines()) == 1
 
 
 def test_noise_and_dropout_are_of_the_size_named() -> None:
@@ -560,9 +570,9 @@ def test_a_specialist_goes_on_from_a_generalist(
 ) -> None:
     held_out = HeldOut(teacher, tokens, 3)
     recipe = replace(RECIPE, epochs=2)
-    general = Stage(tmp_path / "general", width=48, vocab_size=30)
+    general = TrainingStage(tmp_path / "general", width=48, vocab_size=30)
     run_stage(general, a_target(teacher), tokens, held_out, recipe, "test", nothing)
-    math = Stage(tmp_path / "math", tmp_path / "general/model", ("math",))
+    math = TrainingStage(tmp_path / "math", tmp_path / "general/model", ("math",))
     assert finished(math, recipe) is None
     point = run_stage(math, a_target(teacher), tokens, held_out, recipe, "test", nothing)
     assert finished(math, recipe) == point
@@ -585,17 +595,17 @@ def test_a_specialist_goes_on_from_a_generalist(
 @pytest.mark.parametrize(
     ("stage", "texts", "says"),
     [
-        (Stage(Path("x"), tasks=("mat",)), None, "no text is of mat; use math, qa"),
-        (Stage(Path("x"), Path("nowhere")), None, "holds no recurrent drafter"),
-        (Stage(Path("x")), [Text([5, 50], 1, "qa")], "the id 50, and toy knows 43"),
-        (Stage(Path("x")), [Text([5], 1, "qa")], "no text of two tokens"),
+        (TrainingStage(Path("x"), tasks=("mat",)), None, "no text is of mat; use math, qa"),
+        (TrainingStage(Path("x"), Path("nowhere")), None, "holds no recurrent drafter"),
+        (TrainingStage(Path("x")), [Text([5, 50], 1, "qa")], "the id 50, and toy knows 43"),
+        (TrainingStage(Path("x")), [Text([5], 1, "qa")], "no text of two tokens"),
     ],
 )
 def test_mistakes_are_named(
     tmp_path: Path,
     teacher: Teacher,
     tokens: Tokens,
-    stage: Stage,
+    stage: TrainingStage,
     texts: list[Text] | None,
     says: str,
 ) -> None:
@@ -614,7 +624,7 @@ def test_another_targets_drafter_is_no_start(
     DraftVocab([2, 3], 43).save(tmp_path)
     with pytest.raises(DraftpickError, match="drafts for another target than toy"):
         run_stage(
-            Stage(tmp_path / "out", tmp_path),
+            TrainingStage(tmp_path / "out", tmp_path),
             a_target(teacher),
             tokens,
             HeldOut(teacher, tokens, 1),
@@ -634,12 +644,15 @@ def test_compiled_training_takes_the_same_steps(
     cells = [a_cell(teacher), a_cell(teacher)]
     for cell, compiled in zip(cells, (False, True), strict=True):
         recipe = replace(RECIPE, compiled=compiled)
-        student, lesson = Student(cell, torch.float32, recipe), Lesson(teacher, vocab, recipe)
+        student, lesson = (
+            DrafterModel(cell, torch.float32, recipe),
+            DistillationLoss(teacher, vocab, recipe),
+        )
         lesson.rehearse(student, flat)
         for number in range(2):
             lesson.loss(student.work, flat, 0.0, number).backward()  # type: ignore[no-untyped-call]
             student.step(1.0, number)
-        assert (lesson._unroll is not Lesson(teacher, vocab, RECIPE)._unroll) == compiled
+        assert (lesson._unroll is not DistillationLoss(teacher, vocab, RECIPE)._unroll) == compiled
     for one, other in zip(cells[0].parameters(), cells[1].parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
@@ -659,12 +672,12 @@ def test_what_cannot_be_compiled_is_run_as_it_is(
 
     monkeypatch.setattr(torch, "compile", none)
     recipe = replace(RECIPE, compiled=True)
-    student = Student(a_cell(teacher), torch.float32, recipe)
-    lesson = Lesson(teacher, vocab, recipe)
+    student = DrafterModel(a_cell(teacher), torch.float32, recipe)
+    lesson = DistillationLoss(teacher, vocab, recipe)
     flat = flatten([tokens.text(0)], 32)
     lesson.rehearse(student, flat)
     assert "not compiled (RuntimeError: no compiler here)" in capsys.readouterr().err
-    plain = Lesson(teacher, vocab, RECIPE).loss(student.work, flat, 0.0, 0)
+    plain = DistillationLoss(teacher, vocab, RECIPE).loss(student.work, flat, 0.0, 0)
     torch.testing.assert_close(lesson.loss(student.work, flat, 0.0, 0), plain)
     assert all(p.grad is None for p in student.work.parameters())  # nothing is left of it
 

@@ -12,10 +12,10 @@ import torch
 from typer.testing import CliRunner
 
 from collect.align.learners import JointExitLearner, LensLearner, agreement
+from collect.align.recipe import Recipe
 from collect.align.run import AlignConfig, align
 from collect.align.seq2seq_drafter import Seq2SeqDraftLearner
 from collect.align.states import apart, seq2seq_states
-from collect.align.trainer import Recipe
 from decoders import Engine, Request
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.common.errors import DraftpickError

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Flat:
+class PackedBatch:
     """rows: [B, T] ids, padded with 0.
     where: [M] the flat positions' indices into `rows`.
     at: [M] each one's place among those of its own text, -1 for padding at the end.
@@ -39,16 +39,16 @@ class Flat:
     at: Tensor
     positions: int
 
-    def to(self, device: torch.device) -> Flat:
+    def to(self, device: torch.device) -> PackedBatch:
         rows, where, at = (
             part.to(device, non_blocking=True) for part in (self.rows, self.where, self.at)
         )
-        return Flat(rows, where, at, self.positions)
+        return PackedBatch(rows, where, at, self.positions)
 
-    def pinned(self) -> Flat:
+    def pinned(self) -> PackedBatch:
         """In memory that a GPU can copy from by itself."""
         rows, where, at = (part.pin_memory() for part in (self.rows, self.where, self.at))
-        return Flat(rows, where, at, self.positions)
+        return PackedBatch(rows, where, at, self.positions)
 
     @property
     def ids(self) -> Tensor:
@@ -56,7 +56,9 @@ class Flat:
         return self.rows.reshape(-1)[self.where]
 
 
-def flatten(texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None) -> Flat:
+def flatten(
+    texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | None = None
+) -> PackedBatch:
     """Whole texts in one batch, M rounded up to a multiple.
 
     first: where each one's positions begin; what comes before is read by the target alone. None is
@@ -73,7 +75,9 @@ def flatten(texts: list[np.ndarray], multiple: int = 1, first: Sequence[int] | N
     text, place = np.nonzero(inside & (np.arange(width) >= begins[:, None]))
     where[:positions] = text * width + place
     at[:positions] = place - begins[text]
-    return Flat(torch.from_numpy(rows), torch.from_numpy(where), torch.from_numpy(at), positions)
+    return PackedBatch(
+        torch.from_numpy(rows), torch.from_numpy(where), torch.from_numpy(at), positions
+    )
 
 
 def order(lengths: np.ndarray, most: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -116,7 +120,7 @@ class Stream:
         """Batches in a number of epochs."""
         return sum(len(self._order(epoch)) for epoch in range(epochs))
 
-    def batches(self, skipped: int = 0) -> Iterator[Flat]:
+    def batches(self, skipped: int = 0) -> Iterator[PackedBatch]:
         """From the beginning, the first `skipped` left out."""
         epoch = 0
         while True:
@@ -147,7 +151,9 @@ def _new(tokens: Tokens) -> np.ndarray:
     return first
 
 
-def on_device(batches: Iterator[Flat], device: torch.device) -> Generator[Flat, None, None]:
+def on_device(
+    batches: Iterator[PackedBatch], device: torch.device
+) -> Generator[PackedBatch, None, None]:
     """The same batches there, made in a thread of their own while others are trained on."""
     if device.type != "cuda":
         yield from batches

@@ -19,15 +19,13 @@ import torch
 from decoders.backends.recurrent.cell import CELL, CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
-from decoders.common.provenance import provenance
 from decoders.sampling.draft_vocab import DraftVocab
 
-from .course import Point
-from .finish import command, finish
-from .flat import flatten
+from .finish import facts, finish
 from .held_out import HeldOut
-from .recurrent import new_cell, train
-from .student import RecurrentRecipe
+from .packed_batch import flatten
+from .recipe import RecurrentRecipe
+from .recurrent import Point, new_cell, train
 from .teacher import Teacher
 from .tokens import Tokens
 
@@ -36,7 +34,7 @@ MEASURED = 8  # texts that a new cell's scale is measured on
 
 
 @dataclass(frozen=True)
-class Stage:
+class TrainingStage:
     """out: its folder, the drafter being OUT/model.
     start: a drafter's folder to go on from, of whose sizes and vocabulary it will be.
     tasks: only these; none is all.
@@ -62,7 +60,7 @@ class Target:
 
 
 def run_stage(
-    stage: Stage,
+    stage: TrainingStage,
     target: Target,
     tokens: Tokens,
     held_out: HeldOut,
@@ -85,7 +83,6 @@ def run_stage(
         )
     cell, vocab = _begun(stage, target, chosen, recipe.seed)
     vocab.to(teacher.device)
-    machine = {k: v for k, v in provenance().items() if k != "argv"}
     started = time.time()
 
     def card(point: Point) -> dict[str, Any]:
@@ -93,7 +90,6 @@ def run_stage(
         return {
             "kind": "recurrent",
             "target": target.name,
-            "licence": "Apache-2.0",
             "parameters": sum(p.numel() for p in cell.parameters()),
             "acceptance": first,
             "figures": point.figures,
@@ -102,11 +98,7 @@ def run_stage(
             "held_out_queries": held_out.texts,
             "answer_tokens": int((chosen.lengths - chosen.answer).sum()),
             "positions": point.positions,
-            "start": None if stage.start is None else start_name(stage.start),
-            "recipe": asdict(recipe),
-            "seconds": round(time.time() - started),
-            "command": command(program),
-            "provenance": machine,
+            **facts(program, started, stage.start, recipe),
         }
 
     def write(folder: Path, used: RecurrentCell) -> None:
@@ -122,7 +114,7 @@ def run_stage(
     return last
 
 
-def finished(stage: Stage, recipe: RecurrentRecipe) -> Point | None:
+def finished(stage: TrainingStage, recipe: RecurrentRecipe) -> Point | None:
     """The last point of a stage that is done already, by the same recipe."""
     path = stage.out / RESULT
     if not path.is_file():
@@ -156,13 +148,8 @@ def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int])
     return DraftVocab(sorted((first + rest)[:size]), target_vocab)
 
 
-def start_name(start: Path) -> str:
-    """What training went on from: a run's folder where `start` is the model in it."""
-    return start.resolve().parent.name if start.name == "model" else start.name
-
-
 def _begun(
-    stage: Stage, target: Target, tokens: Tokens, seed: int
+    stage: TrainingStage, target: Target, tokens: Tokens, seed: int
 ) -> tuple[RecurrentCell, DraftVocab]:
     teacher = target.teacher
     if stage.start is not None:
@@ -179,7 +166,7 @@ def _begun(
     return new_cell(teacher, config, flatten(some).rows, seed), vocab
 
 
-def _result(stage: Stage, recipe: RecurrentRecipe, point: Point, finished: bool) -> None:
+def _result(stage: TrainingStage, recipe: RecurrentRecipe, point: Point, finished: bool) -> None:
     record = {
         "tasks": stage.tasks,
         "finished": finished,

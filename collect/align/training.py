@@ -1,0 +1,116 @@
+"""The training loop: batches without end, warm-up and cosine, and checkpoints to resume from."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Generator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from decoders.common.errors import DraftpickError
+
+from .recipe import Recipe, schedule
+from .training_state import TrainingState
+from .weights import Weights
+
+REPORT_EVERY = 25  # steps; a report waits for the device
+
+
+class Task(Protocol):
+    """What is trained, and on what.
+
+    checkpoint_s: seconds between two checkpoints, at most.
+    """
+
+    checkpoint_s: float = 120.0
+    weights: Weights
+
+    def steps(self, epochs: int) -> int:
+        """Batches in so many epochs."""
+        ...
+
+    def batches(self, skipped: int) -> Generator[Any, None, None]:
+        """Epoch after epoch without end, the first `skipped` left out."""
+        ...
+
+    def positions(self, batch: Any) -> int:
+        """Tokens of a batch."""
+        ...
+
+    def rehearse(self, batch: Any) -> None:
+        """What is built or compiled at the first use: it is not counted as training."""
+        return
+
+    def loss(self, batch: Any, progress: float, number: int) -> Tensor:
+        """[]. progress: 0 to 1. number: of the step."""
+        ...
+
+    def due(self, state: TrainingState) -> bool:
+        """Whether a checkpoint is to be taken here, whatever the time."""
+        return False
+
+    def mark(self, state: TrainingState) -> None:
+        """Called at every checkpoint before it is written."""
+        return
+
+
+def train(
+    task: Task, recipe: Recipe, folder: Path, report: Callable[[dict[str, float]], None]
+) -> TrainingState:
+    """Train until the recipe is done.
+
+    report: each REPORT_EVERY steps, with step, progress (0 to 1), loss and tokens_per_s.
+    folder: keeps the curve, if any, and the state from which the same call resumes.
+
+    Raises DraftpickError where the loss is no number any more, and where the folder holds another
+    recipe's run.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = task.weights
+    state = TrainingState.resumed(folder, recipe, weights)
+    total = task.steps(recipe.epochs) if recipe.minutes is None else None
+    smooth = torch.tensor(state.loss, device=weights.device)
+
+    def keep() -> None:
+        state.loss = smooth.item()
+        if not math.isfinite(state.loss):
+            raise DraftpickError(
+                f"the loss is {state.loss} after {state.step} steps; lower --lr and --matrix-lr"
+            )
+        task.mark(state)
+        state.keep(folder, recipe, weights)
+
+    with closing(task.batches(state.step)) as batches:
+        batch = next(batches)
+        task.rehearse(batch)
+        before = time.monotonic() - state.seconds
+        marked = reported = time.monotonic()
+        seen = state.positions
+        while True:
+            now = time.monotonic()
+            state.seconds = now - before
+            done = state.step / total if total else state.seconds / 60 / (recipe.minutes or 1)
+            if done >= 1:
+                break
+            if task.due(state) or now - marked > task.checkpoint_s:
+                keep()
+                marked = time.monotonic()
+            loss = task.loss(batch, done, state.step)
+            loss.backward()  # type: ignore[no-untyped-call]
+            weights.step(schedule(done, recipe.warmup), state.step)
+            smooth = loss.detach() if state.step == 0 else smooth.lerp(loss.detach(), 0.05)
+            state.step += 1
+            state.positions += task.positions(batch)
+            batch = next(batches)
+            if state.step % REPORT_EVERY == 0:
+                value, now = smooth.item(), time.monotonic()
+                speed = (state.positions - seen) / (now - reported)
+                report({"step": state.step, "progress": done, "loss": value, "tokens_per_s": speed})
+                seen, reported = state.positions, now
+    keep()
+    return state
