@@ -31,7 +31,7 @@ class Task(Protocol):
     weights: Weights
 
     def steps(self, epochs: int) -> int:
-        """Batches in so many epochs."""
+        """Batches in a number of epochs."""
         ...
 
     def batches(self, skipped: int) -> Generator[Any, None, None]:
