@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from mlflow.models import ModelSignature
     from mlflow.types import Schema
 
-HERE = Path(__file__).parent
 BASE = ("mlflow", "numpy", "pandas", "safetensors")
 CODE = ("*.py", "*.yaml")  # weights and queries stay where they are
 
@@ -40,36 +39,15 @@ class LoggedModel:
 
 
 class ModelForm(Protocol):
-    """A kind of input that logged policies answer."""
+    """How a policy becomes a model that MLflow serves: `router.mlflow_model.form` has one."""
 
-    def inputs(self) -> Schema | None:
-        """The input's schema, None where it depends on the policy."""
+    def inputs(self) -> Schema:
+        """The input's schema."""
         ...
 
     def logged(self, policy: Policy, table: RewardTable) -> LoggedModel:
         """The model of a policy that was trained on this table."""
         ...
-
-
-class EmbeddingForm:
-    """Embeddings in, [n, d + f], as `policies.tracking.pyfunc` answers them."""
-
-    def inputs(self) -> Schema | None:
-        return None
-
-    def logged(self, policy: Policy, table: RewardTable) -> LoggedModel:
-        from mlflow.models import infer_signature
-
-        from .pyfunc import predictions
-
-        example = table.read_by(policy.origin)[:2].copy()
-        return LoggedModel(
-            entry=HERE / "pyfunc_entry.py",
-            packages=[HERE.parent, HERE.parents[1] / "decoders"],
-            requirements=BASE,
-            example=example,
-            signature=infer_signature(example, predictions(policy, example)),
-        )
 
 
 def copy_code(packages: Sequence[Path], folder: Path) -> list[str]:

@@ -1,32 +1,15 @@
-"""The policy as an MLflow model: embeddings in, an arm and each arm's probability out."""
+"""What a policy that is served by MLflow answers: an arm and each arm's probability."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from mlflow.pyfunc.model import PythonModel
 
-from ..loading import read
 from ..records import Policy
 
 CHANCE = "p_"  # before an arm's name, the column with its probability
-
-
-class PolicyModel(PythonModel):
-    """Reads the policy folder that was logged as the artifact "policy"; holds nothing itself."""
-
-    def load_context(self, context: Any) -> None:
-        self.policy: Policy = read(Path(context.artifacts["policy"]))
-
-    def predict(self, context: Any, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
-        """model_input: [n, d] embeddings, a DataFrame or, as well, an array.
-
-        MLflow reads the annotation; DataFrame is one that it does not try to turn into a schema.
-        """
-        return predictions(self.policy, model_input)
 
 
 def predictions(

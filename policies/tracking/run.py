@@ -23,7 +23,7 @@ from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
 from .card import card, write_card
-from .model_form import EmbeddingForm, ModelForm
+from .model_form import ModelForm
 from .registry import CHAMPION, check_inputs, check_name, holder
 from .run_log import Judged, final_metrics, log_policy, log_run
 from .training_ids import FILE as TRAINING_IDS
@@ -91,7 +91,7 @@ class Task:
     run_name: str | None = None
     register: str | None = None
     params: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    form: ModelForm = dataclasses.field(default_factory=EmbeddingForm)
+    form: ModelForm | None = None
 
     def __post_init__(self) -> None:
         check_policy(self.policy, self.options)
@@ -101,6 +101,8 @@ class Task:
             )
         if self.register is not None:
             check_name(self.register)
+            if self.form is None:
+                raise PolicyError("a registered policy is a model; say by form= what it reads")
 
     @property
     def guards(self) -> bool:
@@ -147,7 +149,7 @@ def train_run(
     register: model name in the registry; its new version becomes the challenger, and the champion
         where there is none.
     params: more to record, such as the reward's alpha.
-    form: what the logged model answers; None for embeddings.
+    form: the MLflow model to log and register; None logs the policy's folder alone.
 
     Raises PolicyError for the user's mistakes, an unreachable store and a registered model with
     other inputs among them; a run that fails is marked FAILED, and a policy that was trained before
@@ -155,7 +157,7 @@ def train_run(
     """
     task = Task(
         table, validation, policy, dict(options or {}), guard, plain, seed, held_out, out,
-        run_name, register, dict(params or {}), form or EmbeddingForm(),
+        run_name, register, dict(params or {}), form,
     )  # fmt: skip
     return train_task(task, tracking_uri=tracking_uri, experiment=experiment)
 
@@ -193,9 +195,8 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
 
 def check_registered(store: Store, task: Task) -> None:
     """Raise PolicyError where the task's policy could not be registered; before it is trained."""
-    inputs = task.form.inputs()
-    if task.register is not None and inputs is not None:
-        check_inputs(store.client, task.register, inputs)
+    if task.register is not None and task.form is not None:
+        check_inputs(store.client, task.register, task.form.inputs())
 
 
 def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:

@@ -20,7 +20,7 @@ from ..selection.guard import Guarded
 from .card import FILE as CARD
 from .figures import all_figures
 from .model_form import ModelForm, copy_code, pinned
-from .registry import check_inputs, enrol
+from .registry import enrol
 from .training_ids import FILE as TRAINING_IDS
 
 if TYPE_CHECKING:
@@ -141,21 +141,23 @@ def log_policy(
     folder: Path,
     table: RewardTable,
     found: Judged,
-    form: ModelForm,
+    form: ModelForm | None,
     register: str | None,
 ) -> str | None:
-    """The folder as ``policy/``, its card, and the pyfunc model; registered last, when all else is
-    there. Returns the registered version's URI."""
+    """The folder as ``policy/``, its card, and the model where there is a form; registered last,
+    when all else is there. Returns the registered version's URI."""
     import mlflow
 
     mlflow.log_artifact(str(folder / CARD))
     mlflow.set_tag("mlflow.note.content", (folder / CARD).read_text(encoding="utf-8"))
-    logged = form.logged(fitted.policy, table)
     with TemporaryDirectory(prefix="draftpick-model-") as scratch:
         files = fitted.policy.save(Path(scratch) / "policy")  # of a folder that holds other things
         for name in (CARD, TRAINING_IDS):
             (files / name).write_bytes((folder / name).read_bytes())
         mlflow.log_artifacts(str(files), "policy")
+        if form is None:
+            return None
+        logged = form.logged(fitted.policy, table)
         info = mlflow.pyfunc.log_model(
             name="model",
             python_model=str(logged.entry),
@@ -168,7 +170,6 @@ def log_policy(
         )
     if register is None:
         return None
-    check_inputs(client, register, logged.signature.inputs)
     gain = found.evaluation.gain
     words = (
         f"{fitted.policy.name}: gains {gain.mean:.4f} over the best fixed arm "

@@ -81,9 +81,9 @@ def headroom(
     rows, left_out = read_rewards(collection, options)
     found = found_in(rows, names_in(by), noisy, seed)
     if out is not None:
-        from policies.headroom_figure import draw
+        from policies.tracking.figures import draw_headroom
 
-        draw(found, out)
+        draw_headroom(found, out)
     if as_json:
         typer.echo(json.dumps(as_dict(found)))
         return

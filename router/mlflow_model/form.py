@@ -41,7 +41,7 @@ class TextForm:
         name = own.removeprefix(f"{OWN}:").rpartition("@")[0]
         return cls(name, own, manifest.identity.max_new_tokens)
 
-    def inputs(self) -> Schema | None:
+    def inputs(self) -> Schema:
         from mlflow.types import ColSpec, Schema
 
         return Schema(

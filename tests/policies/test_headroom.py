@@ -203,9 +203,9 @@ def test_failures_are_said() -> None:
 
 
 def test_the_picture(tmp_path: Path) -> None:
-    from policies.headroom_figure import draw
+    from policies.tracking.figures import draw_headroom
 
     found = headroom(separable(60))
     for name, first in (("h.png", b"\x89PNG"), ("h.svg", b"<?xml"), ("h.pdf", b"%PDF")):
-        draw(found, tmp_path / name)
+        draw_headroom(found, tmp_path / name)
         assert (tmp_path / name).read_bytes().startswith(first)

@@ -12,6 +12,9 @@ from policies import PolicyError, load
 from policies.mlflow_store import using
 from policies.tracking.run import Task
 from policies.tracking.seeds import Sweep, sweep_run
+from router.mlflow_model.form import TextForm
+
+FORM = TextForm("toy", "toy/8", 16)
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +29,7 @@ def sweep(store: str, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         name: [
             Task(
                 separable(60, seed=at), policy="regression", guard=False, seed=seed,
-                out=out / f"{name}-{seed}", params={"alpha": at, "repetitive": "all"},
+                out=out / f"{name}-{seed}", params={"alpha": at, "repetitive": "all"}, form=FORM,
                 register="swept" if (name, seed) == ("alpha=0", 0) else None,
             )
             for seed in range(3)

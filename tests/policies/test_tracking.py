@@ -19,7 +19,11 @@ import policies
 from policies import PolicyError, mlflow_store
 from policies.mlflow_store import default_uri, shown
 from policies.tracking import run as tracking
+from policies.tracking.pyfunc import predictions
 from policies.tracking.run import TrainedRun, train_run
+from router.mlflow_model.form import TextForm
+
+FORM = TextForm("toy", "toy/8", 16)
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,7 @@ def run(place: Path) -> TrainedRun:
         guard=False,
         register="router-test",
         params={"alpha": 0.5},
+        form=FORM,
     )
 
 
@@ -140,47 +145,31 @@ def test_every_uri_gives_the_same_policy(run: TrainedRun) -> None:
         assert policy.origin == run.fitted.policy.origin
 
 
-def test_the_logged_model_answers(run: TrainedRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    import mlflow
-    import pandas
-
-    from policies.mlflow_store import using
-
-    x = separable(6, seed=4).embeddings
-    expected = run.fitted.policy.distribution(x)
-    with using(run.tracking_uri):
-        model = mlflow.pyfunc.load_model("models:/router-test@champion")
-    assert model.metadata.signature is not None
-    answer = model.predict(x)
-    chances = [f"p_{arm}" for arm in run.fitted.policy.arms]
+def test_what_a_logged_model_answers(run: TrainedRun) -> None:
+    x, policy = separable(6, seed=4).embeddings, run.fitted.policy
+    expected, answer = policy.distribution(x), predictions(policy, x)
+    chances = [f"p_{arm}" for arm in policy.arms]
     assert list(answer.columns) == ["arm", "propensity", *chances]
     np.testing.assert_allclose(answer[chances].to_numpy(), expected)
-    assert list(answer["arm"]) == [run.fitted.policy.arms[i] for i in expected.argmax(axis=1)]
-    from policies.tracking.pyfunc import predictions
-
-    frame = pandas.DataFrame(x)
-    assert predictions(run.fitted.policy, frame).equals(predictions(run.fitted.policy, x))
+    assert list(answer["arm"]) == [policy.arms[i] for i in expected.argmax(axis=1)]
+    assert predictions(policy, pd.DataFrame(x)).equals(answer)
 
 
 def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
     data = separable(40, seed=1)
     again = train_run(
-        data, policy="knn", options={"k": 2}, guard=False, held_out=0, register="router-test"
+        data,
+        policy="knn",
+        options={"k": 2},
+        guard=False,
+        held_out=0,
+        register="router-test",
+        form=FORM,
     )
     assert again.evaluated_on == "train" and again.fitted.history == []
     assert again.registered == "models:/router-test/2" and not again.champion
     assert policies.load("models:/router-test@challenger").name == "knn"
     assert policies.load("models:/router-test@champion").name == "reinforce"
-
-
-def test_other_inputs_are_not_registered(run: TrainedRun, tmp_path: Path) -> None:
-    """Embeddings of width 5 below a name whose model takes 8."""
-    with pytest.raises(PolicyError, match=r"'router-test', version \d, takes .*8.*, but .*5"):
-        train_run(
-            tiny(), policy="knn", guard=False, held_out=0, register="router-test",
-            out=tmp_path / "kept",
-        )  # fmt: skip
-    assert policies.load(tmp_path / "kept").name == "knn"
 
 
 def test_the_guard_is_on_record(place: Path) -> None:
@@ -206,9 +195,7 @@ def test_the_guard_is_on_record(place: Path) -> None:
     assert set(metrics) >= {"guard/knn", "guard/logistic", "guard/reinforce", "regret/gap_closed"}
 
 
-def test_a_band_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> None:
-    import mlflow
-
+def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> None:
     temperature = np.arange(60) % 3 / 2
     rewards = separable(60).rewards.copy()
     rewards[:, 1] += np.where(temperature > 0.7, 1, -1)
@@ -218,9 +205,8 @@ def test_a_band_policy_is_logged_with_the_inputs_that_it_reads(place: Path) -> N
     assert run.guarded is not None and run.guarded.saved == "binned by temperature"
     answer = policies.load(run.policy_uri, run.tracking_uri).choose(np.array([1.0]))
     assert answer.arm == "small"
-    with mlflow_store.using(run.tracking_uri):
-        model = mlflow.pyfunc.load_model(f"runs:/{run.run_id}/model")
-        assert list(model.predict(np.array([[1.0]], dtype=np.float32))["arm"]) == ["small"]
+    loaded = policies.load(run.policy_uri, run.tracking_uri)
+    assert list(predictions(loaded, [[1.0]])["arm"]) == ["small"]
 
 
 def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
@@ -230,6 +216,8 @@ def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
 
 
 def test_what_the_guard_refuses(place: Path) -> None:
+    with pytest.raises(PolicyError, match="say by form= what it reads"):
+        train_run(tiny(), register="router-test")
     with pytest.raises(PolicyError, match="'auto' needs the guard"):
         train_run(tiny(), guard=False)
     with pytest.raises(PolicyError, match=r"'auto' takes no options \(k\)"):
@@ -343,7 +331,8 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
     from policies.tracking.registry import versions_of
 
     store, out = f"sqlite:///{tmp_path}/mlflow.db", tmp_path / "policy"
-    asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out}
+    asked = {"policy": "uniform", "tracking_uri": store, "register": "killed", "out": out,
+             "form": FORM}  # fmt: skip
 
     def killed(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
