@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 from decoders.common.errors import DraftpickError
 from router.cli import app, main
-from router.commands import serve as command
+from router.commands.serving import plan, served
 
 ROOT = Path(__file__).resolve().parents[3]
 CHAT = "/v1/chat/completions"
@@ -94,17 +94,17 @@ def test_answers_that_take_longer_than_the_drain_are_told() -> None:
 
 
 def test_policies_have_names() -> None:
-    assert command.policies_of(["here", "mine=runs:/1/policy"]) == {
+    assert plan.policies_of(["here", "mine=runs:/1/policy"]) == {
         "default": "here", "mine": "runs:/1/policy"
     }  # fmt: skip
     with pytest.raises(DraftpickError, match="NAME=there"):
-        command.policies_of(["here", "there"])
+        plan.policies_of(["here", "there"])
 
 
 def test_an_address_that_is_taken_is_told_before_anything_loads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "load_routers", None)
+    monkeypatch.setattr(served, "load_routers", None)
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 2
@@ -116,7 +116,7 @@ def test_an_address_that_is_taken_is_told_before_anything_loads(
 def test_mistakes_are_told_before_anything_loads(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command, "load_routers", None)
+    monkeypatch.setattr(served, "load_routers", None)
     for words, told in (
         (["--temperature", "-1"], "temperature"),
         (["--log-text"], "--log FOLDER"),
@@ -125,14 +125,14 @@ def test_mistakes_are_told_before_anything_loads(
     ):
         assert main(["serve", *words]) == 2
         assert told in capsys.readouterr().err
-    monkeypatch.setattr(command, "find_spec", lambda name: None if name == "uvicorn" else 1)
+    monkeypatch.setattr(plan, "find_spec", lambda name: None if name == "uvicorn" else 1)
     assert main(["serve"]) == 2
     assert "serving needs uvicorn; install" in capsys.readouterr().err
 
 
 def test_help_teaches() -> None:
     said = " ".join(CliRunner().invoke(app, ["serve", "--help"]).output.split())
-    assert "/v1/chat/completions" in said and "DRAFTPICK_API_KEY" in said
+    assert "/v1/completions" in said and "DRAFTPICK_API_KEY" in said
 
 
 # -- the whole ------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from serve_toys import Served, served, until
 
 from decoders.common.errors import DraftpickError
 from router.cli import main
-from router.commands.serve import origins_of
+from router.commands.serving.plan import origins_of
 from router.serve import server
 from router.serve.app import Settings
 from router.serve.parsing import Limits

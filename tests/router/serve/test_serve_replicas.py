@@ -23,8 +23,8 @@ from typer.testing import CliRunner
 from decoders.common.errors import DraftpickError
 from decoders.options import EngineOptions
 from router.cli import app, main
-from router.commands import serve as command
 from router.commands.router_options import LogOptions
+from router.commands.serving import served as command
 from router.serve.app import Settings
 from router.serve.replicas import proxy
 from router.serve.replicas.aggregate import aggregate

@@ -1,0 +1,110 @@
+"""What a serving process answers with, and how it is loaded."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from decoders.options import EngineOptions
+
+from ..router_options import LogOptions
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from ...routing.router import Router
+    from ...serve.app import Settings
+    from ...serve.scheduler import Scheduler
+
+BUSY = (
+    "the policy learns from tokens a second, which fall as more answers share a pass: "
+    "serve with --slots 1, or train it on --reward saved-passes, which load does not change"
+)
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a process serves, before anything is loaded; the fields are the command's options."""
+
+    options: EngineOptions
+    named: dict[str, str]
+    embedder: str | None
+    log: LogOptions
+    settings: Settings
+    slots: int
+    batch_invariant: bool
+    queue: int
+    warm_up: bool
+    learn: Path | None = None
+
+    def make(self) -> tuple[FastAPI, Scheduler]:
+        """Load it: the application, and the scheduler that it answers through."""
+        from decoders.continuous_batching import batch_engine
+        from decoders.zoo.catalogue import cache_dir
+
+        from ...routing.learning import SPEEDS
+        from ...serve.app import make_app
+        from ...serve.queue import FairQueue
+        from ...serve.scheduler import DEFAULT, Scheduler
+        from ...serve.warm_up import warm_up
+
+        routers = load_routers(self.options, self.named, self.embedder, self.log)
+        if self.learn is not None:
+            routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
+            if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
+                print(BUSY, file=sys.stderr)
+        cache = cache_dir() / "costs"
+        room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
+        if self.warm_up:
+            warm_up(routers, room)
+        scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
+        return make_app(scheduler, self.settings), scheduler
+
+    def placed(self) -> Served:
+        """The same for a process with another working directory: paths become absolute ones."""
+        arms = self.options.arms
+        target, template = self.options.target, self.options.chat_template
+        options = replace(
+            self.options,
+            target=_absolute(target),
+            chat_template=None if template is None else _absolute(template),
+        )
+        if isinstance(arms, str | Path):
+            options = replace(options, arms=Path(arms).absolute())
+        log = self.log
+        if log.folder is not None:
+            log = replace(log, folder=log.folder.absolute())
+        named = {name: _absolute(place) for name, place in self.named.items()}
+        embedder = None if self.embedder is None else _absolute(self.embedder)
+        return replace(self, options=options, named=named, embedder=embedder, log=log)
+
+
+def _absolute(place: str) -> str:
+    """A path that is there; what is none stays."""
+    try:
+        return str(Path(place).absolute()) if Path(place).exists() else place
+    except OSError:  # a template's text, too long for a name
+        return place
+
+
+def load_routers(
+    options: EngineOptions, named: Mapping[str, str], embedder: str | None, log: LogOptions
+) -> dict[str, Router]:
+    """A router for every policy, over one engine. embedder: of the default policy."""
+    import policies
+
+    from ...routing.loading import embedder_of
+    from ...routing.router import Router
+    from ...serve.scheduler import DEFAULT
+
+    others = {name: policies.load(place) for name, place in named.items() if name != DEFAULT}
+    book = log.open()
+    first = Router.from_options(options, named.get(DEFAULT), embedder, book)
+    routers = {DEFAULT: first}
+    for name, policy in others.items():
+        reader = embedder_of(policy, None, options.device)
+        routers[name] = Router(first.engine, policy, reader, book)
+    return routers

@@ -1,0 +1,67 @@
+"""`draftpick serve`: which options go together, without a command line, a socket or a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from decoders.common.errors import DraftpickError
+from router.commands.serving.plan import plan
+
+
+def test_the_defaults() -> None:
+    found = plan()
+    assert (found.host, found.port, found.drain_s, found.on_ray) == ("127.0.0.1", 8000, 30.0, False)
+    assert (found.served.slots, found.served.queue, found.served.warm_up) == (8, 64, True)
+    assert found.served.named == {} and found.served.settings.api_key is None
+
+
+def test_options_reach_what_is_served() -> None:
+    found = plan(
+        policy=["here", "mine=there"],
+        api_key="key",
+        allow_origin=["https://Chat.example"],
+        max_tokens=32,
+        temperature=0.5,
+        queue=3,
+        timeout=5.0,
+        drafter_memory="1KB",
+        log=Path("log"),
+        log_text=True,
+        device="cpu",
+        engine="ray",
+        replicas=2,
+        ray_address="auto",
+    )
+    served, settings = found.served, found.served.settings
+    assert served.named == {"default": "here", "mine": "there"} and served.queue == 3
+    assert (served.log.folder, served.log.text) == (Path("log"), True)
+    assert (served.options.device, served.options.drafter_memory) == ("cpu", 1000)
+    assert (settings.api_key, settings.timeout_s) == ("key", 5.0)
+    assert settings.origins == ("https://chat.example",)
+    assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
+    assert settings.limits.usual.temperature == 0.5
+    assert (found.on_ray, found.replicas, found.ray_address) == (True, 2, "auto")
+    assert not Path("log").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"engine": "rays"}, "unknown engine 'rays'; known: local, ray"),
+        ({"replicas": 2}, "add --engine ray"),
+        ({"ray_address": "auto"}, "add --engine ray"),
+        ({"engine": "ray", "learn": Path("p")}, "each replica would learn for itself"),
+        ({"api_key": ""}, "the key is empty"),
+        ({"policy": ["a=b", "a=c"]}, "two policies called a"),
+        ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
+        ({"drafter_memory": "much"}, "--drafter-memory is a size"),
+        ({"temperature": -1.0}, "temperature"),
+        ({"log_text": True}, "--log FOLDER"),
+    ],
+)
+def test_options_that_do_not_go_together(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(DraftpickError, match=words):
+        plan(**options)
