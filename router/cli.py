@@ -12,7 +12,7 @@ import typer
 
 from decoders.common import plugins
 from decoders.common.openmp import spin_briefly
-from decoders.common.terminal import show
+from decoders.common.terminal import bars_as_lines, show
 from decoders.options import EngineOptions
 from decoders.records import Request
 from router.commands import collect as collect_command
@@ -414,7 +414,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         spin_briefly()
         plugins.load()
-        app([a for a in arguments if a != "--debug"], prog_name="draftpick")
+        with bars_as_lines():
+            app([a for a in arguments if a != "--debug"], prog_name="draftpick")
     except SystemExit as stop:
         return _exit_code(stop)
     except KeyboardInterrupt:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import sys
 import textwrap
@@ -10,11 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+
+MOMENT_S = 2.0  # bars that are drawn for less are no progress to report
 
 
 def tables(
@@ -207,18 +208,22 @@ def bars_as_lines() -> Iterator[None]:
     if sys.stderr.isatty():
         yield
         return
-    with redirect_stderr(_WithoutBars(sys.stderr)):
+    with redirect_stderr(cast(TextIO, _WithoutBars(sys.stderr))):
         yield
 
 
-class _WithoutBars(io.TextIOBase):
-    """A stream that passes on all but bars, each drawn over itself after a carriage return."""
+class _WithoutBars:
+    """A stream that passes on all but bars, each drawn over itself after a carriage return. A bar
+    of a moment is left out."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._lines: Lines | None = None  # of the bar that is being drawn
-        self._percent = ""
+        self._began, self._percent = 0.0, ""
         self._drawn = False  # whether a bar was written last
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
         bar = re.match(r"\r(?:(.*?)\W*:)?\s*(\d+)%", text)
@@ -227,7 +232,9 @@ class _WithoutBars(io.TextIOBase):
                 from rich.console import Console
 
                 self._lines = Lines(Console(file=self._stream), bar[1] or "progress", "%")
-            if bar[2] != self._percent:  # a finished bar is drawn again
+                self._began = time.monotonic()
+            # a finished bar is drawn again
+            if bar[2] != self._percent and time.monotonic() - self._began >= MOMENT_S:
                 self._lines(float(bar[2]), 100)
             self._percent = bar[2]
         elif self._drawn and text == "\n":
@@ -236,6 +243,3 @@ class _WithoutBars(io.TextIOBase):
             self._stream.write(text)
         self._drawn = text.startswith("\r")
         return len(text)
-
-    def flush(self) -> None:
-        self._stream.flush()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis_profiles import examples
 from rich.console import Console
 
+from decoders.common import terminal
 from decoders.common.terminal import Lines, bars_as_lines, progress, show, tables, texts
 
 WORDS = st.text("abcdefgh", min_size=1, max_size=9)
@@ -96,21 +97,27 @@ def test_a_pipe_is_as_wide_as_columns_says(
 
 
 def test_progress_is_a_bar_on_a_terminal_alone() -> None:
-    for terminal in (True, False):
-        console = Console(file=io.StringIO(), width=100, force_terminal=terminal)
+    for drawn in (True, False):
+        console = Console(file=io.StringIO(), width=100, force_terminal=drawn)
         with progress("collecting", "queries", console) as tick:
             tick(3, 10, "2 errors")
         assert isinstance(console.file, io.StringIO)
         text = console.file.getvalue()
-        assert "━" in text if terminal else "\r" not in text
-        assert "2 errors" in text and ("3/10" if terminal else "3 of 10 queries") in text
+        assert "━" in text if drawn else "\r" not in text
+        assert "2 errors" in text and ("3/10" if drawn else "3 of 10 queries") in text
 
 
-def test_the_bars_of_libraries_become_lines_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bars_of_libraries_become_lines_in_a_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     import sys
 
     from tqdm.auto import tqdm
 
+    with bars_as_lines():
+        assert list(tqdm(range(3))) == [0, 1, 2]
+    assert capsys.readouterr().err == "", "it took a moment"
+    monkeypatch.setattr(terminal, "MOMENT_S", 0.0)
     with bars_as_lines():
         for step in tqdm(range(300), desc="Converting GGUF tensors...", mininterval=0):
             if step == 150:
