@@ -2,104 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
-from decoders.options import EngineOptions
+from .aligning.plan import AlignPlan
+from .aligning.plan import plan as planned
+from .with_records import with_records
 
-from .options import ChatTemplate, Context, Device, Target, names_in
 
-
-def align(
-    out: Annotated[Path, typer.Option(help="Folder for checkpoints and the finished model/.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="What to train. drafter: a small model. exit: an early-exit adapter. recurrent: a "
-            "recurrent cell over the target's last states. bigram: Max-Gram's bigram table."
-        ),
-    ] = "drafter",
-    queries: Annotated[
-        list[Path] | None, typer.Option(help="Query files (JSON lines). Default: those that ship.")
-    ] = None,
-    outputs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="The target's answers to them (JSON lines: id, output or ids, ended). Default: "
-            "the target answers first, into OUT/outputs.jsonl."
-        ),
-    ] = None,
-    start: Annotated[
-        Path | None,
-        typer.Option(help="A drafter folder to fine-tune, or a JSON file with sizes of a Llama."),
-    ] = None,
-    tasks: Annotated[str, typer.Option(help="Only these tasks, comma-separated.")] = "",
-    vocab_size: Annotated[
-        int | None,
-        typer.Option(
-            help="Size of the draft vocabulary, the most frequent tokens. Default: 8192; "
-            "recurrent: 6144."
-        ),
-    ] = None,
-    exit_layer: Annotated[
-        int, typer.Option(help="Decoder layers of the target below the exit.")
-    ] = 4,
-    blocks: Annotated[
-        int | None,
-        typer.Option(
-            help="Trained layers above the exit (default 1; 0 with --joint and for "
-            "encoder-decoders), or gated blocks of a recurrent drafter (default 2)."
-        ),
-    ] = None,
-    width: Annotated[int, typer.Option(help="Width of a recurrent drafter's gated blocks.")] = 1152,
-    joint: Annotated[
-        bool,
-        typer.Option(
-            "--joint",
-            help="With --kind exit: train all layers of a copy of the target, by the mean loss of "
-            "the exit and the last layer (as BiLD does). The copy, OUT/target, is a new target.",
-        ),
-    ] = False,
-    every_layer: Annotated[
-        bool,
-        typer.Option(
-            "--every-layer",
-            help="With --joint: train by the losses of all layers, layer i weighted by i (as CALM "
-            "does).",
-        ),
-    ] = False,
-    epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
-    minutes: Annotated[
-        float | None, typer.Option(help="Train for this time instead of --epochs.")
-    ] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Tokens per step, padding included.")] = 2048,
-    lr: Annotated[
-        float | None,
-        typer.Option(
-            help="Peak learning rate of embeddings and norms (AdamW). Default: 3e-3; --joint: 1e-4."
-        ),
-    ] = None,
-    matrix_lr: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate of matrices (Muon). Default: 2e-2; --joint: 5e-4."),
-    ] = None,
-    max_prompt: Annotated[
-        int, typer.Option(help="Prompt tokens kept, counted from the end.")
-    ] = 320,
-    max_new_tokens: Annotated[
-        int, typer.Option(help="Longest answer of the target, in tokens.")
-    ] = 256,
-    seed: Annotated[
-        int, typer.Option(help="Random seed of the examples' order and the initial weights.")
-    ] = 0,
-    target: Target = EngineOptions.target,
-    device: Device = EngineOptions.device,
-    context: Context = EngineOptions.context,
-    chat_template: ChatTemplate = EngineOptions.chat_template,
-) -> None:
+@with_records(plan=planned)
+def align(plan: AlignPlan) -> None:
     """Train a drafter to predict what the target writes. The folder OUT/model can then be an arm's
     drafter; its card gives the acceptance on held-out answers. The same command resumes a run that
     was stopped.
@@ -112,64 +23,15 @@ def align(
       draftpick align --out drafts/cell --kind recurrent --minutes 20
       draftpick align --out drafts/joint --kind exit --exit-layer 8 --joint
     """
-    from collect.align.recipe import Recipe
-    from collect.align.run import AlignConfig, check
-    from collect.align.run import align as run
-    from collect.align.write import default_queries, write_outputs
-    from decoders.common.errors import DraftpickError
     from decoders.common.terminal import progress, show, tables
 
-    recurrent = kind == "recurrent"
-    if vocab_size is None:
-        vocab_size = 6144 if recurrent else 8192
-    if blocks is None:
-        blocks = 2 if recurrent else 1
-    files = tuple(queries or default_queries())
-    chosen = tuple(names_in(tasks)) or None
-    if epochs < 1 or (minutes is not None and minutes <= 0):
-        raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
-    if start is not None and not start.exists():
-        raise DraftpickError(f"no such drafter folder or sizes file: {start}")
-    config = AlignConfig(
-        kind=kind,
-        out=out,
-        queries=files,
-        outputs=tuple(outputs or ()),
-        target=target,
-        device=device,
-        start=start,
-        tasks=chosen,
-        vocab_size=vocab_size,
-        max_prompt=max_prompt,
-        max_answer=max_new_tokens,
-        exit_layer=exit_layer,
-        blocks=blocks,
-        joint=joint,
-        every_layer=every_layer,
-        width=width,
-        chat_template=chat_template,
-    )
-    check(config)  # before the target writes for hours
-    if not outputs:
-        options = EngineOptions(
-            target, dtype="bfloat16", device=device, context=context, chat_template=chat_template
-        )
-        made = write_outputs(files, out, options, max_new_tokens, chosen)
-        config = replace(config, outputs=(made,))
-    rates = (
-        (1e-4, 5e-4) if joint else (Recipe.lr, Recipe.matrix_lr)
-    )  # a copy is not trained from scratch
-    lr = rates[0] if lr is None else lr
-    matrix_lr = rates[1] if matrix_lr is None else matrix_lr
-    recipe = Recipe(epochs, minutes, batch_tokens, lr, matrix_lr, seed=seed)
-    with progress("aligning", "%") as tick:
+    from .aligning.run import run
 
-        def report(now: dict[str, float]) -> None:
-            figures = f"loss {now['loss']:.3f}, {now['tokens_per_s']:.0f} tok/s"
-            tick(100 * now["progress"], 100, figures)
-
-        acceptance = run(config, recipe, report)
+    acceptance = run(plan, progress("aligning", "%"))
     title = "Held-out acceptance (share of the target's tokens predicted)"
     rows = [[name, f"{share:.3f}"] for name, share in acceptance.items()]
     show(lambda width: tables(title, ["task", "acceptance"], rows, width))
-    typer.echo(f"model: {out / 'model'}" + (f"\ntarget: {out / 'target'}" if joint else ""))
+    out = plan.config.out
+    typer.echo(
+        f"model: {out / 'model'}" + (f"\ntarget: {out / 'target'}" if plan.config.joint else "")
+    )

@@ -1,0 +1,42 @@
+"""`draftpick align`: its defaults, without a command line or a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collect.align.recipe import Recipe
+from decoders.common.errors import DraftpickError
+from router.commands.aligning.plan import plan
+
+OUT = Path("no-such-folder")
+
+
+def test_the_defaults() -> None:
+    found = plan(out=OUT)
+    config = found.config
+    assert (config.kind, config.vocab_size, config.blocks) == ("drafter", 8192, 1)
+    assert config.outputs == () and config.tasks is None and config.queries  # those that ship
+    assert (found.recipe.lr, found.recipe.matrix_lr) == (Recipe.lr, Recipe.matrix_lr)
+    assert not OUT.exists()
+
+
+def test_defaults_of_a_kind() -> None:
+    found = plan(out=OUT, kind="recurrent").config
+    assert (found.vocab_size, found.blocks) == (6144, 2)
+    joint = plan(out=OUT, kind="exit", joint=True, matrix_lr=1e-3)
+    assert (joint.recipe.lr, joint.recipe.matrix_lr) == (1e-4, 1e-3)
+
+
+def test_names_and_lengths() -> None:
+    found = plan(out=OUT, tasks="math, qa", max_new_tokens=32, context=64, outputs=[Path("o")])
+    assert (found.config.tasks, found.config.max_answer) == (("math", "qa"), 32)
+    assert (found.context, found.config.outputs) == (64, (Path("o"),))
+
+
+@pytest.mark.parametrize("options", [{"epochs": 0}, {"minutes": 0.0}])
+def test_numbers_out_of_range(options: dict[str, Any]) -> None:
+    with pytest.raises(DraftpickError, match="--epochs must be at least 1 and --minutes above 0"):
+        plan(out=OUT, **options)
