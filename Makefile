@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test slow lint audit demo bench reproduce clean
+.PHONY: install test slow avx2 lint audit demo bench reproduce clean
 
 install: $(STAMP)
 
@@ -21,6 +21,10 @@ test: install
 # Two at a time, a thread each: they load real models.
 slow: install
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --dist worksteal
+
+# What depends on the processor's instructions, as where there is AVX2 alone.
+avx2: install
+	OMP_NUM_THREADS=1 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(BIN)/python -m pytest -q -m "instructions and not slow" -n 2 tests/decoders
 
 lint: install
 	$(BIN)/ruff check .

@@ -37,6 +37,8 @@ from decoders.common.errors import ContextTooLong, DraftpickError
 from decoders.models.targets import ROUNDINGS
 from decoders.protocols import Backend, decoder_prefix
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 DECODERS = (
     "toy",

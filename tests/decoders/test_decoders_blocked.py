@@ -40,6 +40,8 @@ from decoders.models import loaders
 from decoders.models.loaders import LoadRequest
 from decoders.sampling.draft_vocab import DraftVocab
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 ROUNDINGS: tuple[Rounding, ...] = ("int4", "int8")
 SIZES = [(16, 32), (48, 96), (192, 576), (64, 1536)]

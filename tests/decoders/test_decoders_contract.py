@@ -38,6 +38,8 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 from decoders.sampling.stopping import Stopper
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 
 SMALL = {"kind": "neural", "drafter": "small"}

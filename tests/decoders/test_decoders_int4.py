@@ -32,6 +32,8 @@ from decoders.backends.weights.packed import (
     quartered,
 )
 
+pytestmark = pytest.mark.instructions
+
 
 def some(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed)).bfloat16()

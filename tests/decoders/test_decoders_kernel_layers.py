@@ -38,6 +38,8 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.blocked import NARROW
 from decoders.backends.weights.packed import KernelWeight, Matrix, Rounding, dense
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 SHAPE = Shape(1, 96, 3, 1, 32, 16, 64, 1e-5, Rotation((), 1.0))
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]

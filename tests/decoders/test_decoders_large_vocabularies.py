@@ -18,6 +18,8 @@ from decoders.sampling.filters import probabilities
 from decoders.sampling.randomness import Generator
 from decoders.zoo.catalogue import cache_dir
 
+pytestmark = pytest.mark.instructions
+
 CPU = torch.device("cpu")
 FEW = st.sampled_from([WIDTH, 2 * WIDTH, 12 * WIDTH])
 

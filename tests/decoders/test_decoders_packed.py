@@ -30,6 +30,8 @@ from decoders.backends.weights.packed import (
     quartered,
 )
 
+pytestmark = pytest.mark.instructions
+
 BF16 = pytest.mark.skipif(
     not can_pack(CPU, torch.bfloat16), reason="this CPU does not multiply bfloat16"
 )

@@ -24,6 +24,8 @@ from decoders.sampling.argmax import likeliest
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 NAMES = [*range(15, -1, -1)]  # the head's rows the other way round
 

@@ -26,6 +26,8 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.blocked import NARROW
 from decoders.backends.weights.packed import Rounding
 
+pytestmark = pytest.mark.instructions
+
 Tiny = Callable[..., Path]
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
 READ = 512  # positions of the rooms here
