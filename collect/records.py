@@ -74,7 +74,8 @@ class Outcome:
     repetitive: whether the target's answer repeats itself to the end (see `collect.repetition`);
         None where the arm failed.
     prefill_s, decode_s: this query's share of the batch in which the arm wrote its own text.
-    measured_*: one decode at batch 1 through the arm, None unless the collection measured.
+    measured_*: one decode at batch 1 through the arm, None unless the collection measured;
+        measured_tokens and new_tokens None where an endpoint did not count them.
     prompt_tokens: of the prompt, as an endpoint counted them; None for the arms of a target.
     seed: of the sampled answer (autoregressive arm, and every arm above temperature 0), else None.
     error: why there are no numbers, else None.
@@ -126,6 +127,11 @@ class OutcomeRow(Outcome):
     text: str = ""
     target_ids: tuple[int, ...] = ()
     agree: tuple[bool, ...] = ()
+
+    @property
+    def uncounted(self) -> bool:
+        """Whether an answer was timed whose tokens its endpoint did not count."""
+        return self.measured_prefill_s is not None and self.measured_tokens is None
 
 
 class OutcomeKey(NamedTuple):

@@ -201,6 +201,7 @@ class DecodeResult:
     logprobs: of each of ids, where the request asks for them.
     prompt_tokens: of the prompt as an endpoint counts them, whose tokenizer is not known here.
     cost: money that an endpoint asks for the answer, by its recipe's prices.
+    counted: False where an endpoint did not count its tokens, so that ids are no count of them.
     load_s: seconds that the answer waited while models were loaded, its own arm's or another
         answer's; none of the other times holds them. None where nothing was.
     """
@@ -225,6 +226,7 @@ class DecodeResult:
     logprobs: list[TokenLogprob] | None = None
     prompt_tokens: int | None = None
     cost: float | None = None
+    counted: bool = True
     load_s: float | None = None
 
     @property

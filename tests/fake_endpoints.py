@@ -25,7 +25,9 @@ class FakeEndpoint:
     dies_after: requests after which it says 503.
     cut_after: events after which it breaks off.
     counted: completion tokens that it claims; None for as many as events.
-    asked: bodies of requests, and `keys` their Authorization.
+    counts: whether it says how many tokens there were.
+    raw: what it sends with its status and `headers` in place of a stream of its own.
+    asked: bodies of requests, and `keys` their Authorization, `paths` where they went.
     left: requests whose client went before the end.
     """
 
@@ -37,9 +39,12 @@ class FakeEndpoint:
     dies_after: int | None = None
     cut_after: int | None = None
     counted: int | None = None
+    counts: bool = True
+    raw: bytes | None = None
     last_word: str | None = None
     asked: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
     left: int = 0
     port: int = 0
     _server: ThreadingHTTPServer | None = None
@@ -92,15 +97,26 @@ class _Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         fake.asked.append(body)
         fake.keys.append(self.headers.get("Authorization"))
+        fake.paths.append(self.path)
+        if fake.raw is not None:
+            self.send_response(fake.status)
+            for name, value in fake.headers.items():
+                self.send_header(name, value)
+            self.send_header("Connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            self.wfile.write(fake.raw)
+            return
         dead = fake.dies_after is not None and len(fake.asked) > fake.dies_after
         status = 503 if dead else fake.status
         unknown = [name for name in fake.refuses if name in body]
         if unknown:
             status = 400
-        if self.path != "/v1/chat/completions" or status != 200:
+        asked_path = self.path.partition("?")[0]
+        if asked_path != "/v1/chat/completions" or status != 200:
             words = f"unsupported: {', '.join(unknown)}" if unknown else f"told to say {status}"
             said = json.dumps({"error": {"message": words}}).encode()
-            self.send_response(status if self.path == "/v1/chat/completions" else 404)
+            self.send_response(status if asked_path == "/v1/chat/completions" else 404)
             for name, value in fake.headers.items():
                 self.send_header(name, value)
             self.send_header("Content-Length", str(len(said)))
@@ -126,7 +142,8 @@ class _Handler(BaseHTTPRequestHandler):
         self._event({"choices": [end]})
         count = len(told) if fake.counted is None else fake.counted
         usage = {"prompt_tokens": len(prompt.split()), "completion_tokens": count}
-        self._event({"choices": [], "usage": usage})
+        if fake.counts:
+            self._event({"choices": [], "usage": usage})
         self.wfile.write(b"data: [DONE]\n\n")
 
     def _event(self, content: dict[str, Any]) -> None:

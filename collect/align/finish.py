@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.common.provenance import provenance
+from decoders.common.secrets import masked_arguments
 from decoders.zoo.catalogue import sha256_of
 
 from .card import render
@@ -63,4 +64,6 @@ def start_name(start: Path) -> str:
 
 def command(program: str) -> str:
     """How this process was called, each path cut to its name: a card travels, folders do not."""
-    return " ".join([program, *(Path(a).name if "/" in a else a for a in sys.argv[1:])])
+    return " ".join(
+        [program, *(Path(a).name if "/" in a else a for a in masked_arguments(sys.argv[1:]))]
+    )

@@ -7,8 +7,9 @@ the model gave, and the arm is chosen once per query, before its first turn.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +39,8 @@ class SweepReport:
     embedded: queries that another embedder than the target read in this run.
     embed_s: seconds that took, the loading of its model left out.
     costs_of: what the folder's costs were measured by, where this run decoded otherwise.
+    uncounted: by arm, answers of this run whose tokens its endpoint did not count; they have no
+        speed.
     """
 
     collected: int
@@ -48,6 +51,7 @@ class SweepReport:
     embedded: int = 0
     embed_s: float = 0.0
     costs_of: str | None = None
+    uncounted: dict[str, int] = field(default_factory=dict)
 
 
 def sweep(
@@ -92,6 +96,7 @@ def sweep(
         collected = errors = 0
         each = len(names) * len(options.temperatures) * len(options.at_once)
         meter = Meter(already * each, len(queries) * each, on_progress)
+        uncounted = Counter[str]()
 
         def commit(query_rows: list[QueryRow], outcome_rows: list[OutcomeRow]) -> None:
             nonlocal collected, errors
@@ -99,6 +104,7 @@ def sweep(
             collected += len(query_rows)
             errors += sum(row.error is not None for row in outcome_rows)
             meter.stored(outcome_rows)
+            uncounted.update(row.arm for row in outcome_rows if row.uncounted)
 
         prompts: list[Prompt] = []
         for query in pending:
@@ -121,6 +127,7 @@ def sweep(
         found.computed if found else 0,
         found.seconds if found else 0.0,
         timed_otherwise(manifest.sessions, manifest.sessions[-1]),
+        dict(uncounted),
     )
 
 

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..common.errors import DraftpickError
+from ..common.secrets import masked
 from .base import ArmRecipe
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ Price = Annotated[float, Field(ge=0)]
 class EndpointRecipe(ArmRecipe):
     """A server's `/chat/completions`; `decoders.endpoints` asks it. No target is loaded.
 
-    url: up to and without `/chat/completions`, for instance http://gpu-1:8000/v1.
+    url: up to and without `/chat/completions`, for instance http://gpu-1:8000/v1; a query behind it
+        is part of every request. It is stored with what is collected, so that it may hold no key.
     model: the name that the server knows it by.
     api_key_env: the environment variable that holds the key; None where none is asked for.
     limit_field: what the server calls the most tokens of an answer.
@@ -30,6 +32,8 @@ class EndpointRecipe(ArmRecipe):
     send_temperature: false for a server that refuses the field, and goes by its own.
     prompt_price, completion_price: money for a million tokens, in a currency that all arms share.
     timeout_s: seconds without a byte after which the server counts as dead.
+    tokenizer: a folder or name whose tokenizer counts an answer's tokens where the server does not;
+        with none such an answer has no speed.
     same_answers: whether its answers are distributed as those of the file's first endpoint, as with
         the same weights and another lossless `speculative_config`.
     """
@@ -44,15 +48,27 @@ class EndpointRecipe(ArmRecipe):
     prompt_price: Price | None = None
     completion_price: Price | None = None
     timeout_s: Annotated[float, Field(gt=0)] = 60.0
+    tokenizer: str | None = None
     same_answers: bool = False
 
     @field_validator("url")
     @classmethod
     def _is_one(cls, url: str) -> str:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if masked(url) != url:
+            raise ValueError(
+                f"{masked(url)} holds a password or key; set it in an environment variable, and "
+                "name that one in `api_key_env`"
+            )
+        try:
+            parts = urlsplit(url)
+            known = parts.scheme in ("http", "https") and bool(parts.hostname)
+            known = known and (parts.port or 1) > 0
+        except ValueError:  # no port, no IPv6 address
+            known = False
+        if not known:
             raise ValueError(f"give an address such as http://localhost:8000/v1, not {url!r}")
-        return url.rstrip("/").removesuffix("/chat/completions")
+        path = parts.path.rstrip("/").removesuffix("/chat/completions")
+        return parts._replace(path=path, fragment="").geturl()
 
     @field_validator("limit_field")
     @classmethod

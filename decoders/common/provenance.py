@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .machine import cpu_name, memory_gib, usable_cores
+from .secrets import masked_arguments
 
 PACKAGES = (
     "draftpick", "torch", "triton", "transformers", "datasets", "pyarrow", "numpy", "rouge_score",
@@ -19,10 +20,11 @@ PACKAGES = (
 
 
 def provenance() -> dict[str, Any]:
-    """A JSON-ready record of this run: git, argv, versions, hardware, time (UTC, ISO 8601)."""
+    """A JSON-ready record of this run: git, argv without keys, versions, hardware, time (UTC, ISO
+    8601)."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "argv": list(sys.argv),
+        "argv": masked_arguments(sys.argv),
         "git": git_state(),
         "versions": versions(),
         "hardware": hardware(),
@@ -35,7 +37,7 @@ def tags() -> dict[str, str]:
     gpus = [f", {name}" for name in machine["gpus"]]
     return {
         "git_sha": "unknown" if git is None else git["sha"] + "-dirty" * git["dirty"],
-        "argv": " ".join(sys.argv)[:500],
+        "argv": " ".join(masked_arguments(sys.argv))[:500],
         "hardware": f"{machine['cpu']}, {machine['cores']} cores{''.join(gpus)}",
         "platform": platform.platform(),
         **{f"version.{package}": version for package, version in versions().items()},

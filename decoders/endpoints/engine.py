@@ -22,14 +22,15 @@ from ..options import EngineOptions
 from ..protocols import RoundStreamer
 from ..records import DecodeResult, Prefilled, Request
 from .chat import Pieces, chat_ids, chat_of
+from .counting import tokens_of
 from .hashing import HashingEmbedder
-from .stream import Event, Unavailable, completions
+from .stream import Event, Unavailable, client, completions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Deployments move; what they serve stays.
-FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url"}
+FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url", "tokenizer"}
 
 
 def remote(recipes: Mapping[str, ArmRecipe]) -> bool:
@@ -62,6 +63,7 @@ class EndpointEngine:
         self.eos_ids: tuple[int, ...] = ()
         self.tokenizer = Pieces()
         self._embedder = HashingEmbedder()
+        self._connections = client()
         self._breakers = {name: Breaker(clock=clock) for name in self.arms}
 
     @classmethod
@@ -195,7 +197,8 @@ class EndpointEngine:
             raise ArmDown(arm, breaker.reason, breaker.pause_s)
         answer = _Answer(self.tokenizer, prompt_ids, streamer)
         try:
-            with closing(completions(recipe, _body(recipe, messages, request))) as events:
+            body = _body(recipe, messages, request)
+            with closing(completions(self._connections, recipe, body)) as events:
                 answer.read(events)
         except Unavailable as error:
             breaker.failed(str(error), error.pause_s)
@@ -260,7 +263,9 @@ class _Answer:
             self._reason = event.finish_reason or self._reason
             self._stopped_by = event.stopped_by or self._stopped_by
             if event.completion_tokens is not None:
-                self._tokens, self._prompt_tokens = event.completion_tokens, event.prompt_tokens
+                self._tokens = event.completion_tokens
+            if event.prompt_tokens is not None:
+                self._prompt_tokens = event.prompt_tokens
             if event.text:
                 self._add(event.text)
         self._last = time.perf_counter()
@@ -293,7 +298,10 @@ class _Answer:
 
     def result(self, recipe: EndpointRecipe, request: Request) -> DecodeResult:
         text = self._tokenizer.decode(self.ids)
-        ids = self._tokenizer.counted(self.ids, self._tokens)
+        tokens = self._tokens
+        if tokens is None and recipe.tokenizer is not None:
+            tokens = tokens_of(recipe.tokenizer, text)
+        ids = self._tokenizer.counted(self.ids, tokens)
         reason = "length" if self._reason == "length" else "eos"
         if self._reason == "stop" and self._stopped_by in request.stop:
             reason = "stop"
@@ -315,5 +323,6 @@ class _Answer:
             verify_s=self._last - self._first,
             other_s=0.0,
             prompt_tokens=prompt_tokens,
-            cost=None if prompt_tokens is None else recipe.cost(prompt_tokens, len(ids)),
+            cost=None if None in (prompt_tokens, tokens) else recipe.cost(prompt_tokens, tokens),
+            counted=tokens is not None,
         )

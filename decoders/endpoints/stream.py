@@ -1,19 +1,11 @@
-"""One streamed request to an OpenAI-compatible server, by the standard library alone.
-
-A request is one POST whose answer comes as server-sent events, which `urllib` reads line by line as
-they arrive; proxies and certificates are the environment's. Nothing more is needed, so draftpick
-does not depend on an HTTP package.
-"""
+"""One request to an OpenAI-compatible server, whose answer comes as server-sent events."""
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,14 +13,21 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
+import httpx
+from httpx_sse import EventSource
+
 from ..common.errors import DraftpickError, UpstreamRefused
+from ..common.secrets import masked, secret
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
+
     from ..arms.endpoint import EndpointRecipe
 
 BUSY = (408, 429)
 CALLERS = (400, 413, 422)  # what a server says of the request itself
 SHOWN = 300  # letters of a server's complaint
+MOST_READ = 10_000_000  # bytes of an answer that does not come as events
 
 
 class Unavailable(Exception):
@@ -54,38 +53,71 @@ class Event:
     completion_tokens: int | None = None
 
 
-def completions(arm: EndpointRecipe, body: dict[str, Any]) -> Generator[Event, None, None]:
-    """Events of one answer, as they come. Closing it stops the server.
+def client() -> httpx.Client:
+    """Connections to endpoints, kept between requests; proxies and certificates are the
+    environment's. Redirects are not followed: a key stays with the server that it is for."""
+    return httpx.Client(
+        follow_redirects=False,
+        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+    )
+
+
+def completions(
+    connections: httpx.Client, arm: EndpointRecipe, body: dict[str, Any]
+) -> Generator[Event, None, None]:
+    """Events of one answer, as they come; closing it stops the server. One that does not stream
+    gives its whole answer in one event.
 
     body: of the request, without what the recipe says.
 
     Raises Unavailable where the server does not answer, is overloaded, fails, or ends before the
-    answer does, UpstreamRefused where it refuses every request or a key is missing, and
-    DraftpickError where it refuses this request.
+    answer does, UpstreamRefused where it refuses every request, redirects or a key is missing,
+    and DraftpickError where it refuses this request.
     """
-    request = urllib.request.Request(
-        f"{arm.url}/chat/completions",
-        data=json.dumps({**arm.extra_body, **body, "model": arm.model}).encode(),
-        headers={"Content-Type": "application/json", **_authorization(arm)},
-    )
+    url = httpx.URL(arm.url)
+    key = _key(arm)
     ended = False
-    with _explained(arm), urllib.request.urlopen(request, timeout=arm.timeout_s) as answer:
-        for line in answer:
-            field, _, content = line.decode("utf-8").strip().partition(":")
-            if field != "data":
-                continue
-            if content.strip() == "[DONE]":
-                break
-            event = _event(arm, content)
-            ended = ended or event.finish_reason is not None
-            yield event
+    with (
+        _explained(arm),
+        connections.stream(
+            "POST",
+            url.copy_with(path=url.path.rstrip("/") + "/chat/completions"),
+            json={**arm.extra_body, **body, "model": arm.model},
+            headers={} if key is None else {b"Authorization": _bearer(key)},
+            timeout=arm.timeout_s,
+        ) as answer,
+    ):
+        _require_success(arm, answer)
+        kind = answer.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if kind == "text/event-stream":
+            for event in EventSource(answer).iter_sse():
+                if event.data.strip() == "[DONE]":
+                    ended = True
+                    break
+                if event.data.strip():
+                    found = _event(_record(arm, event.data))
+                    ended = ended or found.finish_reason is not None
+                    yield found
+        elif kind == "application/json":
+            yield _event(_record(arm, _read(answer, MOST_READ)), of="message")
+            ended = True
+        else:
+            raise UpstreamRefused(
+                arm.name,
+                f"the endpoint of arm {arm.name!r} answered with {kind or 'content of no type'}, "
+                "not with an answer; see to the arm's `url`",
+            )
     if not ended:
         raise Unavailable("its stream ended before the answer did")
 
 
-def _authorization(arm: EndpointRecipe) -> dict[str, str]:
+def _bearer(key: SecretStr) -> bytes:
+    return b"Bearer " + key.get_secret_value().encode()
+
+
+def _key(arm: EndpointRecipe) -> SecretStr | None:
     if arm.api_key_env is None:
-        return {}
+        return None
     key = os.environ.get(arm.api_key_env)
     if not key:
         raise UpstreamRefused(
@@ -93,46 +125,81 @@ def _authorization(arm: EndpointRecipe) -> dict[str, str]:
             f"the arm {arm.name!r} takes its key from {arm.api_key_env}, which is not set; export "
             "it, or leave `api_key_env` out",
         )
-    return {"Authorization": f"Bearer {key}"}
+    try:
+        return secret(key, arm.api_key_env)
+    except DraftpickError as error:
+        raise UpstreamRefused(arm.name, f"the arm {arm.name!r}: {error}") from None
 
 
 @contextmanager
 def _explained(arm: EndpointRecipe) -> Iterator[None]:
     try:
         yield
-    except urllib.error.HTTPError as error:
-        said = _complaint(error)
-        if error.code in BUSY or error.code >= 500:
-            asked = error.headers.get("Retry-After", "")
-            raise Unavailable(f"HTTP {error.code}{said}", pause_s(asked, time.time())) from error
-        named = f"the endpoint of arm {arm.name!r}"
-        if error.code in CALLERS:
-            raise DraftpickError(f"{named} refused the request: HTTP {error.code}{said}") from error
+    except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+        raise Unavailable(f"cannot be reached: {_words(error)}") from error
+    except httpx.TimeoutException as error:
+        raise Unavailable(f"not a byte in {arm.timeout_s:g} s") from error
+    except httpx.HTTPError as error:
+        raise Unavailable(f"broke off: {_words(error)}") from error
+    except httpx.InvalidURL as error:
+        raise UpstreamRefused(
+            arm.name, f"the `url` of arm {arm.name!r} cannot be asked: {_words(error)}"
+        ) from error
+
+
+def _words(error: Exception) -> str:
+    return masked(" ".join(str(error).split()))[:SHOWN] or type(error).__name__
+
+
+def _require_success(arm: EndpointRecipe, answer: httpx.Response) -> None:
+    status = answer.status_code
+    if status == 200:
+        return
+    if answer.has_redirect_location:
+        where = answer.url.join(answer.headers["Location"])
         raise UpstreamRefused(
             arm.name,
-            f"{named} refused the request: HTTP {error.code}{said}; see to the arm's key, `url` "
-            "and `model`",
-        ) from error
-    except TimeoutError as error:
-        raise Unavailable(f"not a byte in {arm.timeout_s:g} s") from error
-    except urllib.error.URLError as error:
-        raise Unavailable(f"cannot be reached: {error.reason}") from error
-    except (OSError, http.client.HTTPException) as error:
-        raise Unavailable(f"broke off: {error or type(error).__name__}") from error
-
-
-def _complaint(error: urllib.error.HTTPError) -> str:
+            f"the endpoint of arm {arm.name!r} redirects to {masked(str(where))}, which is not "
+            "followed; if that server is meant, write its address as the arm's `url`",
+        )
     try:
-        said = error.read(10_000).decode("utf-8", "replace")
-    except (OSError, http.client.HTTPException):
-        return ""
+        said = _complaint(_read(answer, 10_000))
+    except httpx.HTTPError:
+        said = ""
+    _refuse(arm, f"HTTP {status}{said}", status, answer.headers.get("Retry-After", ""))
+
+
+def _refuse(arm: EndpointRecipe, words: str, status: int, retry_after: str = "") -> None:
+    """Raise what a status of HTTP means."""
+    if status in BUSY or status >= 500:
+        raise Unavailable(words, pause_s(retry_after, time.time()))
+    named = f"the endpoint of arm {arm.name!r}"
+    if status in CALLERS:
+        raise DraftpickError(f"{named} refused the request: {words}")
+    raise UpstreamRefused(
+        arm.name,
+        f"{named} refused the request: {words}; see to the arm's key, `url` and `model`",
+    )
+
+
+def _read(answer: httpx.Response, most: int) -> str:
+    """The body as UTF-8, cut after `most` bytes."""
+    held = b""
+    for part in answer.iter_bytes():
+        held += part
+        if len(held) >= most:
+            break
+    return held[:most].decode("utf-8", "replace")
+
+
+def _complaint(said: str) -> str:
     try:
         found = json.loads(said)
         inner = found.get("error", found)
         said = str(inner["message"] if isinstance(inner, dict) else inner)
     except (ValueError, AttributeError, KeyError):
         pass
-    said = " ".join(said.split())[:SHOWN]
+    said = masked(" ".join(said.split()))[:SHOWN]
     return f" ({said})" if said else ""
 
 
@@ -153,19 +220,36 @@ def pause_s(asked: str, now: float) -> float:
     return max(0.0, until.timestamp() - now)
 
 
-def _event(arm: EndpointRecipe, content: str) -> Event:
+def _record(arm: EndpointRecipe, content: str) -> dict[str, Any]:
+    """The JSON object of an event or of a whole answer. An error that it holds is raised by the
+    status of HTTP that it names, and otherwise as one of the server's own."""
     try:
         record = json.loads(content)
-        if record.get("error"):
-            raise Unavailable(f"failed in the middle: {str(record['error'])[:SHOWN]}")
-        choices, usage = record.get("choices") or [{}], record.get("usage") or {}
-        stopped_by = choices[0].get("stop_reason")
-        return Event(
-            text=(choices[0].get("delta") or {}).get("content") or "",
-            finish_reason=choices[0].get("finish_reason"),
-            stopped_by=stopped_by if isinstance(stopped_by, str) else None,
-            prompt_tokens=usage.get("prompt_tokens"),
-            completion_tokens=usage.get("completion_tokens"),
-        )
-    except (ValueError, AttributeError, TypeError) as error:
-        raise Unavailable(f"sent what is no event: {content.strip()[:80]!r}") from error
+    except ValueError:
+        record = None
+    if not isinstance(record, dict):
+        raise Unavailable(f"sent what is no event: {content.strip()[:80]!r}")
+    if error := record.get("error"):
+        code = error.get("code") if isinstance(error, dict) else None
+        status = code if isinstance(code, int) and 400 <= code < 600 else 500
+        _refuse(arm, f"it sent an error{_complaint(content)}", status)
+    return record
+
+
+def _event(record: dict[str, Any], of: str = "delta") -> Event:
+    """of: where the text lies in a choice, in a `delta` of a stream or a whole `message`."""
+    try:
+        choice, usage = (record.get("choices") or [{}])[0], record.get("usage") or {}
+        text = (choice.get(of) or {}).get("content") or ""
+        reason, stopped_by = choice.get("finish_reason"), choice.get("stop_reason")
+        counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+        if not isinstance(text, str):
+            raise TypeError("content is not text")
+    except (AttributeError, TypeError, IndexError, KeyError) as error:
+        raise Unavailable(f"sent what is no event: {json.dumps(record)[:80]!r}") from error
+    return Event(
+        text,
+        reason if isinstance(reason, str) else None,
+        stopped_by if isinstance(stopped_by, str) else None,
+        *(count if type(count) is int and count >= 0 else None for count in counts),
+    )

@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import SecretStr
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Receive, Scope, Send
 
@@ -44,7 +45,7 @@ class Settings:
     """
 
     limits: Limits = field(default_factory=Limits)
-    api_key: str | None = None
+    api_key: SecretStr | None = None
     max_body: int = 2**21
     timeout_s: float = 600.0
     body_s: float = BODY_S

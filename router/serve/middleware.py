@@ -10,6 +10,7 @@ from .errors import ApiError
 from .timeouts import BODY_S
 
 if TYPE_CHECKING:
+    from pydantic import SecretStr
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NEED_KEY = ("/v1/", "/stats", "/metrics")  # path prefixes
@@ -24,7 +25,7 @@ class RequestLimits:
     """
 
     def __init__(
-        self, app: ASGIApp, key: str | None, most_bytes: int, body_s: float = BODY_S
+        self, app: ASGIApp, key: SecretStr | None, most_bytes: int, body_s: float = BODY_S
     ) -> None:
         self._app, self._key, self._most, self._body_s = app, key, most_bytes, body_s
 
@@ -51,7 +52,7 @@ class RequestLimits:
         if self._key is None or not scope["path"].startswith(NEED_KEY):
             return
         given = bearer(scope)
-        if given is None or not hmac.compare_digest(given, self._key.encode()):
+        if given is None or not hmac.compare_digest(given, self._key.get_secret_value().encode()):
             words = "a valid key is needed: send it as `Authorization: Bearer KEY`"
             raise ApiError(401, words, code="invalid_api_key")
 

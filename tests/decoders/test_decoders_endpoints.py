@@ -3,7 +3,9 @@ what becomes of a dead one."""
 
 from __future__ import annotations
 
+import json
 import time
+import traceback
 from collections.abc import Iterator
 from typing import Any
 
@@ -316,6 +318,165 @@ def test_a_pause_doubles_up_to_its_limit_and_lets_one_through() -> None:
     assert all(breaker.allow() for _ in range(3)) and breaker.pause_s == 0
 
 
+# -- what a server may send -----------------------------------------------------------------------
+
+EVENTS = {"Content-Type": "text/event-stream"}
+JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+def events(*records: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(record).encode() + b"\n\n" for record in records)
+
+
+def choice(**fields: Any) -> dict[str, Any]:
+    return {"choices": [fields]}
+
+
+HI = choice(delta={"content": "Hi"})
+END = choice(delta={}, finish_reason="stop")
+DONE = b"data: [DONE]\n\n"
+WHOLE = {
+    **choice(message={"content": "Hi"}, finish_reason="stop"),
+    "usage": {"prompt_tokens": 3, "completion_tokens": 1},
+}
+ANSWERED: dict[str, tuple[dict[str, str], bytes]] = {
+    "as usual": (EVENTS, events(HI, END) + DONE),
+    "no end but [DONE]": (EVENTS, events(HI) + DONE),
+    "no [DONE] but an end": (EVENTS, events(HI, END)),
+    "lines that end in CR LF": (EVENTS, (events(HI, END) + DONE).replace(b"\n", b"\r\n")),
+    "no space behind the colon": (EVENTS, events(HI, END).replace(b"data: ", b"data:")),
+    "comments, names and numbers of events": (
+        EVENTS,
+        b": still here\n\nevent: message\nid: 7\nretry: 10\n" + events(HI) + events(END),
+    ),
+    "an event in two lines": (EVENTS, events(HI).replace(b', "', b',\ndata: "') + events(END)),
+    "empty events": (EVENTS, b"data:\n\n" + events(HI, END)),
+    "null fields": (
+        EVENTS,
+        events({"choices": None, "usage": None, "error": None}, choice(delta=None), HI, END),
+    ),
+    "a line separator inside of a text": (
+        EVENTS,
+        events(HI) + 'data: {"choices": [{"delta": {"content": "\u2028"}}]}\n\n'.encode()
+        + events(END),
+    ),
+    "one whole answer": (JSON, json.dumps(WHOLE).encode()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", ANSWERED)
+def test_whatever_form_an_answer_comes_in(server: FakeEndpoint, sent: str) -> None:
+    server.headers, server.raw = ANSWERED[sent]
+    result = engine_of(server).decode("a", HELLO, Request())
+    assert result.text.rstrip("\u2028") == "Hi" and result.finish_reason == "eos"
+    assert result.counted == (sent == "one whole answer")
+
+
+AWAY = "cannot be read as an answer, and is not asked for a while"
+THIS = "refuses this request"
+WHO = "refuses everybody"
+WRONG: dict[str, tuple[int, dict[str, str], bytes, str, str]] = {
+    "no end": (200, EVENTS, events(HI), AWAY, "stream ended before the answer did"),
+    "nothing": (200, EVENTS, b"", AWAY, "stream ended before the answer did"),
+    "half an event": (200, EVENTS, events(HI) + b'data: {"cho\n\n', AWAY, "no event"),
+    "a list": (200, EVENTS, events([1]), AWAY, "no event"),
+    "text that is a list": (200, EVENTS, events(choice(delta={"content": [1]})), AWAY, "no event"),
+    "choices of text": (200, EVENTS, events({"choices": ["Hi"]}), AWAY, "no event"),
+    "an error in the middle": (
+        200, EVENTS, events({"error": {"message": "out of memory"}}), AWAY, "out of memory"
+    ),
+    "a refusal as an event": (
+        200, EVENTS, events({"error": {"message": "too long", "code": 400}}), THIS, "too long"
+    ),
+    "a refusal with status 200": (
+        200, JSON, b'{"error": {"message": "no such key", "code": 401}}', WHO, "no such key"
+    ),
+    "an error with status 200": (200, JSON, b'{"error": "broken"}', AWAY, "broken"),
+    "JSON that is none": (200, JSON, b"Hi", AWAY, "no event"),
+    "a page": (200, {"Content-Type": "text/html"}, b"<html>", WHO, "answered with text/html"),
+    "nothing of no type": (200, {}, b"", WHO, "content of no type"),
+    "bytes that are no text": (400, JSON, b"\xff\xfe", THIS, "HTTP 400"),
+    **{
+        f"a redirect, {status}": (
+            status, {"Location": "https://me:pass@other.example/v1"}, b"", WHO,
+            r"redirects to https://me:\*\*\*@other\.example/v1, which is not followed",
+        )
+        for status in (301, 302, 303, 307, 308)
+    },
+    "no content": (204, {}, b"", WHO, "HTTP 204"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", WRONG)
+def test_whatever_is_wrong_with_an_answer(server: FakeEndpoint, sent: str) -> None:
+    server.status, server.headers, server.raw, what, words = WRONG[sent]
+    engine = engine_of(server)
+    raised = {AWAY: ArmDown, THIS: DraftpickError, WHO: UpstreamRefused}[what]
+    with pytest.raises(raised, match=words) as error:
+        engine.decode("a", HELLO, Request())
+    assert type(error.value) is raised
+    assert bool(engine.asleep) == (what == AWAY)
+    assert len(server.asked) == 1
+
+
+def test_a_key_stays_with_its_server(server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "canary")
+    other = FakeEndpoint()
+    with listening(other):
+        server.status, server.raw = 302, b""
+        server.headers = {"Location": f"{other.url}/chat/completions"}
+        with pytest.raises(UpstreamRefused, match="redirects to"):
+            engine_of(server, api_key_env="MY_KEY").decode("a", HELLO, Request())
+        assert not other.asked and server.keys == ["Bearer canary"]
+
+
+@pytest.mark.parametrize("key", ["canary\n", " canary\r\n", "\tcanary "])
+def test_white_space_around_a_key_is_not_sent(
+    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("MY_KEY", key)
+    engine_of(server, api_key_env="MY_KEY").decode("a", HELLO, Request())
+    assert server.keys == ["Bearer canary"]
+
+
+@pytest.mark.parametrize("key", ["can\nary", "can ary", "can\x00ary", "can\r\nX-Other: ary", "\n"])
+def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
+    server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("os.environ", {"MY_KEY": key})
+    with pytest.raises(UpstreamRefused, match="the key in MY_KEY") as error:
+        engine_of(server, api_key_env="MY_KEY").decode("a", HELLO, Request())
+    assert "ary" not in "".join(traceback.format_exception(error.value)) and not server.asked
+
+
+def test_a_query_in_the_address_stays_behind_the_path(server: FakeEndpoint) -> None:
+    for url in (f"{server.url}?api-version=1", f"{server.url}/chat/completions?api-version=1"):
+        arms = {"a": recipe(name="a", kind="endpoint", url=url, model="m")}
+        assert EndpointEngine(arms).decode("a", HELLO, Request()).text == "WHY IS THE SKY BLUE"
+    assert server.paths == ["/v1/chat/completions?api-version=1"] * 2
+
+
+def letters(folder: Any) -> None:
+    """A tokenizer whose tokens are characters."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+    plain.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="?").save_pretrained(folder)
+
+
+def test_what_is_not_counted_is_counted_by_a_tokenizer_or_not_at_all(
+    server: FakeEndpoint, tmp_path: Any
+) -> None:
+    server.counts = False
+    result = engine_of(server, prompt_price=1.0, completion_price=1.0).decode("a", HELLO, Request())
+    assert not result.counted and result.cost is None
+    letters(tmp_path)
+    result = engine_of(server, tokenizer=str(tmp_path)).decode("a", HELLO, Request())
+    assert result.counted and len(result.ids) == len("WHY IS THE SKY BLUE")
+
+
 # -- files ----------------------------------------------------------------------------------------
 
 GOOD = "{kind: endpoint, url: 'http://h:1/v1', model: m}"
@@ -335,6 +496,15 @@ def test_a_file_of_endpoints_has_no_plain_decoding(tmp_path: Any) -> None:
     ("body", "words"),
     [
         ("{kind: endpoint, url: 'h:1', model: m}", "arms.a.url: give an address such as"),
+        ("{kind: endpoint, url: 'http://h:x', model: m}", "arms.a.url: give an address such as"),
+        (
+            "{kind: endpoint, url: 'http://me:canary@h/v1', model: m}",
+            r"arms.a.url: http://me:\*\*\*@h/v1 holds a password",
+        ),
+        (
+            "{kind: endpoint, url: 'http://h/v1?api-key=canary', model: m}",
+            r"arms.a.url: http://h/v1.api-key=\*\*\* holds a password or key",
+        ),
         (
             "{kind: endpoint, url: 'http://h', model: m, extra_body: {stream: false}}",
             "arms.a.extra_body: stream is set by every request",

@@ -29,6 +29,7 @@ def print_report(report: SweepReport, out: Path) -> None:
         + f"; {report.errors} of {report.rows} new rows are errors.\n"
         + _embedded(report)
         + _costs_of(report)
+        + _uncounted(report)
         + f"Look:  draftpick collect --summary {out}\n"
         + f"Train: draftpick train --rewards {out}"
     )
@@ -39,6 +40,14 @@ def _embedded(report: SweepReport) -> str:
         return ""
     each_ms = 1000 * report.embed_s / report.embedded
     return f"{report.embedded} queries embedded in {report.embed_s:.1f} s, {each_ms:.1f} ms each.\n"
+
+
+def _uncounted(report: SweepReport) -> str:
+    return "".join(
+        f"The server of arm {arm} did not count the tokens of {many} answers, so they have no "
+        "measured speed; name a `tokenizer` for the arm.\n"
+        for arm, many in report.uncounted.items()
+    )
 
 
 def _costs_of(report: SweepReport) -> str:

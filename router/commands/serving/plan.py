@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.secrets import secret
 from decoders.options import EngineOptions
 
 from ..options import engine_options
@@ -170,12 +171,11 @@ def plan(
         )
     usual = answer_request(max_tokens, temperature)
     options = replace(options, drafter_memory=bytes_of(drafter_memory))
-    if api_key == "":
-        raise DraftpickError("the key is empty; leave --api-key out, or give it characters")
+    key = None if api_key is None else secret(api_key, "--api-key or DRAFTPICK_API_KEY")
     named = policies_of(policy or [])
     limits = Limits(most_tokens=max_tokens, most_answers=queue, usual=usual.sampling)
     origins = origins_of(allow_origin or [])
-    settings = Settings(limits, api_key, max_body, timeout, origins=origins)
+    settings = Settings(limits, key, max_body, timeout, origins=origins)
     served = Served(
         options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn
     )

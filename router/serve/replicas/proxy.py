@@ -51,7 +51,9 @@ class Proxy:
         self._counters = Counters()
         self._asking: asyncio.Task[list[dict[str, Any]]] | None = None
         key = settings.api_key
-        self._own = {} if key is None else {b"authorization": b"Bearer " + key.encode()}
+        self._own = (
+            {} if key is None else {b"authorization": b"Bearer " + key.get_secret_value().encode()}
+        )
         methods = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
         routes = [
             Route("/health", self._health),

@@ -120,7 +120,8 @@ def test_mistakes_are_told_before_anything_loads(
     for words, told in (
         (["--temperature", "-1"], "temperature"),
         (["--log-text"], "--log FOLDER"),
-        (["--api-key", ""], "the key is empty"),
+        (["--api-key", ""], "the key in --api-key or DRAFTPICK_API_KEY is empty"),
+        (["--api-key", "ab cd"], "holds a space, a line break"),
         (["--policy", "a=b", "--policy", "a=c"], "two policies called a"),
     ):
         assert main(["serve", *words]) == 2

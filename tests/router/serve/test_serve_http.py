@@ -13,6 +13,7 @@ from http.client import HTTPConnection
 import httpx
 import pytest
 import uvicorn
+from pydantic import SecretStr
 from serve_toys import Served, served, until
 
 from decoders.common.errors import DraftpickError
@@ -69,7 +70,7 @@ def reached(way: str, settings: Settings) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module", params=["straight", "proxied"])
 def http(request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    settings = Settings(Limits(most_tokens=64), api_key="secret", origins=(PAGE,))
+    settings = Settings(Limits(most_tokens=64), api_key=SecretStr("secret"), origins=(PAGE,))
     with reached(request.param, settings) as client:
         client.headers["Authorization"] = "Bearer secret"
         yield client

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from hypothesis_profiles import examples
+from pydantic import SecretStr
 from serve_toys import Served, served, until
 
 from router.serve.app import Settings
@@ -170,7 +171,7 @@ def test_the_api_describes_itself(strict: Served) -> None:
 
 
 def test_a_key_is_asked_for() -> None:
-    with served(Settings(api_key="geheim-ß")) as toy, toy.http() as http:
+    with served(Settings(api_key=SecretStr("geheim-ß"))) as toy, toy.http() as http:
         for path in ("/health", "/ready"):
             assert http.get(path).status_code == 200
         for path in ("/v1/models", "/stats", "/metrics"):

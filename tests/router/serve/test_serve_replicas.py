@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import pytest
 import uvicorn
+from pydantic import SecretStr
 from serve_toys import Served, served, toy_engine, until
 from typer.testing import CliRunner
 
@@ -219,7 +220,7 @@ def test_who_leaves_ends_the_answer() -> None:
 
 
 def test_keys_are_asked_for() -> None:
-    with proxied(settings=Settings(api_key="secret")) as (url, _, _):
+    with proxied(settings=Settings(api_key=SecretStr("secret"))) as (url, _, _):
         assert httpx.get(f"{url}/health").status_code == 200
         for path in ("/metrics", "/stats", "/v1/models"):
             assert httpx.get(url + path).status_code == 401
@@ -276,7 +277,7 @@ def counters(http: httpx.Client, url: str) -> dict[str, float]:
 
 
 def test_headers_of_any_bytes_are_handed_on() -> None:
-    with proxied(settings=Settings(api_key="geheim-ß")) as (url, _, _):
+    with proxied(settings=Settings(api_key=SecretStr("geheim-ß"))) as (url, _, _):
         right = {"Authorization": "Bearer geheim-ß".encode()}
         for path in ("/metrics", "/stats", "/v1/models"):
             assert httpx.get(url + path, headers=right).status_code == 200
