@@ -305,7 +305,9 @@ class _Answer:
         reason = "length" if self._reason == "length" else "eos"
         if self._reason == "stop" and self._stopped_by in request.stop:
             reason = "stop"
-        prompt_tokens = self._prompt_tokens
+        prompt_tokens, cost = self._prompt_tokens, None
+        if prompt_tokens is not None and tokens is not None:
+            cost = recipe.cost(prompt_tokens, tokens)
         return DecodeResult(
             arm=recipe.name,
             prompt_ids=self._prompt_ids,
@@ -323,6 +325,6 @@ class _Answer:
             verify_s=self._last - self._first,
             other_s=0.0,
             prompt_tokens=prompt_tokens,
-            cost=None if None in (prompt_tokens, tokens) else recipe.cost(prompt_tokens, tokens),
+            cost=cost,
             counted=tokens is not None,
         )

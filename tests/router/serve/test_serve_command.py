@@ -133,7 +133,7 @@ def test_mistakes_are_told_before_anything_loads(
 
 def test_help_teaches() -> None:
     said = " ".join(CliRunner().invoke(app, ["serve", "--help"]).output.split())
-    assert "/v1/completions" in said and "DRAFTPICK_API_KEY" in said
+    assert "/v1/chat/completions" in said and "DRAFTPICK_API_KEY" in said
 
 
 # -- the whole ------------------------------------------------------------------------------------
