@@ -55,7 +55,7 @@ class Batch:
     ) -> None:
         self._engine, self._costs, self._answers = engine, costs, 1
         self._at_once = [answers for answers in at_once if answers > 1]
-        self._folder, self._shared = folder, None
+        self._folder = folder
         if self._at_once:
             require_shared(engine.target)
         target = engine.target

@@ -11,7 +11,7 @@ from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay
 from .expected import Chances, drawn, expected, simulated
 from .registry import ReplayAdapter
-from .replay import REJECTED, Draft, follow
+from .replay import REJECTED, Draft, replay_with_agreement
 from .stack import DraftToken
 from .trials import AcceptanceTrials
 
@@ -20,7 +20,7 @@ DraftTokens = Callable[[int, int, int], list[DraftToken]]
 
 
 @runtime_checkable
-class Scripted(Protocol):
+class HasScript(Protocol):
     """An adapter that knows what is drafted from every place, whatever of it is accepted."""
 
     def script(self, answers: KnownAnswers) -> DraftTokens | None:
@@ -29,7 +29,7 @@ class Scripted(Protocol):
 
 
 @runtime_checkable
-class Tried(Protocol):
+class HasTrials(Protocol):
     """An adapter that knows how likely each token is to be accepted."""
 
     def trials(self, answers: KnownAnswers, temperature: float) -> AcceptanceTrials | None:
@@ -59,7 +59,10 @@ class ChainReplay(ReplayAdapter):
         def begin(row: int, min_confidence: float) -> Draft:
             return Draft(lambda at, k: sure_part(tokens(row, at, k), k, min_confidence))
 
-        return [follow(answer, partial(begin, row), loop) for row, answer in enumerate(answers.ids)]
+        return [
+            replay_with_agreement(answer, partial(begin, row), loop)
+            for row, answer in enumerate(answers.ids)
+        ]
 
     def expected(
         self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]

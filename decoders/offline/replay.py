@@ -55,7 +55,9 @@ def agreement(answer: Sequence[int], drafts: Draft) -> list[bool]:
     return [at == 0 or list(drafts.draft(at, 1)) == [token] for at, token in enumerate(answer)]
 
 
-def follow(answer: Sequence[int], begin: Callable[[float], Draft], loop: ReplayedLoop) -> Replay:
+def replay_with_agreement(
+    answer: Sequence[int], begin: Callable[[float], Draft], loop: ReplayedLoop
+) -> Replay:
     """One pass for the agreement, a draft of one token everywhere, and another for the rounds.
 
     begin: starts over at the answer's beginning; given the confidence below which a draft stops.

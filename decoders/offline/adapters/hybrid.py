@@ -21,10 +21,10 @@ from ...protocols import (
 )
 from ...records import Expected, Proposal, Replay, Sampling
 from ...sampling.randomness import Generator
-from ..chain import Scripted, Tried, chances_of, sure_part
+from ..chain import HasScript, HasTrials, chances_of, sure_part
 from ..expected import drawn, simulated
 from ..registry import ReplayAdapter, adapter_of
-from ..replay import Draft, follow
+from ..replay import Draft, replay_with_agreement
 
 
 class ScriptedDrafter:
@@ -72,7 +72,7 @@ class HybridReplay(ReplayAdapter):
         return self._model.steps(answers)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
-        script = self._model.script(answers) if isinstance(self._model, Scripted) else None
+        script = self._model.script(answers) if isinstance(self._model, HasScript) else None
         if script is None:
             return None
         target = answers.target
@@ -88,14 +88,17 @@ class HybridReplay(ReplayAdapter):
             drafter = self.drafter.over(ScriptedDrafter(drafts, target))
             return along(drafter, target, prompt, answer, min_confidence=min_confidence)
 
-        return [follow(answer, partial(begin, row), loop) for row, answer in enumerate(answers.ids)]
+        return [
+            replay_with_agreement(answer, partial(begin, row), loop)
+            for row, answer in enumerate(answers.ids)
+        ]
 
     def expected(
         self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float, seeds: Sequence[int]
     ) -> list[Expected] | None:
         """Simulated: the choice remembers what was accepted before."""
         model, target = self._model, answers.target
-        trials = model.trials(answers, temperature) if isinstance(model, Tried) else None
+        trials = model.trials(answers, temperature) if isinstance(model, HasTrials) else None
         if trials is None:
             return None
 

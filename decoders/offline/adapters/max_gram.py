@@ -12,7 +12,7 @@ from ...drafters import MaxGramDrafter
 from ...protocols import Backend, KnownAnswers, ReplayedLoop, decoder_prefix
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
-from ..replay import Draft, follow
+from ..replay import Draft, replay_with_agreement
 
 
 class MaxGramReplay(ReplayAdapter):
@@ -54,7 +54,7 @@ class MaxGramReplay(ReplayAdapter):
             return Draft(draft)
 
         return [
-            follow(answer, partial(begin, prompt, answer), loop)
+            replay_with_agreement(answer, partial(begin, prompt, answer), loop)
             for prompt, answer in zip(answers.prompts, answers.ids, strict=True)
         ]
 
