@@ -19,9 +19,10 @@ from collect.sweeps.run import sweep
 from decoders.arms import recipe
 from decoders.common.errors import ArmDown, DraftpickError
 from decoders.endpoints.engine import EndpointEngine
+from policies import Decision
 from policies.records import Origin
 from router.cli import main
-from router.logs.recorder import Choice
+from router.records import Pick
 from router.routing.fallback import redirected
 from router.routing.router import Router
 
@@ -118,13 +119,15 @@ def test_chances_while_an_arm_is_down_are_those_of_the_draw(place: Path) -> None
     policy: Any = Prefers("a", "b", "c")
     down = {"a": ArmDown("a", "dead", 1.0)}
     drawn = {
-        arm: redirected(Choice(arm, 0.5, np.zeros(1), dynamic=True), policy, [3, 2, 1], down)
-        for arm in "abc"
+        arm: redirected(
+            Pick(Decision(arm, index, 0.5, [3, 2, 1]), np.zeros(1), drawn=True), policy, down
+        )
+        for index, arm in enumerate("abc")
     }
-    assert {arm: choice.arm for arm, choice in drawn.items()} == {"a": "b", "b": "b", "c": "c"}
-    chances = {"a": 0.0, "b": pytest.approx(0.8), "c": pytest.approx(0.2)}
-    assert all(choice.chances == chances for choice in drawn.values())
-    assert drawn["a"].propensity == drawn["b"].propensity == pytest.approx(0.8)
+    assert {arm: pick.arm for arm, pick in drawn.items()} == {"a": "b", "b": "b", "c": "c"}
+    made = {arm: pick.decision for arm, pick in drawn.items()}
+    assert all(each.probabilities == pytest.approx([0.0, 0.8, 0.2]) for each in made.values())
+    assert made["a"].propensity == made["b"].propensity == pytest.approx(0.8)
 
 
 def test_logged_chances_of_a_drawn_answer_fit_together(
@@ -308,8 +311,6 @@ class Prefers:
         return np.array([[0.5, *rest]])
 
     def choose(self, x: Any, rng: Any = None) -> Any:
-        from policies.records import Decision
-
         chances = self.distribution(x)[0]
         index = 0 if rng is None else int(rng.choice(len(self.arms), p=chances))
         propensity = 1.0 if rng is None else float(chances[index])

@@ -15,6 +15,7 @@ from decoders.common.errors import DraftpickError
 from decoders.common.seeds import derived_seed
 from decoders.records import Request
 
+from ..records import AskOptions
 from ..routing.messages import Message
 from ..routing.results import RoutedResult
 from ..routing.router import Router
@@ -98,12 +99,14 @@ def _generate(
         routed = router.respond(
             messages,
             own,
-            arm=arm,
-            streamer=streamer,
-            dynamic=dynamic,
-            reuse=turn > 0,
-            request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
-            group=group,
+            AskOptions(
+                arm,
+                dynamic,
+                reuse=turn > 0,
+                streamer=streamer,
+                request_id=None if prompt.id is None else f"{prompt.id}/{turn}",
+                group=group,
+            ),
         )
         if as_json:
             named = {} if prompt.id is None else {"id": prompt.id}

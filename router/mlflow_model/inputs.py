@@ -29,7 +29,7 @@ TARGET, CHAT_TEMPLATE = "DRAFTPICK_TARGET", "DRAFTPICK_CHAT_TEMPLATE"  # of the 
 
 
 @dataclass(frozen=True)
-class Asked:
+class TextRow:
     """One request, as far as a policy may read it.
 
     running: other requests that the machine decodes at the same time.
@@ -40,7 +40,7 @@ class Asked:
     running: int = 0
 
     @classmethod
-    def of(cls, text: str, max_new_tokens: int, temperature: float, running: int = 0) -> Asked:
+    def of(cls, text: str, max_new_tokens: int, temperature: float, running: int = 0) -> TextRow:
         """Raises DraftpickError for an empty text, and for what no request may ask."""
         as_messages(text)
         if running < 0:
@@ -63,7 +63,7 @@ class TextReader:
         self._policy, self._options, self._space = policy, options, space
         self._embedder = embedder_of(policy, None, options.device)
 
-    def inputs(self, asked: Sequence[Asked]) -> NDArray[np.float32]:
+    def inputs(self, asked: Sequence[TextRow]) -> NDArray[np.float32]:
         """[n, d + f]. Raises DraftpickError for a prompt that does not fit the target, and where
         the target is another one than that of the training."""
         from policies.records import ANY
@@ -81,14 +81,14 @@ class TextReader:
             return np.zeros((len(asked), 1), dtype=np.float32)  # read by nobody
         return np.concatenate(parts, axis=1)
 
-    def _own(self, asked: Asked) -> NDArray[np.float32]:
+    def _own(self, asked: TextRow) -> NDArray[np.float32]:
         """[d], the target's own embedding."""
         ids = self._engine.encode_chat(as_messages(asked.text))
         self._engine.check(ids, asked.request)
         found = self._engine.prefill(ids).embedding.detach().float().cpu().numpy()
         return np.asarray(found, dtype=np.float32)
 
-    def _context(self, asked: Asked) -> RequestContext:
+    def _context(self, asked: TextRow) -> RequestContext:
         ids = PromptIds(self, asked.text)
         request = asked.request
         return RequestContext(

@@ -19,7 +19,7 @@ from policies.errors import PolicyError
 from policies.loading import read
 from policies.tracking.pyfunc import predictions
 
-from .inputs import CHAT_TEMPLATE, TARGET, Asked, TextReader
+from .inputs import CHAT_TEMPLATE, TARGET, TextReader, TextRow
 
 if TYPE_CHECKING:
     from policies import Policy
@@ -66,12 +66,12 @@ class TextModel(PythonModel):
         except (DraftpickError, PolicyError) as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
-    def _asked(self, number: int, row: dict[str, Any]) -> Asked:
+    def _asked(self, number: int, row: dict[str, Any]) -> TextRow:
         text = row.get("text")
         if not isinstance(text, str):
             raise DraftpickError(f"row {number} has no text; every row needs one")
         try:
-            return Asked.of(
+            return TextRow.of(
                 text,
                 int(_or(row.get("max_new_tokens"), self._answer)),
                 float(_or(row.get("temperature"), 0.0)),

@@ -8,35 +8,36 @@ from typing import TYPE_CHECKING
 
 from decoders.common.errors import ArmDown
 
-from ..logs.recorder import Choice
+from ..records import Pick
 
 if TYPE_CHECKING:
     from policies import Policy
 
 
-def redirected(
-    choice: Choice, policy: Policy, scores: Sequence[float], down: Mapping[str, ArmDown]
-) -> Choice:
-    """The choice, or where its arm is down the best one by `scores` [A] that is not, each with the
-    chance that it has while these are down.
+def redirected(pick: Pick, policy: Policy, down: Mapping[str, ArmDown]) -> Pick:
+    """The pick, or where its arm is down the best one by its scores that is not, each with the
+    probability that it has while these are down.
 
-    A draw goes to the best of the others whenever it falls on an arm that is down, so the chance of
-    that one is its own and theirs. Raises ArmDown where all of the policy's arms are down.
+    A draw goes to the best of the others whenever it falls on an arm that is down, so the
+    probability of that one is its own and theirs. Raises ArmDown where all of the policy's arms are
+    down.
     """
-    left = {arm: score for arm, score in zip(policy.arms, scores, strict=True) if arm not in down}
+    made, arms = pick.decision, policy.arms
+    left = [index for index, arm in enumerate(arms) if arm not in down]
     if not left:
         raise all_down(down)
-    best = max(left, key=left.__getitem__)
-    arm = best if choice.arm in down else choice.arm
-    if not choice.dynamic:
-        return replace(choice, arm=arm)
-    own = policy.distribution(choice.x)[0] if choice.chances is None else choice.chances.values()
-    chances = dict(zip(policy.arms, map(float, own), strict=True))
-    for name in policy.arms:
-        if name in down:
-            chances[best] += chances[name]
-            chances[name] = 0.0
-    return replace(choice, arm=arm, propensity=chances[arm], chances=chances)
+    best = max(left, key=made.scores.__getitem__)
+    index = best if made.arm in down else made.index
+    made = replace(made, arm=arms[index], index=index)
+    if pick.drawn:
+        own = policy.distribution(pick.x)[0] if made.probabilities is None else made.probabilities
+        chances = [float(each) for each in own]
+        for other, arm in enumerate(arms):
+            if arm in down:
+                chances[best] += chances[other]
+                chances[other] = 0.0
+        made = replace(made, propensity=chances[index], probabilities=chances)
+    return replace(pick, decision=made)
 
 
 def passed_over(

@@ -23,9 +23,10 @@ from decoders.records import DecodeResult, Prefilled, Request, Sampling
 from decoders.zoo.catalogue import TARGET
 
 from ..logs.record import Result
-from ..logs.recorder import Asking, Choice, Recorder, outcome_of
+from ..logs.recorder import Recorder, outcome_of
 from ..logs.writer import DecisionLog
 from ..protocols import RoutingEngine, Sleeping
+from ..records import Ask, AskOptions, Pick
 from . import loading
 from .fallback import passed_over, redirected
 from .learning import Learning
@@ -44,37 +45,26 @@ if TYPE_CHECKING:
     from collect.embedders import Embedder
     from policies import Policy
 
-
-@dataclass(frozen=True)
-class Pick:
-    """What was chosen for one prompt, and the prompt as the target has read it.
-
-    scores, embed_s, policy_s: as in RoutedResult.
-    """
-
-    choice: Choice
-    prefilled: Prefilled
-    scores: list[float] = field(default_factory=list)
-    embed_s: float = 0.0
-    policy_s: float = 0.0
+DEFAULTS = AskOptions()
 
 
 @dataclass
 class Attempt:
     """An answer under way.
 
-    choice: the arm that writes it; the one picked, unless that is down.
+    first: what was picked.
+    pick: the same, unless that arm is down.
     down: arms that are, and why.
     failed_s: seconds that loading such arms took.
     """
 
-    pick: Pick
-    choice: Choice = field(init=False)
+    first: Pick
+    pick: Pick = field(init=False)
     down: dict[str, ArmDown] = field(default_factory=dict)
     failed_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self.choice = self.pick.choice
+        self.pick = self.first
 
 
 class Router:
@@ -273,15 +263,9 @@ class Router:
     ) -> RoutedResult:
         """Answer a prompt (a string) or a chat (role and content messages).
 
-        arm: forces an arm, with propensity 1.0.
-        dynamic: draw the arm from the policy's distribution instead of taking its best.
+        arm, dynamic, reuse, streamer, request_id, group: as in `AskOptions`.
         seed: makes the draw and the tokens repeatable; give every call its own
             (`decoders.common.seeds.derived_seed` makes many of one), or all draw the same.
-        streamer: a transformers streamer.
-        reuse: do not read again what the target still holds of the same beginning, as at the next
-            turn of a conversation.
-        request_id: of the log's line; None makes one up.
-        group: requests that depend on each other, as a conversation's turns, share it in the log.
 
         The other names mean what they mean in transformers' `generate`.
 
@@ -298,52 +282,27 @@ class Router:
         return self.respond(
             prompt_or_messages,
             request,
-            arm=arm,
-            streamer=streamer,
-            dynamic=dynamic,
-            reuse=reuse,
-            request_id=request_id,
-            group=group,
+            AskOptions(arm, dynamic, reuse, streamer, request_id, group),
         )
 
     def respond(
         self,
         prompt_or_messages: str | Sequence[Message],
         request: Request,
-        *,
-        arm: str | None = None,
-        streamer: Any = None,
-        dynamic: bool = False,
-        reuse: bool = False,
-        request_id: str | None = None,
-        group: str | None = None,
+        options: AskOptions = DEFAULTS,
     ) -> RoutedResult:
-        """As `generate`, for a request that is made already."""
+        """As `generate`, for a request and options that are made already."""
         messages = as_messages(prompt_or_messages)
-        return self.answer(
-            self.engine.encode_chat(messages),
-            request,
-            text=query_text(messages),
-            arm=arm,
-            streamer=streamer,
-            dynamic=dynamic,
-            reuse=reuse,
-            request_id=request_id,
-            group=group,
-        )
+        prompt_ids = self.engine.encode_chat(messages)
+        return self.answer(prompt_ids, request, options, text=query_text(messages))
 
     def answer(
         self,
         prompt_ids: list[int],
         request: Request,
+        options: AskOptions = DEFAULTS,
         *,
         text: str | None = None,
-        arm: str | None = None,
-        streamer: Any = None,
-        dynamic: bool = False,
-        reuse: bool = False,
-        request_id: str | None = None,
-        group: str | None = None,
         chosen: Callable[[Chosen], None] | None = None,
     ) -> RoutedResult:
         """As `respond`, for a prompt that is token ids already.
@@ -352,113 +311,104 @@ class Router:
             `collect.embedders.query_text` gives it.
         chosen: called with the answering arm before its first token; again if that one is down.
         """
-        if arm is not None and arm not in self.engine.arm_names:
-            raise NoSuchName("arm", arm, self.engine.arm_names)
-        if arm is None and self.policy is None:
+        if options.arm is not None and options.arm not in self.engine.arm_names:
+            raise NoSuchName("arm", options.arm, self.engine.arm_names)
+        if options.arm is None and self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one or name an arm")
         self.engine.check(prompt_ids, request)
 
-        pick = self._pick(prompt_ids, request, text, arm, dynamic, reuse)
-        asking = Asking(prompt_ids, request, request_id, group, text, self.running)
+        ask = Ask(prompt_ids, request, options, text, self.running)
+        pick, prefilled = self._pick(ask)
         attempt = Attempt(pick)
         try:
-            result = self._decode(attempt, asking, streamer, chosen)
+            result = self._decode(attempt, ask, prefilled, chosen)
         except BaseException as error:
             if self._recorder is not None:
-                self._recorder.failed(asking, attempt.choice, error)
-            if self._learning is not None and _of_the_arm(error):
-                self._learn(attempt.choice, Result(error=type(error).__name__))
+                self._recorder.failed(ask, attempt.pick, error)
+            if _of_the_arm(error):
+                self._learn(attempt.pick, Result(error=type(error).__name__))
             raise
-        choosing_s = pick.embed_s + pick.policy_s
         if self._recorder is not None:
-            self._recorder.answered(asking, attempt.choice, result, choosing_s)
-        if self._learning is not None:
-            self._learn(attempt.choice, outcome_of(result, choosing_s))
+            self._recorder.answered(ask, attempt.pick, result)
+        self._learn(attempt.pick, outcome_of(result, pick.choosing_s))
+        decision = attempt.pick.decision
         return RoutedResult(
             result,
-            attempt.choice.arm,
-            attempt.choice.propensity,
-            pick.scores,
+            decision.arm,
+            decision.propensity,
+            list(decision.scores),
             pick.embed_s,
             pick.policy_s,
             self._passed_over(attempt),
         )
 
-    def _pick(
-        self,
-        prompt_ids: list[int],
-        request: Request,
-        text: str | None,
-        arm: str | None,
-        dynamic: bool,
-        reuse: bool,
-    ) -> Pick:
+    def _pick(self, ask: Ask) -> tuple[Pick, Prefilled]:
         """Let the target read the prompt, and the policy choose, unless an arm is named."""
+        from policies import Decision
+
+        arm, dynamic = ask.options.arm, ask.options.dynamic
         embedding, embed_s = None, 0.0  # [d]
         if arm is None and self.embedder is not None:
-            if text is None:
+            if ask.text is None:
                 raise DraftpickError(
                     f"the policy reads embeddings of {self.embedder.name}, which token ids do not "
                     "give; pass the query's text too"
                 )
             start = time.perf_counter()
-            embedding = self.embedder.embed([text])[0]
+            embedding = self.embedder.embed([ask.text])[0]
             embed_s = time.perf_counter() - start
-        prefilled = self.engine.prefill(prompt_ids, reuse)
+        prefilled = self.engine.prefill(list(ask.prompt_ids), ask.options.reuse)
         if arm is not None:
-            return Pick(Choice(arm), prefilled)
+            return Pick(Decision(arm, self.engine.arm_names.index(arm), 1.0, [])), prefilled
         assert self.policy is not None
         start = time.perf_counter()
         if embedding is None:
             embedding = prefilled.embedding.detach().float().cpu().numpy()
             embed_s = time.perf_counter() - start
             start = time.perf_counter()
-        rng = np.random.default_rng(request.seed) if dynamic else None
+        seed = ask.request.seed
+        rng = np.random.default_rng(seed) if dynamic else None
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
-            dynamic, seed = True, request.seed
             own = None if seed is None else derived_seed(seed, next(self._draws))
-            rng = np.random.default_rng(own)
-        x = self._input(embedding, prompt_ids, request)
+            dynamic, rng = True, np.random.default_rng(own)
+        x = self._input(embedding, ask.prompt_ids, ask.request)
         decision = self.policy.choose(x, rng)
         policy_s = time.perf_counter() - start
-        drawn_from = getattr(decision, "probabilities", None)
-        chances = dict(zip(self.policy.arms, drawn_from, strict=True)) if drawn_from else None
-        choice = Choice(decision.arm, decision.propensity, x, embedding, dynamic, chances)
-        return Pick(choice, prefilled, list(decision.scores), embed_s, policy_s)
+        return Pick(decision, x, embedding, dynamic, embed_s, policy_s), prefilled
 
     def _decode(
         self,
         attempt: Attempt,
-        asking: Asking,
-        streamer: Any,
+        ask: Ask,
+        prefilled: Prefilled,
         chosen: Callable[[Chosen], None] | None,
     ) -> DecodeResult:
         """Answer through the arm picked, or the next best one that is not down."""
-        pick = attempt.pick
-        routed = self.policy if pick.choice.x is not None else None
-        named = dict(zip(routed.arms, pick.scores, strict=True)) if routed and pick.scores else {}
+        routed = self.policy if attempt.first.x is not None else None
+        scores = attempt.first.decision.scores
+        named = dict(zip(routed.arms, scores, strict=True)) if routed and scores else {}
         if routed is not None and isinstance(self.engine, Sleeping):
             asleep = self.engine.asleep
             attempt.down |= {name: asleep[name] for name in routed.arms if name in asleep}
         while True:
             if routed is not None and attempt.down:
-                attempt.choice = redirected(attempt.choice, routed, pick.scores, attempt.down)
-            arm, propensity = attempt.choice.arm, attempt.choice.propensity
+                attempt.pick = redirected(attempt.pick, routed, attempt.down)
+            pick = attempt.pick
             if chosen is not None:
-                drawn = attempt.choice.dynamic
-                chosen(Chosen(arm, propensity, named, self.running, drawn))
+                propensity = pick.decision.propensity
+                chosen(Chosen(pick.arm, propensity, named, self.running, pick.drawn))
             try:
                 result = self.engine.decode(
-                    arm,
-                    list(asking.prompt_ids),
-                    asking.request,
-                    prefilled=pick.prefilled,
-                    streamer=streamer,
+                    pick.arm,
+                    list(ask.prompt_ids),
+                    ask.request,
+                    prefilled=prefilled,
+                    streamer=ask.options.streamer,
                 )
             except ArmDown as error:
                 if routed is None:
                     raise
-                attempt.down[arm] = error
+                attempt.down[pick.arm] = error
                 attempt.failed_s += _told(error)
             else:
                 if not attempt.failed_s:
@@ -466,11 +416,11 @@ class Router:
                 return replace(result, load_s=attempt.failed_s + (result.load_s or 0.0))
 
     def _passed_over(self, attempt: Attempt) -> dict[str, str] | None:
-        pick = attempt.pick
-        if self.policy is None or pick.choice.x is None:
+        first = attempt.first
+        if self.policy is None or first.x is None:
             return None
-        taken = attempt.choice.arm
-        return passed_over(pick.choice.arm, taken, self.policy, pick.scores, attempt.down)
+        scores = first.decision.scores
+        return passed_over(first.arm, attempt.pick.arm, self.policy, scores, attempt.down)
 
     def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
         """The arm that the policy holds for the best for a query; nothing is decoded. Raises
@@ -486,9 +436,9 @@ class Router:
         arm: str = self.policy.choose(self._input(embedding, prompt_ids, request)).arm
         return arm
 
-    def _learn(self, choice: Choice, outcome: Result) -> None:
-        if self._learning is not None and choice.x is not None:
-            self._learning.learn(choice.x, choice.arm, outcome, choice.propensity)
+    def _learn(self, pick: Pick, outcome: Result) -> None:
+        if self._learning is not None and pick.x is not None:
+            self._learning.learn(pick.x, pick.arm, outcome, pick.decision.propensity)
 
     def _input(
         self, embedding: np.ndarray, prompt_ids: Sequence[int], request: Request

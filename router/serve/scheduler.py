@@ -14,6 +14,7 @@ from decoders.backends.threads import let_go
 from decoders.common.errors import Cancelled, NoSuchName
 from decoders.continuous_batching import SingleSlot
 
+from ..records import AskOptions
 from ..routing.results import Chosen, RoutedResult
 from ..routing.router import Router
 from .queue import FairQueue, QueueFull
@@ -251,12 +252,14 @@ class Scheduler:
             result = router.answer(
                 generation.prompt_ids,
                 generation.request,
+                AskOptions(
+                    generation.arm,
+                    generation.dynamic,
+                    self._reuse,
+                    _Rounds(handle),
+                    request_id=generation.id,
+                ),
                 text=generation.text,
-                arm=generation.arm,
-                dynamic=generation.dynamic,
-                reuse=self._reuse,
-                streamer=_Rounds(handle),
-                request_id=generation.id,
                 chosen=callbacks.began,
             )
         except Exception as error:

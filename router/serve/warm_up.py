@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 from decoders.common.errors import DraftpickError
 from decoders.records import Request
 
+from ..records import AskOptions
+
 if TYPE_CHECKING:
     from decoders.continuous_batching import BatchEngine
     from decoders.models.drafter_memory import DrafterMemory
@@ -38,7 +40,7 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
     with ExitStack() as kept:
         for arm in arms:
             try:
-                router.respond("Hello", Request(max_new_tokens=4), arm=arm)
+                router.respond("Hello", Request(max_new_tokens=4), AskOptions(arm))
                 if isinstance(drafters, DrafterMemory):
                     kept.enter_context(drafters.at_work(arm))
                     _slot(arm, batch)

@@ -17,6 +17,7 @@ from decoders.common.machine import look, others
 from decoders.common.seeds import derived_seed
 from decoders.records import Request
 
+from ..records import AskOptions
 from ..routing.messages import Message
 from ..routing.router import Router
 from .candidates import Candidate
@@ -226,9 +227,8 @@ def answer_turn(
         request = replace(request, seed=derived_seed(request.seed, method))
     asked = router if one is None else one.router
     start = time.perf_counter()
-    routed = asked.respond(
-        messages, request, arm=arm, dynamic=one is not None and one.dynamic, group=group
-    )
+    options = AskOptions(arm, dynamic=one is not None and one.dynamic, group=group)
+    routed = asked.respond(messages, request, options)
     wall_s = time.perf_counter() - start
     return Turn(
         replace(routed.result, arm=routed.arm),

@@ -14,6 +14,7 @@ import torch
 
 from decoders.common.errors import ContextTooLong
 from decoders.records import DecodeResult, Prefilled, Request
+from policies import Decision
 from router.specbench.records import Turn
 
 EOS = 2
@@ -144,9 +145,7 @@ class FakePolicy:
         if rng is not None:
             index = int(rng.choice(3, p=scores))
             propensity = scores[index]
-        return SimpleNamespace(
-            arm=self.arms[index], index=index, propensity=propensity, scores=scores
-        )
+        return Decision(self.arms[index], index, propensity, scores)
 
 
 RESULT = DecodeResult(

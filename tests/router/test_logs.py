@@ -317,9 +317,11 @@ def test_a_failed_arm_is_logged_and_raised(tmp_path: Path) -> None:
 def test_every_feature_is_logged(tmp_path: Path) -> None:
     from collect.features import FEATURES
     from decoders.records import Request
+    from policies import Decision
     from policies.fixed import ConstantPolicy
     from policies.records import Origin
-    from router.logs.recorder import Asking, Choice, Recorder
+    from router.logs.recorder import Recorder
+    from router.records import Ask, Pick
 
     origin = Origin("toy", ("small", "wide"), "e", dimension=2, features=("temperature",))
     engine = FakeEngine()
@@ -328,8 +330,8 @@ def test_every_feature_is_logged(tmp_path: Path) -> None:
     )
     x = np.array([1.0, 2.0, 0.0], dtype=np.float32)
     result = engine.decode("wide", [1, 2], Request())
-    asking = Asking([1, 2, 1, 2], Request(), running=3)
-    recorder.answered(asking, Choice("wide", 0.5, x, x[:2], True), result, 0.0)
+    ask = Ask([1, 2, 1, 2], Request(), running=3)
+    recorder.answered(ask, Pick(Decision("wide", 1, 0.5, []), x, x[:2], True), result)
     logged = read_log(tmp_path).decisions[0].features
     assert list(logged) == list(FEATURES)
     assert logged["repeated-bigrams"] == pytest.approx(1 / 3)

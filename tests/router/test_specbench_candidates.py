@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,9 +35,7 @@ class Always(FakePolicy):
         return np.array([[float(arm == self.arm) for arm in self.arms]])
 
     def choose(self, x: Any, rng: Any = None) -> Any:
-        made = super().choose(x, rng)
-        made.arm, made.propensity = self.arm, 1.0
-        return made
+        return replace(super().choose(x, rng), arm=self.arm, propensity=1.0)
 
 
 def bench(engine: FakeEngine, questions: Path, out: Path, *named: Any, **how: Any) -> Any:

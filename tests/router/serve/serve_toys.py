@@ -22,6 +22,7 @@ from decoders import Engine
 from decoders.arms import arms_of
 from decoders.backends.toy import ToyBackend
 from decoders.continuous_batching import batch_engine
+from policies import Decision
 from router.routing.router import Router
 from router.serve.app import Settings, make_app
 from router.serve.queue import FairQueue
@@ -71,9 +72,7 @@ class ToyPolicy:
         chances = self.distribution(x)[0].tolist()
         index = int(np.argmax(chances)) if rng is None else int(rng.choice(2, p=chances))
         propensity = 1.0 if rng is None else chances[index]
-        return SimpleNamespace(
-            arm=self.arms[index], index=index, propensity=propensity, scores=chances
-        )
+        return Decision(self.arms[index], index, propensity, chances)
 
 
 ARMS = {

@@ -19,6 +19,7 @@ from serve_toys import Served, served, until
 from decoders.arms import recipe
 from decoders.endpoints.engine import EndpointEngine
 from decoders.records import Request
+from policies import Decision
 from router.serve import scheduler as desk_module
 from router.serve.scheduler import GenerationRequest
 
@@ -38,7 +39,7 @@ class FirstBest:
         return np.array([[0.75, 0.25]])
 
     def choose(self, x: Any, rng: Any = None) -> Any:
-        return SimpleNamespace(arm="first", index=0, propensity=1.0, scores=[2.0, 1.0])
+        return Decision("first", 0, 1.0, [2.0, 1.0])
 
 
 @contextmanager

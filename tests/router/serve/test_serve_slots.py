@@ -18,6 +18,7 @@ from decoders.backends.batched.slots import BatchSlots, Wanted
 from decoders.common.errors import Cancelled
 from decoders.continuous_batching import ContinuousBatch, SingleSlot, batch_engine
 from decoders.records import Request, Sampling
+from router.records import AskOptions
 from router.routing.router import Router
 from router.serve.queue import FairQueue
 from router.serve.scheduler import DEFAULT, Scheduler
@@ -56,7 +57,7 @@ def test_each_answer_is_what_it_would_be_alone(scheduler: Scheduler, engine: Eng
     alone = Router(engine, ToyPolicy())  # type: ignore[arg-type]
     for each, heard in zip(asked, told, strict=True):
         assert heard.result is not None and heard.choice is not None, heard.error
-        result = alone.answer(each.prompt_ids, each.request, arm=each.arm)
+        result = alone.answer(each.prompt_ids, each.request, AskOptions(each.arm))
         assert heard.ids == heard.result.result.ids == result.result.ids
         assert heard.result.arm == heard.choice.arm == result.arm
     assert max(heard.choice.running for heard in told if heard.choice) == SLOTS - 1
