@@ -60,8 +60,10 @@ class Meter:
 
     def stored(self, rows: Sequence[OutcomeRow]) -> None:
         """All rows of a group, whether `made` was called with them or not."""
+        known = self._made.answers == len(rows)
         self._stored, self._made = self._stored.plus(rows), _Count()
-        self._report()
+        if not known:
+            self._report()
 
     def _report(self) -> None:
         stored, made = self._stored, self._made
