@@ -30,7 +30,7 @@ from .tokens import Tokens
 from .training_state import TrainingState
 
 FIRST_POINT, FURTHER = 500_000, 2.0  # figures are taken at positions ever further apart
-# What is handed on is the distribution of one token earlier: surely so it costs 9 nats, not 5.
+# Softens the distribution of one token earlier, which else costs 9 nats instead of 5.
 SOFTER = 0.3
 MULTIPLE = 512  # a batch's positions are padded up to a multiple of it
 

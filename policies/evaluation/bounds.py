@@ -1,4 +1,4 @@
-"""How sure a mean gain is: bounds by Student's t and by the bootstrap, the more careful of both."""
+"""Bounds of a mean gain, by Student's t and by the bootstrap, the wider of both."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Gain:
     needed: int | None
 
     @property
-    def sure(self) -> bool:
+    def above_zero(self) -> bool:
         """Whether it is above 0 beyond doubt, at the confidence asked for."""
         return self.low > 0
 

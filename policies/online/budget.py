@@ -14,7 +14,8 @@ from ..records import Float64
 class Budget:
     """How much of the budget is spent, by careful reckoning.
 
-    share: of the best fixed arm's reward, in [0, 1]. 0 allows only arms that are surely as good.
+    share: of the best fixed arm's reward, in [0, 1]. 0 allows only arms whose lower bound is as
+    good.
     earned: what all requests so far allowed to lose.
     lost: what requests that another arm answered have lost; below 0 where they gained.
 

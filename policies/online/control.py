@@ -71,7 +71,7 @@ class Control:
 
     @property
     def worse(self) -> bool:
-        """Whether the policy surely earns less than the best fixed arm."""
+        """Whether the policy earns less than the best fixed arm, with confidence."""
         return self.rows > 0 and self.total + self.radius < 0
 
     def settings(self) -> dict[str, Any]:

@@ -209,7 +209,7 @@ class OnlinePolicy(BasePolicy):
 
     def _best_fixed(self) -> int:
         """The arm with the highest expected reward over requests as they come; the one that was it
-        before, unless another is surely better."""
+        before, unless another is better by three standard errors."""
         mean, spread = self._beliefs.predict(self._traffic[None])
         best = self._state.best
         other = int(mean[0].argmax())

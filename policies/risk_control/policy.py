@@ -77,8 +77,8 @@ class Guarantee:
             )
         losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in self.arm_losses.items())
         why = (
-            f"what loses at most {self.max_loss:g} {surely} is not surely faster than "
-            f"{self.best_lossless}"
+            f"what loses at most {self.max_loss:g} {surely} is not faster than "
+            f"{self.best_lossless} with 95% confidence"
             if self.loss > 0
             else f"none that is faster is shown to lose at most {self.max_loss:g} {surely}"
         )

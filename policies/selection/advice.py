@@ -101,9 +101,9 @@ def _missing(facts: Facts) -> str:
 
 def _route(facts: Facts, oracle: Gain) -> str:
     seen = [one for one in facts.choices if one.kind in ("feature", "learner")]
-    surely = [one for one in seen if one.gain.sure]
-    if surely:
-        first, most = surely[0], max(surely, key=lambda one: one.gain.mean)
+    found = [one for one in seen if one.gain.above_zero]
+    if found:
+        first, most = found[0], max(found, key=lambda one: one.gain.mean)
         embedding = "the query's embedding"
         what = first.name.removeprefix("best by ") if first.kind == "feature" else embedding
         said = f"Route by {what}: {first.name} {_gains(facts, first.gain, oracle)}."
@@ -120,22 +120,22 @@ def _route(facts: Facts, oracle: Gain) -> str:
         return f"{said} It takes {arms}. `draftpick train` learns it."
     known = f"The best arm of every query would gain {_percent(facts, oracle.mean)}"
     end = f"Until then one arm is enough: {facts.best_fixed}."
-    by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.sure]
+    by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.above_zero]
     if by_task:
         return (
-            f"{known}, and the best arm by task {_gains(facts, by_task[0], oracle)}, but nothing "
-            "that a policy reads surely shows it. Collect more queries, or try another embedder "
-            f"(--embedder). {end}"
+            f"{known}, and the best arm by task {_gains(facts, by_task[0], oracle)}, but no "
+            "input of a policy predicts it with 95% confidence. Collect more queries, or try "
+            f"another embedder (--embedder). {end}"
         )
     best = max(seen, key=lambda one: one.gain.mean)
     if best.gain.needed is None:
         return (
-            f"{known}, but nothing known of a query shows which arm that is: no choice gains "
-            "anything on queries that it was not made on. Another embedder (--embedder) or more "
+            f"{known}, but no feature of a query predicts it: no choice gains anything on "
+            "held-out queries. Another embedder (--embedder) or more "
             f"features may show it. {end}"
         )
     return (
-        f"{known}, but nothing known of a query surely shows which arm that is: the best choice, "
+        f"{known}, but no feature of a query predicts it with 95% confidence: the best choice, "
         f"{best.name}, gains {_percent(facts, best.gain.mean)}. About {best.gain.needed:,} queries "
         f"would settle it; there are {facts.queries:,}. {end}"
     )

@@ -1,7 +1,8 @@
-"""The guard: a learned policy is kept only where it is surely better than the best fixed arm.
+"""The guard: a learned policy is kept only if it is better than the best fixed arm with 95%
+confidence.
 
 Candidates are judged by cross-fitting: each is trained on four fifths of the queries, and what it
-earns is measured on the rest. The best fixed arm beside it is the one that would be saved instead,
+earns is measured on the rest. The best fixed arm is the one that would be saved instead,
 chosen on all of them, which is slightly optimistic. Chosen on four fifths as well it would be too
 easy to beat: of nearly tied arms, the one ahead on four folds is behind on the fifth, and so on
 every fold alike. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
@@ -149,12 +150,13 @@ def guarded(
     policy: str = AUTO,
     options: Mapping[str, Any] | None = None,
 ) -> Guarded:
-    """Train the candidates, and save the simplest that surely beats the best fixed arm.
+    """Train the candidates, and save the simplest that beats the best fixed arm with 95%
+    confidence.
 
     A candidate counts where the lower bound of its gain is above 0 (one-sided 95 %, Bonferroni over
     candidates; see `gain_of`), and replaces a simpler one that counts only where it is itself
-    surely better than that one. Where none counts, the best fixed arm is saved, as where there are
-    fewer than 20 queries. The same seed gives the same numbers.
+    better than that one with 95% confidence. Where none counts, the best fixed arm is saved, as
+    where there are fewer than 20 queries. The same seed gives the same numbers.
 
     validation: measured, and never chosen by.
 
@@ -235,6 +237,6 @@ def _selected(
         percent = 100 * gain.mean / abs(base) if base else None
         tried.append(Tried(one.name, one.policy, one.options, gain, percent))
         lead = gain_of(values[one.name] - values[saved], counts, len(asked))
-        if gain.sure and lead.sure:
+        if gain.above_zero and lead.above_zero:
             saved = one.name
     return tried, saved

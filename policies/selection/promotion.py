@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def passed(self) -> bool:
-        """Whether the candidate is surely not worse by more than the margin."""
+        """Whether the candidate is not worse by more than the margin, with 95% confidence."""
         return self.gain.low >= -self.margin - 1e-12  # rounding is no loss
 
     def verdict(self, candidate: str) -> str:

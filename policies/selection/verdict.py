@@ -42,7 +42,7 @@ def verdict(
             f"best, {name}: {_amount(gain.mean, percent)}); one arm is enough here."
         )
     return (
-        f"{kept} No policy is surely better: the best, {name}, gains "
+        f"{kept} No policy is better with confidence: the best, {name}, gains "
         f"{_amount(gain.mean, percent)}, but its lower bound is {gain.low:.3g} "
         f"({_tests(len(gains))}). About {gain.needed:,} queries would settle it; there are "
         f"{queries:,}."
@@ -54,4 +54,4 @@ def _amount(mean: float, percent: float | None) -> str:
 
 
 def _tests(tests: int) -> str:
-    return "95% sure" if tests == 1 else f"95% sure for all {tests} candidates together"
+    return "95% confidence" if tests == 1 else f"95% confidence for all {tests} candidates together"

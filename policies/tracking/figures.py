@@ -130,7 +130,7 @@ def gap_bars(closed: Sequence[Closed]) -> Figure:
     axes.set(
         xlabel="closed, % of the gap (0: best fixed arm, 100: oracle)",
         ylabel="task (queries)",
-        title="How much of the gap the policy closes\n95% intervals; blue: surely above 0",
+        title="How much of the gap the policy closes\n95% intervals; blue: lower bound above 0",
     )
     return figure
 
@@ -206,7 +206,9 @@ def headroom_figure(found: Headroom) -> Figure:
         [max(one.mean - one.low, 0.0) for one in choices],
         [max(one.high - one.mean, 0.0) for one in choices],
     ]
-    colors = [POLICY if one.gain.sure and one.kind != "oracle" else REFERENCE for one in choices]
+    colors = [
+        POLICY if one.gain.above_zero and one.kind != "oracle" else REFERENCE for one in choices
+    ]
     left.barh(range(len(choices)), means, xerr=errors, color=colors, capsize=3)
     names = [f"best fixed ({found.best_fixed})" if o.kind == "fixed" else o.name for o in choices]
     left.set_yticks(range(len(choices)), labels=names)

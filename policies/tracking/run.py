@@ -139,8 +139,8 @@ def train_run(
     The store is reached before any training time is spent.
 
     policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
-    guard: save the policy only where it surely beats the best fixed arm, and that arm otherwise
-        (see `guarded`). Policies that learn nothing are saved as they are.
+    guard: save the policy only if it beats the best fixed arm with confidence, and that arm
+        otherwise (see `guarded`). Policies that learn nothing are saved as they are.
     plain: the arm that does not draft, to count the queries that the policy makes slower.
     validation: None holds out that share of every task. Where held_out is None as well, a guarded
         run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it

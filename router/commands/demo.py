@@ -52,7 +52,7 @@ def run_demo(
         summed = _capture(command, [*summary, "--json"])
         collected = _save(out / "collected.json", summed)
 
-        _banner("2/5  headroom and train: a policy is kept only where it surely pays")
+        _banner("2/5  headroom and train: a policy is kept only if it pays with 95% confidence")
         if summed["queries"]["overall"] >= LEAST:
             _run(command, ["headroom", rewards])
         trained = _capture(command, [*train, "--out", policy, "--json"])

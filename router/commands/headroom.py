@@ -124,11 +124,11 @@ def headroom_tables(found: Headroom, width: int) -> list[Table]:
         name += " (optimistic)" if one.kind == "oracle" and found.optimistic else ""
         cells = [f"{one.mean:.4f}", f"{one.low:.4f} .. {one.high:.4f}"]
         gain = "" if one.percent is None else f"{one.percent:.1f}%"
-        sure = "yes" if one.gain.sure else "no"
-        chosen = [gain, "" if one.kind == "oracle" else sure, _share(one.gap_share)]
+        above = "yes" if one.gain.above_zero else "no"
+        chosen = [gain, "" if one.kind == "oracle" else above, _share(one.gap_share)]
         choices.append([name, *cells, *([""] * 3 if one.kind == "fixed" else chosen)])
     title = f"Mean reward ({found.reward}) of {found.queries} queries, by how the arm is chosen"
-    heads = ["choice", "reward", "95% interval", "gain", "surely", "of the gap"]
+    heads = ["choice", "reward", "95% interval", "gain", "above 0", "of the gap"]
     made = tables(title, heads, choices, width, last_apart=True)
     parts = [
         [

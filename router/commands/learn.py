@@ -179,7 +179,7 @@ def _lines(found: Lesson) -> list[str]:
     told.append(f"best fixed arm: {status.best_fixed}")
     if found.own:
         told.append(
-            f"gain over it since the last change: {status.gain:.4g} a request, surely between "
+            f"gain over it since the last change: {status.gain:.4g} per request, 95% between "
             f"{status.gain_low:.4g} and {status.gain_high:.4g}"
         )
     if status.switched_back:

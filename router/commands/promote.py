@@ -1,4 +1,4 @@
-"""`draftpick promote`: a registered policy takes an alias where it surely is not worse."""
+"""`draftpick promote`: a registered policy takes an alias if it is not worse."""
 
 from __future__ import annotations
 

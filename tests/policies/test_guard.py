@@ -303,7 +303,7 @@ def test_verdicts() -> None:
     said = verdict("knn", "small", {"knn": (gains, 12.5)}, 40, 3)
     assert re.fullmatch(
         r"Saved: knn\. It gains 0\.2 \(12%\) over the best fixed arm \(small\), and at least "
-        r"0\.17\d? \(95% sure\)\.",
+        r"0\.17\d? \(95% confidence\)\.",
         said,
     )
     said = verdict("best-fixed", "small", {"knn": (unsure, 3.0), "x": (worse, -1)}, 40, 3)
@@ -402,7 +402,7 @@ def test_a_task_left_out_is_judged_by_the_others() -> None:
     same = leave_one_task_out(data, "regression")
     other = leave_one_task_out(table(data.embeddings, turned), "regression")
     assert set(same) == {"math", "qa"}
-    assert all(gain.sure for gain in same.values())
+    assert all(gain.above_zero for gain in same.values())
     assert other["qa"].mean < 0 and same["qa"].queries == 100
     assert leave_one_task_out(replace(data, tasks=["qa"] * 200), "knn") == {}
 

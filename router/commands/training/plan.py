@@ -31,7 +31,7 @@ class TrainPlan:
     seeds: of the split and of training; every weight is trained with each.
     several: whether the runs lie below a parent run, as with --seeds and --alphas.
     policy, settings: as of `policies.fit`, or "auto".
-    guard: whether the best fixed arm is saved unless the policy is surely better.
+    guard: whether the best fixed arm is saved unless the policy is better with 95% confidence.
     risk: further settings of the policy under risk control, None for other policies.
     validation_share: of the queries, held out; None where the rest of the plan decides.
     train_size: how many queries are learnt from, None for all.
