@@ -9,9 +9,11 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from token_files import save
+
 from collect.align.calibration import read_outputs
 from collect.align.run import first_turn
-from collect.align.tokens import Text, save
+from collect.align.tokens import Text
 from collect.queries import read_queries
 from decoders.common.errors import DraftpickError
 from decoders.models import targets

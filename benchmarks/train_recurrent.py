@@ -32,12 +32,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from token_files import held_out as apart_of
+from token_files import load
 
 from collect.align.held_out import HeldOut
 from collect.align.recipe import RecurrentRecipe
 from collect.align.recurrent import Point
 from collect.align.teacher import Teacher
-from collect.align.tokens import load
 from collect.align.training_stage import Target, TrainingStage, finished, of_tasks, run_stage
 from collect.align.training_state import CHECKPOINT
 from decoders.backends.native import LlamaBackend
@@ -179,7 +180,7 @@ def main() -> None:
     backend = targets.load_backend(folder, device, torch.bfloat16, "native", context=64)
     assert isinstance(backend, LlamaBackend)
     target = Target(given.target, Teacher(backend), targets.eos_ids(folder))
-    apart = tokens.held_out()
+    apart = apart_of(tokens)
     held_out = HeldOut(target.teacher, tokens.pick(apart), given.held_out, given.longest)
     kept = tokens.pick(~apart)
     say(f"{len(kept):,} texts of {len(kept.ids):,} tokens; judged on {held_out.texts}")

@@ -8,7 +8,7 @@ user's text would be, then answers that. Tasks take turns, so that a run cut sho
 each. Where the queries are used up, sampling begins anew with other noise, until --minutes or
 --tokens; without either, once is enough.
 
-Shards are of the form of collect/align/tokens.py: `train-NNNNN.npz`, and `held-out-NNNNN.npz` for
+Shards are of the form of token_files.py: `train-NNNNN.npz`, and `held-out-NNNNN.npz` for
 the fixed few percent of queries that `draftpick align` holds out too. Beside each lies a list of
 what it holds, and a run started again skips that. Of the libraries that draftpick wants it takes
 torch, transformers, safetensors, numpy, and gguf where the target is to be converted.
@@ -29,8 +29,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from token_files import save
+
 from collect.align.calibration import HELD_OUT_PERCENT
-from collect.align.tokens import Text, save
+from collect.align.tokens import Text
 from collect.queries import Query, read_queries
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend

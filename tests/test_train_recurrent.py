@@ -12,10 +12,13 @@ from typing import Any
 
 import pytest
 
-from collect.align.tokens import load, save
 from decoders.common.errors import DraftpickError
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+from token_files import load, save  # noqa: E402
+
 WORDS = [f"w{i}" for i in range(40)]
 ABSENT = ("datasets", "mlflow", "rouge_score", "typer", "pyarrow")
 

@@ -17,8 +17,9 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import write_tokens  # noqa: E402
+from token_files import load  # noqa: E402
 
-from collect.align.tokens import Tokens, load  # noqa: E402
+from collect.align.tokens import Tokens  # noqa: E402
 from decoders.engine import Engine  # noqa: E402
 from decoders.models import targets  # noqa: E402
 

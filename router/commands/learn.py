@@ -35,7 +35,7 @@ Examples:
 
 
 @dataclass(frozen=True)
-class Lesson:
+class LearnOutcome:
     """What came of a log.
 
     reward: what was learned from.
@@ -99,7 +99,7 @@ def learn(
     print(f"saved to {out}", file=sys.stderr)
 
 
-def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) -> Lesson:
+def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) -> LearnOutcome:
     """Teach the policy every line of a log that can be used, in order.
 
     reward: a name in LOG_REWARDS; None as in `Learning`. Raises PolicyError where the log is of
@@ -141,7 +141,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
         )
     if rows.broken:
         remarks.append(f"{rows.broken} lines cut short, by a kill or a full disk, left out")
-    return Lesson(
+    return LearnOutcome(
         reward=learning.reward,
         rows=len(rows.decisions),
         used=taken.total(),
@@ -154,7 +154,7 @@ def replay(rows: DecisionRows, policy: OnlinePolicy, reward: str | None = None) 
     )
 
 
-def _tables(found: Lesson, width: int) -> list[Table]:
+def _tables(found: LearnOutcome, width: int) -> list[Table]:
     from decoders.common.terminal import tables
 
     rows = [
@@ -170,7 +170,7 @@ def _tables(found: Lesson, width: int) -> list[Table]:
     return tables(f"Learned from {found.reward}", heads, rows, width)
 
 
-def _lines(found: Lesson) -> list[str]:
+def _lines(found: LearnOutcome) -> list[str]:
     status: Any = found.status
     told = [
         f"{found.used} of {found.rows} decisions taught the policy, {found.own} of them its own"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,7 +98,7 @@ def theory(
     if table1:
         if any(given is not None for given in (acceptance, cost, parameters, costs, measure)):
             raise DraftpickError("--table1 takes no figures of yours; leave the others out")
-        _show([table_1()], table_1_json(), as_json)
+        _show(table_1, table_1_json(), as_json)
         return
     if sum(given is not None for given in (cost, parameters, costs, measure)) != 1:
         raise DraftpickError(
@@ -138,7 +140,7 @@ def theory(
             measured = inputs.read_costs(costs)
         drafters = [inputs.from_costs(str(measure or arm), rates[0], measured, longest)]
     found = report(drafters, inner_acceptance, longest)
-    _show(tables_of(found), found, as_json)
+    _show(partial(tables_of, found), found, as_json)
     if out is not None:
         from ..theory.plot import draw
 
@@ -146,8 +148,8 @@ def theory(
         print(f"drawn: {out}", file=sys.stderr)
 
 
-def _show(tables: list[Table], found: Any, as_json: bool) -> None:
+def _show(made: Callable[[int], list[Table]], found: Any, as_json: bool) -> None:
     if as_json:
         print(json.dumps(found, indent=2))
-        return
-    show(lambda width: tables)
+    else:
+        show(made)

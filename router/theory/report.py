@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
+from decoders.common.terminal import tables, texts
 from decoders.costs.theory import TABLE_1, best_horizontal, best_length, best_vertical, speculative
 
 from .inputs import DrafterFigures
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def report(
@@ -49,56 +51,53 @@ def _over_k(drafter: DrafterFigures, longest: int) -> dict[str, Any]:
     }
 
 
-def tables_of(found: dict[str, Any]) -> list[Table]:
+def tables_of(found: dict[str, Any], width: int) -> list[Table]:
     """A table over k for each drafter, and one of the cascades where there are several."""
-    cascades = [_cascade_table(found)] if "horizontal" in found else []
-    return [*(_length_table(drafter) for drafter in found["drafters"]), *cascades]
+    made = [table for drafter in found["drafters"] for table in _over_lengths(drafter, width)]
+    return [*made, _cascades(found)] if "horizontal" in found else made
 
 
-def _length_table(found: dict[str, Any]) -> Table:
-    table = Table(
-        title=f"{found['name']}: acceptance {found['acceptance']:.3g}, cost {found['cost']:.3g}"
-    )
-    for heading in ("k", "tokens a round", "cost of a round", "speed-up", ""):
-        table.add_column(heading, justify="right", no_wrap=True)
+def _over_lengths(found: dict[str, Any], width: int) -> list[Table]:
+    rows = []
     for row in found["over_k"]:
-        best = row["k"] == found["best_k"]
-        table.add_row(
-            str(row["k"]), f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x",
-            "best" if best else "", style="bold green" if best else None,
-        )  # fmt: skip
-    return table
+        cells = [f"{row['k']}", f"{row['tokens']:.2f}", f"{row['cost']:.2f}"]
+        cells += [f"{row['speedup']:.2f}x", ""]
+        if row["k"] == found["best_k"]:
+            cells = [f"[bold green]{cell}[/bold green]" for cell in [*cells[:-1], "best"]]
+        rows.append(cells)
+    title = f"{found['name']}: acceptance {found['acceptance']:.3g}, cost {found['cost']:.3g}"
+    return tables(title, ["k", "tokens a round", "cost of a round", "speed-up", ""], rows, width)
 
 
-def _cascade_table(found: dict[str, Any]) -> Table:
-    table = Table(title="What these drafters give together")
-    for heading in ("method", "best lengths", "speed-up"):
-        table.add_column(heading, no_wrap=heading == "speed-up")
-    for drafter in found["drafters"]:
-        table.add_row(drafter["name"], f"k = {drafter['best_k']}", f"{drafter['speedup']:.2f}x")
+def _cascades(found: dict[str, Any]) -> Table:
+    rows = [
+        [drafter["name"], f"k = {drafter['best_k']}", f"{drafter['speedup']:.2f}x"]
+        for drafter in found["drafters"]
+    ]
     across = found["horizontal"]
     tokens = ", then ".join(str(n) for n in across["lengths"])
-    table.add_row("horizontal cascade", f"{tokens} tokens", f"{across['speedup']:.2f}x")
+    rows.append(["horizontal cascade", f"{tokens} tokens", f"{across['speedup']:.2f}x"])
     if "vertical" in found:
         up = found["vertical"]
         lengths = f"{up['reviews']} verifications of {up['k']}"
         if not up["k"]:
             lengths = f"{up['reviews']} tokens; no inner draft pays"
-        table.add_row("vertical cascade", lengths, f"{up['speedup']:.2f}x")
-    return table
+        rows.append(["vertical cascade", lengths, f"{up['speedup']:.2f}x"])
+    headings = ["method", "best lengths", "speed-up"]
+    return texts("What these drafters give together", headings, rows, whole=0)
 
 
-def table_1() -> Table:
+def table_1(width: int) -> list[Table]:
     """Ours beside the paper's."""
-    table = Table(title="Cascade Speculative Drafting, table 1: simulated EWIF")
-    for heading in ("data set", "drafters", "tokens", "EWIF", "in the paper"):
-        table.add_column(heading, no_wrap=True)
-    for row in table_1_json():
-        table.add_row(
+    rows = [
+        [
             row["dataset"], ", ".join(row["drafters"]), ", ".join(map(str, row["lengths"])),
             f"{row['ewif']:.2f}", f"{row['printed']:.2f}",
-        )  # fmt: skip
-    return table
+        ]
+        for row in table_1_json()
+    ]  # fmt: skip
+    title = "Cascade Speculative Drafting, table 1: simulated EWIF"
+    return tables(title, ["data set", "drafters", "tokens", "EWIF", "in the paper"], rows, width)
 
 
 def table_1_json() -> list[dict[str, Any]]:

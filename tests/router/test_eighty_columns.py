@@ -135,7 +135,7 @@ def test_theory(verify: tuple[float, ...] | None) -> None:
         DrafterFigures("max-gram-long", 0.3, 0.001, verify),
     ]
     found = theory_report.report(drafters, None, 16)
-    text = at_eighty(*theory_report.tables_of(found), theory_report.table_1())
+    text = at_eighty(*theory_report.tables_of(found, 80), *theory_report.table_1(80))
     for drafter in found["drafters"]:
         for row in drafter["over_k"]:
             whole(text, [f"{row['tokens']:.2f}", f"{row['cost']:.2f}", f"{row['speedup']:.2f}x"])
