@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 from collect.sweeps.batch import SweepOptions
 from decoders.endpoints.hashing import HashingEmbedder
 from router.commands import collect, headroom, train
+from router.commands.training import run
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +66,17 @@ TRAIN = ("train", "--policy", "best-fixed", "--no-guard")
     ids=" ".join,
 )
 def test_every_file_is_read_once(
-    asked: tuple[str, ...], rewards: Path, read: Counter[str], tmp_path: Path
+    asked: tuple[str, ...],
+    rewards: Path,
+    read: Counter[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def trained(groups: dict[str, list[Any]], **named: Any) -> None:
+        assert len(groups) == 2
+        raise typer.Exit  # all is read by then
+
+    monkeypatch.setattr(run, "sweep_run", trained)
     app = typer.Typer()
     for command in (collect, headroom, train):
         command.mount(app)
