@@ -13,6 +13,8 @@ share of queries that a lossy arm answers. No clock is read.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ from collect.table_options import TableOptions
 from decoders.common.terminal import tables
 from policies import RewardTable
 from policies.risk_control.bounds import Risk
-from policies.risk_control.report import repeat_calibration
+from policies.risk_control.thresholds import calibrate, learn, parted
 
 HEADINGS = ["guarantee", "queries", "violated", "loss", "reward", "gain", "lossy", "unused"]
 
@@ -73,6 +75,69 @@ def main() -> None:
     console = Console()
     for table_ in tables(f"{given.splits} calibrations each", HEADINGS, rows, console.width):
         console.print(table_)
+
+
+@dataclass(frozen=True)
+class RepeatedCalibration:
+    """Risk control over many calibrations.
+
+    splits: the number of calibrations.
+    queries: calibration queries in each.
+    violated: the share whose true expected loss is above max_loss; at most 1 - confidence.
+    loss: the true expected loss, mean over calibrations; in expectation at most max_loss.
+    reward, lossless_reward: mean, of the policy and of the fastest lossless arms.
+    lossy: the share of queries served by lossy arms.
+    unused: the share of calibrations that allow no lossy arm.
+    """
+
+    splits: int
+    queries: int
+    violated: float
+    loss: float
+    reward: float
+    lossless_reward: float
+    lossy: float
+    unused: float
+
+
+def repeat_calibration(
+    table: RewardTable,
+    risk: Risk,
+    *,
+    lossless: Sequence[str],
+    model: str = "ridge",
+    calibration_share: float = 0.5,
+    queries: int | None = None,
+    splits: int = 1000,
+    seed: int = 0,
+) -> RepeatedCalibration:
+    """Calibrate many times where the truth is known.
+
+    The predictors are learnt once, on one part of the table. The other part is the population:
+    calibration queries are drawn from it with replacement, and the true loss is the mean over it.
+
+    queries: drawn for each calibration; None for the size of the population.
+    """
+    learning, world = parted(table, calibration_share, seed)
+    grid = learn(learning, list(lossless), model, seed)
+    every = calibrate(grid, world)
+    m, n = len(every), queries or len(every)
+    rng = np.random.default_rng(seed)
+    shares = rng.multinomial(n, np.full(m, 1 / m), size=splits) / n  # [splits, m]
+    steps = risk.controlled(shares @ risk.comparable(every.losses[:, 1:]), n)  # [splits]
+    loss, reward, lossy = (
+        of.mean(axis=0) for of in (every.losses, every.rewards, every.lossy)
+    )  # [Z + 1] each
+    return RepeatedCalibration(
+        splits=splits,
+        queries=n,
+        violated=float((loss[steps] > risk.max_loss).mean()),
+        loss=float(loss[steps].mean()),
+        reward=float(reward[steps].mean()),
+        lossless_reward=float(reward[0]),
+        lossy=float(lossy[steps].mean()),
+        unused=float((steps == 0).mean()),
+    )
 
 
 def collected(folder: Path, reward: str) -> tuple[RewardTable, list[str]]:

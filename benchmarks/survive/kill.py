@@ -49,7 +49,7 @@ from collect.store.dataset import read_table
 from decoders.costs.measured import Costs
 from decoders.offline.batch import Batch
 from policies.mlflow_store import using
-from policies.tracking.run import train_run
+from policies.tracking.run import Task, train_run
 from router.logs.reader import read_log
 from router.serve.server import bound
 
@@ -168,7 +168,8 @@ def training(folder: Path, store: Path) -> None:
         embedder="toy/6",
         arms_fingerprint="arms-1",
     )
-    train_run(table, out=folder, tracking_uri=f"sqlite:///{store}", **TRAINING)  # type: ignore[arg-type]
+    task = Task(table, out=folder, **TRAINING)  # type: ignore[arg-type]
+    train_run(task, tracking_uri=f"sqlite:///{store}")
 
 
 def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[str]) -> Any:

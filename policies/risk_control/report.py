@@ -1,8 +1,7 @@
-"""Whether the risk is controlled: on held-out queries, and over calibrations with a known truth."""
+"""Whether the risk is controlled on held-out queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,9 +11,8 @@ from ..evaluation.bootstrap import RESAMPLES
 from ..evaluation.evaluate import Value, aligned, value
 from ..fixed import fixed_policy
 from ..records import RewardTable
-from .bounds import Risk
 from .policy import RiskControlPolicy
-from .thresholds import calibrate, counted_losses, greedy_rows, learn, parted
+from .thresholds import counted_losses, greedy_rows
 
 
 @dataclass(frozen=True)
@@ -59,66 +57,3 @@ def losses_and_rewards(
         row("policy", None, policy),
         *(row(name, arm, fixed_policy(policy.arms, arm)) for name, arm in fixed),
     ]
-
-
-@dataclass(frozen=True)
-class RepeatedCalibration:
-    """Risk control over many calibrations.
-
-    splits: the number of calibrations.
-    queries: calibration queries in each.
-    violated: the share whose true expected loss is above max_loss; at most 1 - confidence.
-    loss: the true expected loss, mean over calibrations; in expectation at most max_loss.
-    reward, lossless_reward: mean, of the policy and of the fastest lossless arms.
-    lossy: the share of queries served by lossy arms.
-    unused: the share of calibrations that allow no lossy arm.
-    """
-
-    splits: int
-    queries: int
-    violated: float
-    loss: float
-    reward: float
-    lossless_reward: float
-    lossy: float
-    unused: float
-
-
-def repeat_calibration(
-    table: RewardTable,
-    risk: Risk,
-    *,
-    lossless: Sequence[str],
-    model: str = "ridge",
-    calibration_share: float = 0.5,
-    queries: int | None = None,
-    splits: int = 1000,
-    seed: int = 0,
-) -> RepeatedCalibration:
-    """Calibrate many times where the truth is known.
-
-    The predictors are learnt once, on one part of the table. The other part is the population:
-    calibration queries are drawn from it with replacement, and the true loss is the mean over it.
-
-    queries: drawn for each calibration; None for the size of the population.
-    """
-    learning, world = parted(table, calibration_share, seed)
-    grid = learn(learning, list(lossless), model, seed)
-    every = calibrate(grid, world)
-    m, n = len(every), queries or len(every)
-    rng = np.random.default_rng(seed)
-    shares = rng.multinomial(n, np.full(m, 1 / m), size=splits) / n  # [splits, m]
-    steps = risk.controlled(shares @ risk.comparable(every.losses[:, 1:]), n)  # [splits]
-    loss, reward, lossy = (
-        of.mean(axis=0) for of in (every.losses, every.rewards, every.lossy)
-    )  # [Z + 1] each
-    return RepeatedCalibration(
-        splits=splits,
-        queries=n,
-        violated=float((loss[steps] > risk.max_loss).mean()),
-        loss=float(loss[steps].mean()),
-        reward=float(reward[steps].mean()),
-        lossless_reward=float(reward[0]),
-        lossy=float(lossy[steps].mean()),
-        unused=float((steps == 0).mean()),
-    )

@@ -77,7 +77,21 @@ class Store:
 
 @dataclass(frozen=True)
 class Task:
-    """What to train: the arguments of `train_run` that are not about the store."""
+    """What to train.
+
+    policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
+    guard: save the policy only if it beats the best fixed arm with confidence, and that arm
+        otherwise (see `guarded`). Policies that learn nothing are saved as they are.
+    plain: the arm that does not draft, to count the queries that the policy makes slower.
+    validation: None holds out that share of every task. Where held_out is None as well, a guarded
+        run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
+        evaluates on the training table.
+    out: folder for the policy; None makes mlruns/policies/<run id>.
+    register: model name in the registry; its new version becomes the challenger, and the champion
+        where there is none.
+    params: more to record, such as the reward's alpha.
+    form: the MLflow model to log and register; None logs the policy's folder alone.
+    """
 
     table: RewardTable
     validation: RewardTable | None = None
@@ -117,55 +131,14 @@ class Task:
 
 
 def train_run(
-    table: RewardTable,
-    validation: RewardTable | None = None,
-    *,
-    policy: str = AUTO,
-    options: Mapping[str, Any] | None = None,
-    guard: bool = True,
-    plain: str | None = None,
-    seed: int = 0,
-    held_out: float | None = None,
-    out: str | Path | None = None,
-    tracking_uri: str | None = None,
-    experiment: str = "draftpick",
-    run_name: str | None = None,
-    register: str | None = None,
-    params: Mapping[str, Any] | None = None,
-    form: ModelForm | None = None,
+    task: Task, *, tracking_uri: str | None = None, experiment: str = "draftpick"
 ) -> TrainedRun:
-    """Train, evaluate and log one policy.
-
-    The store is reached before any training time is spent.
-
-    policy: a name in `POLICIES`, or "auto", which tries several and needs the guard.
-    guard: save the policy only if it beats the best fixed arm with confidence, and that arm
-        otherwise (see `guarded`). Policies that learn nothing are saved as they are.
-    plain: the arm that does not draft, to count the queries that the policy makes slower.
-    validation: None holds out that share of every task. Where held_out is None as well, a guarded
-        run holds nothing out, as it evaluates by folds, and any other holds out a fifth; at 0 it
-        evaluates on the training table.
-    out: folder for the policy; None makes mlruns/policies/<run id>.
-    register: model name in the registry; its new version becomes the challenger, and the champion
-        where there is none.
-    params: more to record, such as the reward's alpha.
-    form: the MLflow model to log and register; None logs the policy's folder alone.
+    """Train, evaluate and log one policy. The store is reached before any training time is spent.
 
     Raises PolicyError for the user's mistakes, an unreachable store and a registered model with
     other inputs among them; a run that fails is marked FAILED, and a policy that was trained before
-    the store broke is still in ``out``.
+    the store broke is still in the task's `out`.
     """
-    task = Task(
-        table, validation, policy, dict(options or {}), guard, plain, seed, held_out, out,
-        run_name, register, dict(params or {}), form,
-    )  # fmt: skip
-    return train_task(task, tracking_uri=tracking_uri, experiment=experiment)
-
-
-def train_task(
-    task: Task, *, tracking_uri: str | None = None, experiment: str = "draftpick"
-) -> TrainedRun:
-    """As `train_run`, for a task that is made already."""
     with opened(tracking_uri, experiment) as store:
         check_registered(store, task)
         return run_task(store, task)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,8 +16,12 @@ from policies import PolicyError, RewardTable, RiskControlPolicy, with_temperatu
 from policies.learners.exploring import ExploringPolicy
 from policies.risk_control.bounds import Risk
 from policies.risk_control.fitting import best_model
-from policies.risk_control.report import losses_and_rewards, repeat_calibration
+from policies.risk_control.report import losses_and_rewards
 from policies.risk_control.thresholds import calibrate, learn, parted
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from risk_control_splits import repeat_calibration
 
 ARMS = ["plain", "copy", "bild", "cascade"]
 LOSSLESS = ["plain", "copy"]

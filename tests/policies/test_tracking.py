@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,14 +17,18 @@ import pytest
 from policy_tables import separable, table, tiny, with_features
 
 import policies
-from policies import PolicyError, mlflow_store
+from policies import PolicyError, RewardTable, mlflow_store
 from policies.mlflow_store import default_uri, shown
 from policies.tracking import run as tracking
 from policies.tracking.pyfunc import predictions
-from policies.tracking.run import TrainedRun, train_run
+from policies.tracking.run import Task, TrainedRun, train_run
 from router.mlflow_model.form import TextForm
 
 FORM = TextForm("toy", "toy/8", 16)
+
+
+def trained(*tables: RewardTable, tracking_uri: str | None = None, **task: Any) -> TrainedRun:
+    return train_run(Task(*tables, **task), tracking_uri=tracking_uri)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +45,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def run(place: Path) -> TrainedRun:
     options = {"epochs": 2, "hidden": 8}
-    return train_run(
+    return trained(
         separable(80),
         policy="reinforce",
         options=options,
@@ -127,7 +132,7 @@ def test_another_policys_card_does_not_stay(place: Path, tmp_path: Path) -> None
     from policies.tracking.training_ids import training_ids
 
     for name in ("knn", "uniform"):
-        run = train_run(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
+        run = trained(tiny(), policy=name, guard=False, held_out=0, out=tmp_path / "policy")
         assert f"# Policy: {name}" in (tmp_path / "policy" / "card.md").read_text()
     assert training_ids(run.folder, run.fitted.policy) == set(tiny().query_ids)
     other = policies.fit("uniform", separable(30)).policy
@@ -157,7 +162,7 @@ def test_what_a_logged_model_answers(run: TrainedRun) -> None:
 
 def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
     data = separable(40, seed=1)
-    again = train_run(
+    again = trained(
         data,
         policy="knn",
         options={"k": 2},
@@ -175,7 +180,7 @@ def test_a_second_version_is_the_challenger(run: TrainedRun) -> None:
 def test_the_guard_is_on_record(place: Path) -> None:
     import mlflow
 
-    run = train_run(separable(120), plain="autoregressive", seed=1)
+    run = trained(separable(120), plain="autoregressive", seed=1)
     assert run.guarded is not None and run.guarded.saved == "regression"
     logged = mlflow.MlflowClient(tracking_uri=run.tracking_uri).get_run(run.run_id).data
     assert logged.tags["draftpick.verdict"] == run.guarded.verdict
@@ -201,7 +206,7 @@ def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) ->
     rewards[:, 1] += np.where(temperature > 0.7, 1, -1)
     data = table(separable(60).embeddings, rewards)
     data = with_features(data, temperature=temperature, length=np.arange(60.0))
-    run = train_run(data, policy="binned", held_out=0)
+    run = trained(data, policy="binned", held_out=0)
     assert run.guarded is not None and run.guarded.saved == "binned by temperature"
     answer = policies.load(run.policy_uri, run.tracking_uri).choose(np.array([1.0]))
     assert answer.arm == "small"
@@ -210,20 +215,20 @@ def test_a_binned_policy_is_logged_with_the_inputs_that_it_reads(place: Path) ->
 
 
 def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
-    run = train_run(separable(120), policy="regression", held_out=0.25)
+    run = trained(separable(120), policy="regression", held_out=0.25)
     assert run.evaluated_on == "validation" and run.evaluation["greedy"].queries == 30
     assert run.guarded is not None and run.guarded.queries == 90
 
 
 def test_what_the_guard_refuses(place: Path) -> None:
     with pytest.raises(PolicyError, match="say by form= what it reads"):
-        train_run(tiny(), register="router-test")
+        trained(tiny(), register="router-test")
     with pytest.raises(PolicyError, match="'auto' needs the guard"):
-        train_run(tiny(), guard=False)
+        trained(tiny(), guard=False)
     with pytest.raises(PolicyError, match=r"'auto' takes no options \(k\)"):
-        train_run(tiny(), options={"k": 3})
+        trained(tiny(), options={"k": 3})
     with pytest.raises(PolicyError, match="has no option 'epochs'"):
-        train_run(tiny(), policy="knn", options={"epochs": 3})
+        trained(tiny(), policy="knn", options={"epochs": 3})
 
 
 @pytest.mark.parametrize("uri", ["models:/nope@champion", "runs:/abc/policy"])
@@ -263,7 +268,7 @@ def test_an_unreachable_store_is_refused_before_training(
     }[kind]
     began = time.monotonic()
     with pytest.raises(PolicyError) as caught:
-        train_run(tiny(), tracking_uri=uri)
+        trained(tiny(), tracking_uri=uri)
     assert time.monotonic() - began < 15
     message = str(caught.value)
     assert shown(uri) in message
@@ -283,7 +288,7 @@ def test_a_store_that_breaks_keeps_the_policy(
 
     monkeypatch.setattr(tracking, "log_run", broken)
     with pytest.raises(PolicyError, match=r"stopped working.*gone; the trained policy is in"):
-        train_run(tiny(), policy="uniform", out=tmp_path / "kept")
+        trained(tiny(), policy="uniform", out=tmp_path / "kept")
     assert policies.load(tmp_path / "kept").name == "uniform"
 
 
@@ -302,7 +307,7 @@ def test_a_disk_that_fills_up_meanwhile_is_one_sentence(
     monkeypatch.setattr(tracking, "write_card", full)
     store = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(PolicyError, match="No space left on device; free the disk"):
-        train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+        trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
 
 
 @pytest.mark.usefixtures("stores_are_made")
@@ -315,11 +320,11 @@ def test_a_kill_while_the_store_is_made_leaves_none(tmp_path: Path) -> None:
     child = os.fork()
     if child == 0:
         utils._upgrade_db = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+        trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and not (tmp_path / "mlflow.db").exists()
-    made = train_run(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
+    made = trained(tiny(), policy="uniform", tracking_uri=store, out=tmp_path / "policy")
     assert policies.load(made.policy_uri, store).name == "uniform"
 
 
@@ -340,7 +345,7 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
     child = os.fork()
     if child == 0:
         setattr(run_log if stage == "enrol" else tracking, stage, killed)
-        train_run(tiny(), **asked)  # type: ignore[arg-type]
+        trained(tiny(), **asked)  # type: ignore[arg-type]
         os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -350,5 +355,5 @@ def test_a_kill_leaves_nothing_half_written(place: Path, tmp_path: Path, stage: 
 
     with mlflow_store.using(store):
         assert versions_of(mlflow.MlflowClient(), "killed") == []
-    again = train_run(tiny(), **asked)  # type: ignore[arg-type]
+    again = trained(tiny(), **asked)  # type: ignore[arg-type]
     assert again.registered == "models:/killed/1" and again.champion

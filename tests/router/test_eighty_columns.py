@@ -176,7 +176,7 @@ def test_headroom() -> None:
 def test_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data = large_table()
-    run = train_run(data, policy="regression", plain="autoregressive", held_out=0)
+    run = train_run(Task(data, policy="regression", plain="autoregressive", held_out=0))
     more = further(data, run, "regression", {}, 0, curve=True, leave_task_out=True)
     text = at_eighty(*run_tables(run, more, 80))
     for row in run.evaluation.rows:

@@ -14,7 +14,7 @@ from policies.risk_control.policy import RiskControlPolicy
 from policies.risk_control.report import losses_and_rewards
 from policies.selection.curves import require_enough
 from policies.selection.subsample import subsample
-from policies.tracking.run import HELD_OUT, Task, train_task
+from policies.tracking.run import HELD_OUT, Task, train_run
 from policies.tracking.seeds import sweep_run
 
 from ...mlflow_model.form import TextForm
@@ -117,7 +117,7 @@ def _run_one(
         judge = judged_rows(collection, plan.judge_by, plan.table, table, held)
     if plan.curve or plan.leave_task_out or plan.leave_arm_out:
         require_enough(table)
-    done = train_task(task, tracking_uri=plan.tracking_uri, experiment=plan.experiment)
+    done = train_run(task, tracking_uri=plan.tracking_uri, experiment=plan.experiment)
     made = done.fitted.policy
     more = further(
         table,
