@@ -13,7 +13,7 @@ from filelock import FileLock
 
 sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tests
 
-import hypothesis_profiles  # noqa: F401  # before any test's settings
+import effort  # noqa: F401  # before any test's settings
 
 from policies import mlflow_store
 

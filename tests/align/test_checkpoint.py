@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from collect.align import checkpoint
 from decoders.common.errors import Damaged

@@ -24,9 +24,9 @@ from decoder_toys import (
     run,
     speculative,
 )
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.arms import ArmRecipe, DraftingRecipe, LengthRecipe, recipe
 from decoders.backends.toy import ToyBackend
@@ -229,6 +229,7 @@ def test_a_sampled_batch_has_the_target_s_distribution(engine: Engine) -> None:
     np.testing.assert_allclose(counts, distribution, atol=0.03)
 
 
+@pytest.mark.slow
 def test_sampled_one_by_one_each_prompt_draws_for_itself(tiny: Tiny) -> None:
     engine, prompt, n = make_engine(tiny, hf=True), PROMPTS[1], 1500
     out = batch_of(engine).target([prompt] * n, 1, 1.5, 3).ids

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, FITS_INT4, FITS_ROWS, random_cell
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.backends import cpp_kernels
 from decoders.backends.llama.model import rms_norm

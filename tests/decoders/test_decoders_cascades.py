@@ -28,9 +28,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
+from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from test_decoders_exact_distribution import (
     LENGTHS,
     PROMPT,
@@ -88,7 +88,7 @@ CASCADES: dict[str, Callable[[], Drafter]] = {
 }
 
 
-@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("sampling", slow_after(1, ["all", "plain"]))
 @pytest.mark.parametrize("name", CASCADES)
 def test_the_distribution_is_the_target_s(name: str, sampling: str) -> None:
     """Four new tokens: drafts of two, verified within and without."""

@@ -217,6 +217,7 @@ def test_a_split_may_read_several_spans(monkeypatch: pytest.MonkeyPatch) -> None
     assert off(made[2], made[0]) < 1e-2
 
 
+@pytest.mark.slow
 def test_any_range_of_layers(tiny: Tiny) -> None:
     shape, weights = model(4, 2, torch.bfloat16)
     rope, h = rope_table(shape, DEVICE, torch.bfloat16), states(2, shape.hidden, torch.bfloat16)
@@ -293,6 +294,7 @@ def test_answers_do_not_depend_on_the_draft(tiny: Tiny, exits: bool) -> None:
         assert drafted.accepted == drafted.drafted > 0
 
 
+@pytest.mark.slow
 def test_final_states_come_with_the_logits(tiny: Tiny) -> None:
     backend = pair(tiny)[1]
     backend.prefill(PROMPT)
@@ -325,9 +327,8 @@ def test_blocks_are_those_of_a_recurrent_cell(t: int) -> None:
     assert off(logits, cell.read(expected) @ head.T) < 2e-2
 
 
-@pytest.mark.parametrize(
-    "rounding", [None, *(pytest.param(r, marks=LONG) for r in ("int8", "int4"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("rounding", [None, "int8", "int4"])
 def test_a_fused_head_takes_the_steps_of_the_plain_one(
     tiny: Tiny, rounding: Rounding | None
 ) -> None:

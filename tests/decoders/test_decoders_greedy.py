@@ -22,9 +22,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.backends.toy import ToyBackend
 from decoders.backends.transformers.hf import HFBackend

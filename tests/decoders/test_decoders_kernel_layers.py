@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends import cpp_kernels

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.backends import cpp_kernels
 from decoders.records import Sampling

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from transformers.generation.candidate_generator import AssistedCandidateGenerator
 
 from decoders.common.errors import DraftpickError

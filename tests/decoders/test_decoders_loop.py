@@ -20,9 +20,9 @@ from decoder_toys import (
     run,
     speculative,
 )
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend

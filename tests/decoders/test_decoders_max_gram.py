@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 from decoder_toys import CPU, max_gram
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.drafters.max_gram import MaxGramDrafter

@@ -21,6 +21,7 @@ from decoder_toys import (
     speculative,
     traced,
 )
+from effort import slow_after
 
 from decoders.arms.neural import NeuralRecipe
 from decoders.backends.cuda.recorded import Run, cuda_graphs
@@ -127,15 +128,18 @@ def answers(
 
 @pytest.mark.parametrize(
     ("kind", "sampling"),
-    [
-        ("itself", Sampling()),
-        ("another", Sampling()),
-        ("another", Sampling(0.8)),
-        ("another", Sampling(repetition_penalty=1.3)),
-        ("a part of the vocabulary", Sampling()),
-        ("exit", Sampling()),
-        ("alone", Sampling()),
-    ],
+    slow_after(
+        3,
+        [
+            ("another", Sampling(0.8)),
+            ("exit", Sampling()),
+            ("alone", Sampling()),
+            ("itself", Sampling()),
+            ("another", Sampling()),
+            ("another", Sampling(repetition_penalty=1.3)),
+            ("a part of the vocabulary", Sampling()),
+        ],
+    ),
 )
 def test_answers_and_counts_are_those_of_ordinary_passes(
     tiny: Tiny, kind: str, sampling: Sampling
@@ -163,7 +167,7 @@ def test_of_several_exits_any_may_run_ahead(tiny: Tiny, layer: int) -> None:
         close(backend.exit_hidden(after, 0, 27), plain.exit_hidden(after, 0, 27))
 
 
-@pytest.mark.parametrize("unread", [[7], [7, 2], [7, 2, 11]])
+@pytest.mark.parametrize("unread", slow_after(1, [[7, 2], [7], [7, 2, 11]]))
 def test_a_draft_is_the_likeliest_tokens_one_by_one(tiny: Tiny, unread: list[int]) -> None:
     backend, _ = recorded(tiny())
     plain = native(tiny(), torch.float64)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, greedy, random_cell
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.backends.cpp.recurrent_kernels import KernelSteps

@@ -14,9 +14,13 @@ pytest.importorskip("triton")
 ROOT = Path(__file__).parents[2]
 
 
-def passes(script: str, interpreted: bool) -> None:
-    """Run a file of tests in a process of its own: Triton reads TRITON_INTERPRET once."""
+def passes(script: str, interpreted: bool, *chosen: str) -> None:
+    """Run a file of tests in a process of its own: Triton reads TRITON_INTERPRET once.
+
+    chosen: pytest's options that choose among them.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", f"tests/decoders/{script}"]
+    command += chosen
     ran = {"TRITON_INTERPRET": str(int(interpreted))}
     done = subprocess.run(
         command, cwd=ROOT, env=os.environ | ran, capture_output=True, text=True, check=False
@@ -26,6 +30,13 @@ def passes(script: str, interpreted: bool) -> None:
 
 
 def test_the_kernels_compute_what_pytorch_does() -> None:
+    """Each once: a whole pass at both dtypes, all shapes and with biases is for `make slow`."""
+    smoke = "not test_a_pass or (test_a_pass and float32 and heads1 and False)"
+    passes("row_kernels_check.py", not torch.cuda.is_available(), "-k", smoke)
+
+
+@pytest.mark.slow
+def test_the_kernels_compute_what_pytorch_does_at_every_shape() -> None:
     passes("row_kernels_check.py", interpreted=not torch.cuda.is_available())
 
 

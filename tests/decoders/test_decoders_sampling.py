@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import transformers_filters
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.records import Request, Sampling

@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from rich.console import Console
 
 from decoders.common import terminal

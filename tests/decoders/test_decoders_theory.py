@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 
 from decoders.common.errors import DraftpickError
 from decoders.costs.measured import Costs

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import native, random_cell, save_cell
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from test_decoders_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine

@@ -23,9 +23,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
+from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.arms import load_arms, recipe
@@ -239,13 +239,16 @@ def test_children_drawn_without_replacement_keep_the_distribution(
 
 @pytest.mark.parametrize(
     ("sampling", "shape"),
-    [
-        ("plain", TreeShape((2, 2))),
-        ("all", TreeShape((2, 2))),
-        ("top_k", TreeShape((2, 2), every=True)),
-        ("plain", TreeShape((2, 1), every=True)),  # a chain along each branch
-        ("all", TreeShape((2, 1), every=True)),
-    ],
+    slow_after(
+        2,
+        [
+            ("all", TreeShape((2, 2))),
+            ("top_k", TreeShape((2, 2), every=True)),
+            ("plain", TreeShape((2, 2))),
+            ("plain", TreeShape((2, 1), every=True)),  # a chain along each branch
+            ("all", TreeShape((2, 1), every=True)),
+        ],
+    ),
 )
 def test_two_depths_keep_the_distribution(sampling: str, shape: TreeShape) -> None:
     drafter = grown(ToyBackend.random(3, 7, 1.0), None, shape, 512)

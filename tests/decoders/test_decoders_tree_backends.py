@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_toys import CPU, FITS_ROWS, WINDOWS, by_rows, native
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from t5_toys import seq2seq
 
 from decoders.backends.llama.tree import Tree, require_trees

@@ -31,6 +31,7 @@ from decoder_toys import (
     speculative,
     transformers_filters,
 )
+from effort import slow_after
 from t5_toys import EXIT_T5, cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from torch import Tensor
 
@@ -371,7 +372,7 @@ def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
     check(distribution, own)
 
 
-@pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
+@pytest.mark.parametrize("name", slow_after(1, ["lossy-star", "opt", "bild"]))
 def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name: str) -> None:
     """The drafter's own distribution is that of the model cut off after the exit's layer."""
     folder, source = tiny_t5(seed=11, **EXIT_T5), [2, 1, 2, 0, 1]

@@ -24,9 +24,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from t5_toys import cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
 from test_decoders_loop import Says, Watched, balanced, cycle
 from torch import Tensor

@@ -7,9 +7,9 @@ from functools import partial
 
 import pytest
 import torch
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from torch import Tensor
 
 from decoders.verify.deferral import bild_star, chow, diff, loss, opt

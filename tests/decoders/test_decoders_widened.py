@@ -28,9 +28,9 @@ from decoder_toys import (
     speculative,
     transformers_model,
 )
+from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from test_decoders_cascades import V, cascades, toy
 from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
@@ -198,8 +198,8 @@ NESTS: dict[str, Callable[[], Drafter]] = {
 }
 
 
-@pytest.mark.parametrize("branch", [(2,), (3, 2)])
-@pytest.mark.parametrize("sampling", ["plain", "all"])
+@pytest.mark.parametrize("branch", [(2,), pytest.param((3, 2), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("sampling", slow_after(1, ["all", "plain"]))
 @pytest.mark.parametrize("name", NESTS)
 def test_the_distribution_is_the_target_s(
     name: str, sampling: str, branch: tuple[int, ...]

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from policy_tables import ARMS, OPTIONS, data_for, separable, table, tiny
 
 import policies

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from policy_tables import ARMS, separable, table, tiny, with_features
 from scipy.stats import binom
 

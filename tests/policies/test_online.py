@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from policy_tables import ARMS, separable, table
 
 import policies

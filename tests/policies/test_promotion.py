@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from policy_tables import separable, table, tiny
 
 from policies import PolicyError, RewardTable, fit, fixed_policy

@@ -6,9 +6,9 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from prometheus_client.parser import text_string_to_metric_families
 
 from decoders.records import DecodeResult

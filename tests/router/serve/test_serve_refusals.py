@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from hypothesis_profiles import examples
 from pydantic import SecretStr
 from serve_toys import Served, served, until
 
