@@ -9,7 +9,7 @@ from typing import Any
 from decoders.records import DecodeResult
 
 FIRST = ("text", "ids", "prompt_ids", "arm", "propensity")  # of what is printed
-UNTOLD = ("result", "scores", "draft_calls", "draft_work", "logprobs")
+UNTOLD = ("result", "scores", "draft_calls", "draft_work", "logprobs", "counted")
 
 
 @dataclass(frozen=True)
