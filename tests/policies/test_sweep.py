@@ -29,8 +29,8 @@ def sweep(store: str, tmp_path_factory: pytest.TempPathFactory) -> Sweep:
         name: [
             Task(
                 separable(60, seed=at), policy="regression", guard=False, seed=seed,
-                out=out / f"{name}-{seed}", params={"alpha": at, "repetitive": "all"}, form=FORM,
-                register="swept" if (name, seed) == ("alpha=0", 0) else None,
+                out=out / f"{name}-{seed}", params={"alpha": at, "repetitive": "all"},
+                **({"register": "swept", "form": FORM} if (name, seed) == ("alpha=0", 0) else {}),
             )
             for seed in range(3)
         ]
