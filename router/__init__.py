@@ -9,11 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .records import AskOptions
     from .routing.results import RoutedResult
     from .routing.router import Router
     from .specbench.quality import MEASURES, SCORES
 
-__all__ = ["MEASURES", "SCORES", "RoutedResult", "Router"]
+__all__ = ["MEASURES", "SCORES", "AskOptions", "RoutedResult", "Router"]
 
 
 def __getattr__(name: str) -> Any:
