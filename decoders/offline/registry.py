@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class ReplayAdapter:
-    """Of any drafter: nothing is known beforehand, so that it is run for one query at a time."""
+    """The defaults: those of a drafter that is run one query at a time."""
 
     drafter: Any
     counts_calls = False

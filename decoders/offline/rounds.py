@@ -1,7 +1,7 @@
-"""What a round takes beside the target's pass and the drafts: for arms that are replayed.
+"""The time of a round outside the target's pass and the drafts: for arms that are replayed.
 
 Copies are looked for, tokens are drawn, drafts are compared with what the target says. For one
-answer that is little beside a pass. Of many answers each does it by itself, one after the other.
+answer that is little next to a pass. Many answers do it one after the other.
 Measured by decoding.
 """
 
@@ -44,7 +44,7 @@ class OverheadTimer:
     """Calls a function that reads tokens, and times what passes between its calls.
 
     widths: from its first argument, how many tokens of each answer it reads.
-    answers: only what lies between two calls for all of so many counts.
+    answers: only the time between two calls for this many answers counts.
     calls: steps of a drafter so far; None where each drafted token is one.
     """
 
