@@ -83,6 +83,8 @@ def compare(
     used = {
         name: by for name, by in estimators(tau).items() if predicted is not None or not by.predicts
     }
+    if not action_probs:
+        return {}
     own = _logged(log)
     against = {name: _base(by, log, offered, predicted) or own for name, by in used.items()}
     terms = {

@@ -140,6 +140,9 @@ def judge(
             del ways["dynamic"]
     probs_of = ways | _always(held)
     made = compare(log, probs_of, predicted, held.offered, tau=tau, resamples=resamples, seed=seed)
+    logged = (
+        next(iter(made.values())).logged if made else on_policy(log, resamples=resamples, seed=seed)
+    )
     found = {way: made[way] for way in ways}
     unknown = {
         way: float((probs * (held.offered == 0)).sum(axis=1).mean()) for way, probs in ways.items()
@@ -152,8 +155,8 @@ def judge(
         used=len(held.decisions),
         broken=rows.broken,
         excluded={why: many for why, many in held.excluded.items() if many},
-        logged=on_policy(log, resamples=resamples, seed=seed),
-        versions=_versions(held, resamples, seed),
+        logged=logged,
+        versions=_versions(held, logged, resamples, seed),
         arms=_arms(held, made),
         policy=None if policy is None else policy.name,
         comparisons=found,
@@ -207,13 +210,18 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     return said
 
 
-def _versions(held: Usable, resamples: int, seed: int) -> list[Version]:
+def _versions(held: Usable, logged: Estimate, resamples: int, seed: int) -> list[Version]:
+    """logged: the mean reward of the whole log."""
     keys = [(each.policy or "", each.policy_name or "", each.choice) for each in held.decisions]
-    return [
-        Version(*key, many, on_policy(_part(held.log, np.array([k == key for k in keys])),
-                                      resamples=resamples, seed=seed))
-        for key, many in Counter(keys).most_common()
-    ]  # fmt: skip
+    counts = Counter(keys).most_common()
+
+    def value(key: tuple[str, str, str]) -> Estimate:
+        if len(counts) == 1:
+            return logged
+        part = _part(held.log, np.array([each == key for each in keys]))
+        return on_policy(part, resamples=resamples, seed=seed)
+
+    return [Version(*key, many, value(key)) for key, many in counts]
 
 
 def _part(log: Log, rows: np.ndarray) -> Log:
