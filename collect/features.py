@@ -1,4 +1,4 @@
-"""Features of a request: what a policy may read of it beside the query's embedding.
+"""Features of a request: what a policy may read of it besides the query's embedding.
 
 Each is a function of what is known before decoding, the same while rewards become a table
 (`table.py`) and while a router answers. To add one, write a function of a RequestContext and name

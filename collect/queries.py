@@ -61,7 +61,7 @@ class Query:
     category: str | None = None
 
 
-SPLITS = ("train", "test")  # of the queries that ship, beside this file
+SPLITS = ("train", "test")  # of the queries that ship, next to this file
 
 
 def shipped_folder(split: str) -> Path:

@@ -80,7 +80,7 @@ class Outcome:
     seed: of the sampled answer (autoregressive arm, and every arm above temperature 0), else None.
     error: why there are no numbers, else None.
 
-    Rows beside others (running > 0) have the target's answer and what is the same for every load
+    Rows with others (running > 0) have the target's answer and what is the same for every load
     from the row without others; only rounds, drafted, accepted and calls are their own.
 
     For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
@@ -115,7 +115,7 @@ class Outcome:
 class OutcomeRow(Outcome):
     """A row of the `outcomes` table: the numbers and the tokens behind them.
 
-    output_ids, text: what the arm's drafter (or the sampling target) wrote by itself, or the arm
+    output_ids, text: what the arm's drafter (or the sampling target) wrote on its own, or the arm
         where its answer is its own.
     target_ids: the target's answer at this temperature.
     agree: at position i, whether the drafter, given the target's first i tokens, would draft token

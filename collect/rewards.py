@@ -30,7 +30,7 @@ OF_ENDPOINTS = "measured"  # the same for collections of endpoints, which have n
 
 @dataclass(frozen=True)
 class Context:
-    """What a reward may know beside the row.
+    """What a reward may know besides the row.
 
     arms: those that are chosen from, by name (the most expensive one sets the scale).
     costs: of the collecting machine, for as many answers at once as the row is of.
@@ -52,11 +52,11 @@ class Reward:
     uses_alpha: whether Context.alpha changes it.
     needs_measured: whether the collection must have been made with --measure.
     uses_size: whether the arms' `parameters` change it.
-    needs_similarity: whether drafters must have written by themselves (no --no-similarity).
+    needs_similarity: whether drafters must have written on their own (no --no-similarity).
     needs_costs: whether passes and drafts of the target must have been timed (no endpoints).
     needs_prices: whether the arms must have prices (endpoints alone).
-    greedy_only: whether it says something of greedy answers by themselves alone, not of those that
-        are sampled or written beside others.
+    greedy_only: whether it says something of greedy answers on their own alone, not of those that
+        are sampled or written with others.
     """
 
     name: str
@@ -123,9 +123,9 @@ def saved_passes(outcome: Outcome, context: Context) -> float:
 def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
-    (new_tokens - 1) * (verify(1) + beside) over rounds * (verify(width) + beside) + steps *
+    (new_tokens - 1) * (verify(1) + overhead) over rounds * (verify(width) + overhead) + steps *
     draft_s: width = 1 + drafted / rounds; `Costs.verify` says what such a pass costs, and
-    `Costs.overhead_s` what a round of plain decoding or of the arm takes beside it; steps are the
+    `Costs.overhead_s` what a round of plain decoding or of the arm takes besides it; steps are the
     drafted tokens, those of its models alone where others are copied. Prefill excluded; 1 where the
     prompt's own pass wrote the whole answer. Of several answers at once, the machine's tokens a
     second over those of plain decoding with as many (goodput): all of it is then for all of them. A

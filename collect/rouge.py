@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
-WORDS = "unicode-1"  # the tokenizer in use, with its version: kept beside what was scored
-# As the package splits text by itself: for a number that a paper reports so. Stemmed: by Porter's
+WORDS = "unicode-1"  # the tokenizer in use, with its version: stored with the scores
+# As the package splits text on its own: for a number that a paper reports so. Stemmed: by Porter's
 # rules for English, as summaries are usually scored.
 ASCII, ASCII_STEMMED = "ascii", "ascii-stemmed"
 

@@ -27,7 +27,7 @@ class TableOptions:
     embedder: what the policy is to read (see `Collection.embeddings`), None for what the collection
         was made with.
     temperatures: a choice of them, None for all that were collected and the reward speaks of.
-    features: what the policy is to read beside (names in FEATURES), None for all that are not the
+    features: what the policy is to read besides (names in FEATURES), None for all that are not the
         same in every row.
     repetitive: "without" leaves out answers of the target that repeat themselves to the end.
     at_once: a choice of the numbers of answers that were written at once, None for all that were

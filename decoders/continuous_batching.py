@@ -59,7 +59,7 @@ class EngineSlot:
     at_work: greenlet | None = None
     wants: Wanted | CellSteps | PromptPart | None = None
     given: Any = None  # what it goes on with
-    born: int = field(default=0)  # ordinal of the answer among those begun, for taking turns
+    born: int = field(default=0)  # ordinal of the answer among those started, for taking turns
 
 
 class BatchEngine(Protocol):
@@ -72,7 +72,7 @@ class BatchEngine(Protocol):
 
     @property
     def running(self) -> int:
-        """Answers that have begun and not ended."""
+        """Answers that have started and not ended."""
         ...
 
     def free(self, prompt_ids: Sequence[int] = ()) -> Any:

@@ -190,7 +190,7 @@ class Engine:
 
     @property
     def timed_by(self) -> str:
-        """What seconds depend on beside the target: how its passes are made, and on what."""
+        """What seconds depend on besides the target: how its passes are made, and on what."""
         return pass_costs.CostKey.of(self.target, self.target_fingerprint).timed_by
 
     @property

@@ -32,8 +32,8 @@ class EngineOptions:
     chat_template: a Jinja template or its file, in place of the tokenizer's own. Another one makes
         other prompts, so that it is part of what the target is known by (`target_fingerprint`,
         `embedder`).
-    drafter_memory: bytes that the arms may hold beside the target, None for any: the least recently
-        used are let go where a new one does not fit (`DrafterMemory`).
+    drafter_memory: bytes that the arms may hold besides the target, None for any: the least
+        recently used are let go where a new one does not fit (`DrafterMemory`).
     """
 
     target: str = TARGET

@@ -179,7 +179,7 @@ class ExitBackend(Backend, Protocol):
         ...
 
     def open_exit(self, exit_layer: int) -> None:
-        """From the next prompt on, keep the states after `exit_layer` layers, beside those after
+        """From the next prompt on, keep the states after `exit_layer` layers, besides those after
         other ones. Raises DraftpickError where there is no layer above it."""
         ...
 
@@ -242,7 +242,7 @@ class DraftRequest:
 
     @property
     def likeliest(self) -> bool:
-        """Whether k likeliest tokens in turn are all that is wanted, whatever they depend on."""
+        """Whether k most likely tokens in turn are all that is wanted, whatever they depend on."""
         return self.sampling.greedy and self._of_logits_alone
 
     @property
@@ -495,7 +495,7 @@ class Job:
 class Strategy(Protocol):
     """How an arm answers: the arm's moving parts.
 
-    parameters: what it runs beside the target.
+    parameters: what it runs besides the target.
     context: the longest sequence it can follow.
     """
 
@@ -515,7 +515,7 @@ class Strategy(Protocol):
 
 @runtime_checkable
 class Drafts(Protocol):
-    """A strategy with a part that drafts or writes beside the target."""
+    """A strategy with a part that drafts or writes besides the target."""
 
     @property
     def drafter(self) -> Drafter: ...

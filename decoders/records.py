@@ -173,7 +173,7 @@ class TokenLogprob:
     """How likely the target held one token of an answer, in nats: of its distribution at
     temperature 1, without filters and after any repetition penalty.
 
-    top: (id, log-probability) of the likeliest tokens, likeliest first.
+    top: (id, log-probability) of the most likely tokens, most likely first.
     """
 
     logprob: float

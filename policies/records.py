@@ -241,7 +241,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a policy comes from; stored beside its weights.
+    """Where a policy comes from; stored next to its weights.
 
     name: the fit function's name.
     arms: in the order of the policy's outputs.

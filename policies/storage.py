@@ -88,9 +88,9 @@ def fingerprint(
     it as it is.
     """
     bare = dataclasses.asdict(Origin(origin.name, origin.arms, origin.embedder))
-    told = {k: v for k, v in dataclasses.asdict(origin).items() if k in _NAMED or v != bare[k]}
+    named = {k: v for k, v in dataclasses.asdict(origin).items() if k in _NAMED or v != bare[k]}
     weights = hashlib.sha256(_blob(arrays)).hexdigest()
-    body = {"kind": kind, "origin": told, "settings": settings, "weights": weights}
+    body = {"kind": kind, "origin": named, "settings": settings, "weights": weights}
     return _seal(body)[:16]
 
 

@@ -10,8 +10,8 @@ from decoders.common.errors import ArmDown
 
 
 class RoutingEngine(ArmEngine, Protocol):
-    """What routing and serving need beside: the target's name, the tokens that end its answers, the
-    positions that it holds, and texts that are no chats."""
+    """What routing and serving need besides: the target's name, the tokens that end its answers,
+    the positions that it holds, and texts that are no chats."""
 
     target_name: str
     eos_ids: tuple[int, ...]

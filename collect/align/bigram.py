@@ -11,7 +11,7 @@ from decoders.drafters.next_token_table import NextTokenTable
 from .calibration import Example
 
 K = TypeVar("K", bound=Hashable)
-SEEN = 3  # a pair enters the table once its commonest successor was seen so often
+SEEN = 3  # a pair enters the table once its most frequent successor was seen so often
 DOUBT = 2  # added to every total, so that what was seen once is not held certain
 
 

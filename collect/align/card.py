@@ -1,4 +1,4 @@
-"""The model card that lies beside a trained drafter, rendered from its `card.json`."""
+"""The model card that lies next to a trained drafter, rendered from its `card.json`."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def pieces(
 
     p, certainty: from `distribution`.
     weight: [n].
-    tv: the share of total variation, 1 - sum min(p, q), beside KL(p || q).
+    tv: the share of total variation, 1 - sum min(p, q), besides KL(p || q).
     """
     log_q = logits.log_softmax(-1, dtype=_exact(logits))
     loss = certainty - (p * log_q).sum(-1)  # [n]

@@ -34,7 +34,7 @@ def finish(folder: Path, name: str, card: dict[str, Any], save: Callable[[Path],
 
 
 def replace_folder(made: Path, fill: Callable[[Path], None]) -> None:
-    """Fill a folder beside its place and rename it over what is there."""
+    """Fill a folder next to its place and rename it over what is there."""
     scratch = made.with_name(f".{made.name}")
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(parents=True)

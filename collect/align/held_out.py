@@ -32,7 +32,7 @@ class Part:
 
     final: [M, d] the target's states.
     ids: [M].
-    best: [M] its likeliest next token.
+    best: [M] its most likely next token.
     total: [M] log-sum-exp of all its logits.
     room: [M] how many tokens of the answer are still to be drafted there, 0 where none is or where
         the prompt's own pass gives it.
@@ -122,7 +122,7 @@ class HeldOut:
     def _measured(
         self, part: Part, cell: RecurrentCell, vocab: DraftVocab, rows: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """hits: [DEEP, M] whether each step's likeliest token is the target's, where it predicts.
+        """hits: [DEEP, M] whether each step's most likely token is the target's, where it predicts.
         overlap: [M] of the first step."""
         read = unroll(cell, part.final, self._teacher.embedding[part.ids], DEEP)  # [DEEP, M, d]
         hits = torch.empty(read.shape[:2], dtype=torch.bool, device=read.device)

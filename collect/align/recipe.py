@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that decides a training run, written beside its result.
+    """Everything that decides a training run, written next to its result.
 
     minutes: train for this time, with the schedule to match; None trains `epochs`.
     batch_tokens: padded positions a step.

@@ -255,7 +255,8 @@ def _write(
     acceptance: dict[str, float],
     started: float,
 ) -> None:
-    """The finished model beside the checkpoint: files first, `card.json` with their hashes last."""
+    """The finished model next to the checkpoint: files first, `card.json` with their hashes
+    last."""
     trained = [e for e in examples if not e.held_out]
     card: dict[str, Any] = {
         "kind": config.kind,

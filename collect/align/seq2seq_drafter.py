@@ -32,7 +32,7 @@ SMALL_T5: dict[str, Any] = {
 class Seq2SeqDraftLearner:
     """A transformers model of the target's family.
 
-    target: a folder; its tokenizer and what its configuration says beside the sizes are the
+    target: a folder; its tokenizer and what its configuration says besides the sizes are the
         drafter's too.
     sizes: fields of that configuration to change.
     start: a drafter to go on from, in their place.

@@ -39,7 +39,7 @@ class TrainingStage:
     start: a drafter's folder to go on from, of whose sizes and vocabulary it will be.
     tasks: only these; none is all.
     width, blocks: of a new cell.
-    vocab_size: ids that a new one scores, the commonest of the answers.
+    vocab_size: ids that a new one scores, the most frequent of the answers.
     """
 
     out: Path
@@ -137,7 +137,7 @@ def of_tasks(tokens: Tokens, tasks: Sequence[str]) -> Tokens:
 
 
 def commonest(tokens: Tokens, size: int, target_vocab: int, keep: Sequence[int]) -> DraftVocab:
-    """The `size` commonest ids of the answers, `keep` always among them. A round number of
+    """The `size` most frequent ids of the answers, `keep` always among them. A round number of
     them is scored faster: a recurrent drafter's head has no row for the others."""
     answers = [tokens.text(row)[tokens.answer[row] :] for row in range(len(tokens))]
     joined = np.concatenate([np.empty(0, np.uint16), *answers])

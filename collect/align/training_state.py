@@ -46,7 +46,7 @@ class TrainingState:
         return cls(**json.loads(state["state"]))
 
     def keep(self, folder: Path, recipe: Recipe, weights: Weights) -> None:
-        """Write the curve and the checkpoint, each beside its place first."""
+        """Write the curve and the checkpoint, each next to its place first."""
         if self.curve:
             lines = "".join(json.dumps(point) + "\n" for point in self.curve)
             write_atomically(folder / CURVE, lines)

@@ -92,7 +92,7 @@ class Identity:
     embedder: the target's own space, in which every collection stores its queries.
     temperature: of the autoregressive arm's sampled answer that is scored against its greedy one.
     seed: of sampled answers.
-    similarity: whether drafters also wrote by themselves; `rouge_l` is None where not.
+    similarity: whether drafters also wrote on their own; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
     at_once: as of SweepOptions.
     """

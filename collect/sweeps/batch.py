@@ -53,7 +53,7 @@ class SweepOptions:
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
     at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
         are collected, 1 among them; kept likewise.
-    similarity: let every drafter also write an answer by itself, to compare with the target's; the
+    similarity: let every drafter also write an answer on its own, to compare with the target's; the
         rewards of similarity need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
     seed: of the sampled answers and of random orders.

@@ -24,7 +24,7 @@ from .protocols import BatchDecoder, SweepEngine
 from .ray_cluster import connect, first_line, ray_module, shares
 
 MOST_DEATHS = 3  # of workers over one group
-AHEAD = 2  # groups begun and not yet stored, for each worker
+AHEAD = 2  # groups started and not yet stored, for each worker
 
 Make = Callable[[], tuple[SweepEngine, "BatchDecoder | Executor"]]
 

@@ -16,7 +16,7 @@ class SweepProgress:
     done, total: answers, those of earlier runs included.
     errors: answers of this run that failed.
     tokens: of this run's answers.
-    seconds: since this run's first answer was begun.
+    seconds: since this run's first answer was started.
     """
 
     done: int
@@ -31,7 +31,7 @@ class SweepProgress:
 
     @property
     def figures(self) -> str:
-        """What is shown beside the count."""
+        """Shown next to the count."""
         return f"{self.tokens_per_s:.0f} tokens/s, {self.errors} errors"
 
 

@@ -116,7 +116,7 @@ class ArmEngine(Protocol):
 
 
 class SweepEngine(ArmEngine, Protocol):
-    """What a sweep needs beside: arms as declared, their sizes, and what seconds depend on."""
+    """What a sweep needs besides: arms as declared, their sizes, and what seconds depend on."""
 
     @property
     def arms(self) -> Mapping[str, Recipe]: ...

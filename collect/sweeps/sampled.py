@@ -60,7 +60,7 @@ def collect_temperatures(
 
 
 def seed_of(options: SweepOptions, query_id: str, temperature: float) -> int:
-    """Of one query's sampled answer; independent of what is collected beside it."""
+    """Of one query's sampled answer; independent of the rest of the collection."""
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id)
 
 

@@ -1,4 +1,4 @@
-"""The answers of one batch, as if others were written beside them: rows for every load.
+"""The answers of one batch, as if others were written next to them: rows for every load.
 
 Where several answers share the target's passes, a drafted token costs more, and arms that go by
 costs draft less. The answers stay what they are, so that only the arms' loops are replayed.
@@ -15,7 +15,7 @@ from .batch import Collected, OnRows, Prompt, SweepOptions, describe, each, no_p
 from .protocols import BatchDecoder, SweepEngine
 from .sampled import collect_temperatures
 
-_Answered = tuple[Prompt, OutcomeRow]  # what an arm did on a prompt by itself
+_Answered = tuple[Prompt, OutcomeRow]  # what an arm did on a prompt on its own
 
 
 def collect_loads(
@@ -49,8 +49,8 @@ def collect_loads(
             for prompt, row in group:
                 made = next(found) if row.error is None else replace(row, running=answers - 1)
                 if isinstance(made, Exception):
-                    id_, said = prompt.query.id, describe(made)
-                    made = error_row(id_, infos[arm], said, temperature, answers - 1)
+                    id_, reason = prompt.query.id, describe(made)
+                    made = error_row(id_, infos[arm], reason, temperature, answers - 1)
                 rows.append(made)
             on_rows(rows)
             done.outcomes.extend(rows)

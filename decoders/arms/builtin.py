@@ -1,5 +1,5 @@
-"""The kinds of arm that draftpick brings. A new one is a file beside this one and a line here; from
-outside it is the same line, KINDS["mine"] = MyRecipe."""
+"""The kinds of arm that draftpick brings. A new one is a file next to this one and a line here;
+from outside it is the same line, KINDS["mine"] = MyRecipe."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ class CalmRecipe(ArmRecipe):
     threshold: the confidence at which a token leaves; at 1 none does, and the answer is the
         target's own.
     confidence: cosine of successive states (saturation), or the difference between the two
-        likeliest tokens' probabilities (softmax).
+        most likely tokens' probabilities (softmax).
     decay: how fast the threshold is lowered along the answer.
     """
 

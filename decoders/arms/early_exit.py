@@ -28,7 +28,7 @@ class EarlyExitRecipe(DraftingRecipe):
     drafter: an exit adapter, a shipped name or a local folder.
     layer: how many of the target's layers draft, read by its own norm and head, untrained.
     branch: children at the leading drafted positions, for the target to verify as a tree; those
-        beside the draft have none.
+        next to the draft have none.
     """
 
     kind: Literal["early_exit"] = "early_exit"

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server that answers by itself."""
+"""An OpenAI-compatible server that answers on its own."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ def recipe_of(body: Mapping[Any, Any]) -> ArmRecipe:
     """The same for what a YAML file says, whose keys may be anything."""
     kind = body.get("kind")
     if not isinstance(kind, str) or kind not in KINDS:
-        said = "is missing" if kind is None else f"{kind!r} is not known"
-        raise ValueError(f"kind: {said}; give one of {', '.join(KINDS)}")
+        problem = "is missing" if kind is None else f"{kind!r} is not known"
+        raise ValueError(f"kind: {problem}; give one of {', '.join(KINDS)}")
     return KINDS[kind].model_validate(body)
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class RecurrentRecipe(DraftingRecipe):
     """drafter: a cell trained on the target's states, a shipped name or a local folder.
     branch: children at the leading drafted positions, for the target to verify as a tree; those
-        beside the draft have none.
+        next to the draft have none.
     """
 
     kind: Literal["recurrent"] = "recurrent"

@@ -38,7 +38,7 @@ def require_tree(arm: DraftingRecipe, shape: TreeShape) -> None:
 class TreeRecipe(DraftModelRecipe):
     """drafter: as for `neural`.
     branch: children at the leading depths, one after them; `length` is the depth.
-    every: all nodes of a depth have children, else only the likeliest one.
+    every: all nodes of a depth have children, else only the most likely one.
     """
 
     kind: Literal["tree"] = "tree"

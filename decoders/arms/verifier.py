@@ -145,7 +145,7 @@ class DeferralRule(VerifierRecipe):
 
 
 class BiLDStarRule(VerifierRecipe):
-    """D8: defer where the target finds the draft's likeliest token more surprising than alpha."""
+    """D8: defer where the target finds the draft's most likely token more surprising than alpha."""
 
     rule: Literal["bild_star"]
     alpha: Nats
@@ -162,7 +162,7 @@ class BiLDStarRule(VerifierRecipe):
 
 class BiLDRule(VerifierRecipe):
     """D12: replace the first drafted token that surprises the target by more than `rollback` nats;
-    lossless at 0. At temperature 0 the target's likeliest token is kept however surprising; with
+    lossless at 0. At temperature 0 the target's most likely token is kept however surprising; with
     `keep_argmax: false` it is rolled back too, as Algorithm 1 is printed. Fall back with `length:
     {k: 10, min_confidence: ...}`."""
 

@@ -12,7 +12,7 @@ from ..sampling.draft_vocab import DraftVocab
 
 class MappedBackend:
     """What the model cannot say has logit -inf. It reads any target id; what it does not know is
-    its "other". Drafters map by themselves and so never widen a row; a model that verifies needs
+    its "other". Drafters map on their own and so never widen a row; a model that verifies needs
     its whole distribution in the target's ids.
     """
 

@@ -158,7 +158,7 @@ class LlamaBackend:
     @property
     def narrow(self) -> int:
         """Tokens of a pass up to which rounded weights are multiplied by as they are, where others
-        lie beside them."""
+        lie besides them."""
         out = self.weights.layers[0].out
         return out.narrow if isinstance(out, KernelWeight) else WIDE
 

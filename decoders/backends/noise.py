@@ -32,7 +32,7 @@ def key_of(seed: int, name: int | str) -> tuple[int, int]:
 
 def choose(logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
     """logits: [B, N].
-    temperature: float32 [B], 0 for the likeliest token.
+    temperature: float32 [B], 0 for the most likely token.
     keys: int32 [B, 2].
     positions: int64 [B], of the token that each row has read last.
 

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, then renamed over it."""
+"""Files that are whole or not there: written next to their place, then renamed over it."""
 
 from __future__ import annotations
 

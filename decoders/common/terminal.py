@@ -157,11 +157,11 @@ class Lines:
                 return
         self._told = now, done
         passed, new = now - self._started, done - self._began
-        said = [f"{self.doing}: {done:.0f} of {total:.0f} {self.unit}", f"{passed:.0f} s passed"]
+        parts = [f"{self.doing}: {done:.0f} of {total:.0f} {self.unit}", f"{passed:.0f} s passed"]
         if new > 0 and done < total:
-            said.append(f"about {passed * (total - done) / new:.0f} s left")
+            parts.append(f"about {passed * (total - done) / new:.0f} s left")
         # no markup, no wrapping: a line stays a line
-        self.console.print(", ".join([*said, *([more] if more else [])]), markup=False,
+        self.console.print(", ".join([*parts, *([more] if more else [])]), markup=False,
                            highlight=False, soft_wrap=True)  # fmt: skip
 
 

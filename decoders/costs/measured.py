@@ -17,7 +17,7 @@ class Costs:
     draft_s: by arm, one drafted token; an arm without a drafter is left out.
     at_once: by a number of answers that are written at once, what the same takes for all of them:
         i + 1 tokens, a drafted one, or a round, of each.
-    round_s, drawn_round_s: by arm, what a round takes beside its pass and its drafted tokens, at
+    round_s, drawn_round_s: by arm, what a round takes besides its pass and its drafted tokens, at
         temperature 0 and above it: choosing tokens, looking for copies. Empty where unknown.
     """
 

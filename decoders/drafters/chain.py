@@ -27,8 +27,8 @@ def draft_chain(
     step: [1] target id -> [N] logits for the next.
 
     N counts draft tokens ("other" left out). At temperature 0 nothing is normalised unless
-    `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the likeliest
-    token's probability.
+    `needs_raw`, and nothing is read from the device, unless `min_confidence` asks for the most
+    likely token's probability.
     """
     sampling, min_confidence = asked.sampling, asked.min_confidence
     logits, steps = first, 0

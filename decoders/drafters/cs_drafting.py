@@ -27,7 +27,7 @@ def cs_drafter(
         models after the row's own add in turn.
     longest: bounds any one draft.
 
-    A model's step is the same inside a larger model's step and beside it, so each model has one
+    A model's step is the same inside a larger model's step and next to it, so each model has one
     drafter and one cache.
     """
     drafters = [last]

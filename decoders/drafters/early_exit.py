@@ -22,7 +22,8 @@ class EarlyExitDrafter:
 
     parameters: weights read for one drafted token, which are the target's layers below the exit,
         the adapter, and the head's rows of the draft tokens. Shared weights cost as much to read.
-        The target's own pass counts whole beside them, as the last drafted token did not run ahead.
+        The target's own pass counts whole besides them, as the last drafted token did not run
+        ahead.
     work: as the function of that name; catching up reads the adapter alone.
     """
 

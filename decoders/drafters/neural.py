@@ -49,7 +49,7 @@ class NeuralDrafter:
         return self.backend.extend(self.vocab.from_target[ids])[:, : self.vocab.size - 1]
 
     def _recorded(self, unread: Tensor, k: int) -> Proposal | None:
-        """The k likeliest tokens in turn, as one recorded pass; None where passes are not."""
+        """The k most likely tokens in turn, as one recorded pass; None where passes are not."""
         if not isinstance(self.backend, LlamaBackend) or self.backend.recorded is None:
             return None
         self.calls += k

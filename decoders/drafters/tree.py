@@ -1,8 +1,8 @@
 """A tree of drafts from a model of its own, every node of which has children (D17).
 
-At the leading depths a node has several: at temperature 0 the likeliest tokens, else as many draws
-without replacement, which the verifier tries in that order. The drafter reads each depth in one
-tree pass. Where the lead alone has children, `widened.py` makes a tree of a chain.
+At the leading depths a node has several: at temperature 0 the most likely tokens, else as many
+draws without replacement, which the verifier tries in that order. The drafter reads each depth in
+one tree pass. Where the lead alone has children, `widened.py` makes a tree of a chain.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class WidenedDrafter:
 def siblings(
     distribution: Tensor, first: Tensor, count: int, greedy: bool, chance: RandomSource
 ) -> tuple[Tensor, list[Tensor]]:
-    """At most `count` tokens [n] beside `first` [] that `distribution` [V] gives a chance.
+    """At most `count` tokens [n] next to `first` [] that `distribution` [V] gives a chance.
 
-    Greedy: the likeliest. Sampled: each drawn from what those before it leave, with that [V].
+    Greedy: the most likely. Sampled: each drawn from what those before it leave, with that [V].
     """
     left = distribution.index_fill(0, first, 0.0)
     if greedy:

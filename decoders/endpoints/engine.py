@@ -1,4 +1,4 @@
-"""An engine without a target: every arm is a server that answers by itself.
+"""An engine without a target: every arm is a server that answers on its own.
 
 It has what `collect` and `router` ask of an engine (`collect/sweeps/protocols.py`), so that both
 work over a file of endpoints as they do over the arms of one target.

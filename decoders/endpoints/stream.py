@@ -163,10 +163,10 @@ def _require_success(arm: EndpointRecipe, answer: httpx.Response) -> None:
             "followed; if that server is meant, write its address as the arm's `url`",
         )
     try:
-        said = _complaint(_read(answer, 10_000))
+        complaint = _complaint(_read(answer, 10_000))
     except httpx.HTTPError:
-        said = ""
-    _refuse(arm, f"HTTP {status}{said}", status, answer.headers.get("Retry-After", ""))
+        complaint = ""
+    _refuse(arm, f"HTTP {status}{complaint}", status, answer.headers.get("Retry-After", ""))
 
 
 def _refuse(arm: EndpointRecipe, words: str, status: int, retry_after: str = "") -> None:
@@ -192,15 +192,15 @@ def _read(answer: httpx.Response, most: int) -> str:
     return held[:most].decode("utf-8", "replace")
 
 
-def _complaint(said: str) -> str:
+def _complaint(body: str) -> str:
     try:
-        found = json.loads(said)
+        found = json.loads(body)
         inner = found.get("error", found)
-        said = str(inner["message"] if isinstance(inner, dict) else inner)
+        body = str(inner["message"] if isinstance(inner, dict) else inner)
     except (ValueError, AttributeError, KeyError):
         pass
-    said = masked(" ".join(said.split()))[:SHOWN]
-    return f" ({said})" if said else ""
+    body = masked(" ".join(body.split()))[:SHOWN]
+    return f" ({body})" if body else ""
 
 
 def pause_s(asked: str, now: float) -> float:

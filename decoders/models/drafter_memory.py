@@ -39,7 +39,7 @@ class LoadFailed(ArmDown):
 
 
 class NoRoom(LoadFailed):
-    """One that fits, but not beside the arms at work."""
+    """One that fits, but not next to the arms at work."""
 
 
 class Holder(Protocol):
@@ -57,7 +57,7 @@ class Holder(Protocol):
 
 
 class DrafterMemory:
-    """What the arms of engines over one model hold beside it. Used by one thread.
+    """What the arms of engines over one model hold besides it. Used by one thread.
 
     limit: bytes that all of them together may take, None for any. An arm at work is never let go.
         To learn what a new one takes it is loaded first, so for that long both are held.

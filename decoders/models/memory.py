@@ -42,14 +42,14 @@ class Need:
     context: int
 
     def __str__(self) -> str:
-        said = (
+        weights = (
             f"{self.parameters / 1e9:.2f} billion parameters in {self.precision} take "
             f"{self.weights / GIB:.1f} GiB"
         )
         if not self.position:
-            return said
+            return weights
         cache = self.context * self.position / GIB
-        return f"{said} and the keys and values of {self.context} positions {cache:.1f} GiB"
+        return f"{weights} and the keys and values of {self.context} positions {cache:.1f} GiB"
 
 
 def need_of(
@@ -72,7 +72,7 @@ def need_of(
     pickles = pickled(folder)
     parameters = sum(map(numbers_in, pickles) if pickles else map(_stored, parts(folder)))
     each = 0.0 if rounding is None else ROUNDED[rounding]
-    if rounding is None or device.type == "cpu":  # where they are kept beside the rounded ones
+    if rounding is None or device.type == "cpu":  # where they are kept besides the rounded ones
         each += dtype.itemsize
     positions = text.get("max_position_embeddings") or 0
     return Need(

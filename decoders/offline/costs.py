@@ -41,9 +41,9 @@ def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
     forgotten.
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
-    measured pass beside pass, is taken off its drafting cost, so that drafted * draft_s + verify is
-    the round's time. A drafter that chooses is charged for each token as for one of its dearest
-    part, copied or not.
+    measured pass next to pass, is taken off its drafting cost, so that drafted * draft_s + verify
+    is the round's time. A drafter that chooses is charged for each token as for one of its most
+    expensive part, copied or not.
     """
     passes = known(target) or measure_passes(target)
     prompt = [1 + i % 97 for i in range(CONTEXT)]

@@ -33,7 +33,7 @@ class ReplayAdapter:
         return drafter
 
     def steps(self, answers: int) -> float:
-        """Each answer's draft by itself."""
+        """Each answer's draft on its own."""
         return float(answers)
 
     def write(

@@ -25,7 +25,7 @@ class AcceptanceTrial(NamedTuple):
     """An answer's token as a drafter might have drafted it, given all before it.
 
     chance: that it is accepted, min(1, q / p).
-    confidence: of the drafter's likeliest token there, raw.
+    confidence: of the drafter's most likely token there, raw.
     """
 
     chance: float

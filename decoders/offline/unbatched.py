@@ -1,5 +1,5 @@
-"""A drafter of any kind without the loop, one query at a time: writing by itself, and along a given
-answer. For drafters whose adapter cannot take many queries at once."""
+"""A drafter of any kind without the loop, one query at a time: writing on its own, and along a
+given answer. For drafters whose adapter cannot take many queries at once."""
 
 from __future__ import annotations
 

@@ -35,8 +35,8 @@ class UnrolledDrafts:
         self._drafted: list[list[DraftToken]] = []  # by depth, then by place
 
     def __call__(self, row: int, at: int, k: int) -> list[DraftToken]:
-        """The likeliest k tokens in turn to follow the first `at` >= 1 of answers[row], the newest
-        of which the target has not read."""
+        """The most likely k tokens in turn to follow the first `at` >= 1 of answers[row], the
+        newest of which the target has not read."""
         place = self._first[row] + at - 1
         while len(self._drafted) < k:
             self._deepen()

@@ -8,7 +8,7 @@ asked several times in a row is read once.
 
 The device alone knows how far a row has come: a step is the same work with the same tensors, and
 on CUDA one graph. The host looks every few steps which rows have ended. What a row draws depends on
-its key and its position alone (`noise.py`), not on what is written beside it.
+its key and its position alone (`noise.py`), not on what is written next to it.
 
 Yu et al., Orca: A Distributed Serving System for Transformer-Based Generative Models, 2022.
 """

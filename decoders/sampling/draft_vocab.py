@@ -1,8 +1,9 @@
-"""Reduced draft vocabulary: a drafter that scores only the target's commonest tokens.
+"""Reduced draft vocabulary: a drafter that scores only the target's most frequent tokens.
 
 A drafter's cost at batch 1 is mostly its head; scoring 8 of 49 thousand tokens keeps 96% of what
-the default target writes. The list lies beside the checkpoint as `draft_vocab.json`; the checkpoint
-itself stays an ordinary transformers one whose last row stands for every token not in the list.
+the default target writes. The list lies next to the checkpoint as `draft_vocab.json`; the
+checkpoint itself stays an ordinary transformers one whose last row stands for every token not in
+the list.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class DraftVocab:
     def commonest(
         cls, sequences: Iterable[Iterable[int]], size: int, target_vocab: int, keep: Iterable[int]
     ) -> DraftVocab:
-        """The `size - 1` commonest ids, `keep` (end of sequence) always among them."""
+        """The `size - 1` most frequent ids, `keep` (end of sequence) always among them."""
         counts: Counter[int] = Counter()
         for ids in sequences:
             counts.update(int(i) for i in ids)
@@ -42,7 +43,7 @@ class DraftVocab:
 
     @classmethod
     def load(cls, folder: Path) -> DraftVocab | None:
-        """The map beside a checkpoint, or None where the drafter scores the whole vocabulary."""
+        """The map next to a checkpoint, or None where the drafter scores the whole vocabulary."""
         path = folder / FILE
         if not path.is_file():
             return None

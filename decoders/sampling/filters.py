@@ -75,7 +75,7 @@ def probabilities(logits: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p < 1:
         ascending, order = scores.sort(-1)
         drop = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
-        drop[..., -1] = False  # the likeliest token always stays
+        drop[..., -1] = False  # the most likely token always stays
         scores = scores.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
     return scores.softmax(-1)
 
@@ -94,20 +94,20 @@ def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
 
 
 def choose(logits: Tensor, sampling: Sampling, chance: RandomSource) -> int:
-    """The next token, read to the host: the likeliest of [V] logits, or one drawn."""
+    """The next token, read to the host: the most likely of [V] logits, or one drawn."""
     if sampling.greedy:
         return int(likeliest(logits))
     return int(chance.draw(probabilities(logits.unsqueeze(0), sampling)[0]))
 
 
 def confidence(logits: Tensor) -> float:
-    """The likeliest token's probability at temperature 1, unfiltered; logits [V]."""
+    """The most likely token's probability at temperature 1, unfiltered; logits [V]."""
     scores = logits.float()
     return float((scores.max() - scores.logsumexp(-1)).exp())
 
 
 def logprobs(logits: Tensor, ids: list[int], most: int) -> list[TokenLogprob]:
-    """How likely each of `ids` [n] was by its row of logits [n, V], with the `most` likeliest
+    """How likely each of `ids` [n] was by its row of logits [n, V], with the `most` most likely
     tokens of that row."""
     scores = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(-1)  # [n, V]
     index = torch.tensor(ids, device=scores.device).unsqueeze(1)  # [n, 1]

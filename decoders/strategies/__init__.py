@@ -1,4 +1,4 @@
-"""Strategies beside the speculative loop: the sequential cascades, CALM and beam searches."""
+"""Strategies besides the speculative loop: the sequential cascades, CALM and beam searches."""
 
 from .beam import BeamDraft, BeamSearch
 from .calm import CONFIDENCES, Calm

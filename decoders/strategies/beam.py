@@ -1,4 +1,4 @@
-"""Speculative beam search (D20): the k likeliest continuations, several steps to a target pass.
+"""Speculative beam search (D20): the k most likely continuations, several steps to a target pass.
 
 The draft model runs the same search some steps ahead, from the current beams. One target pass
 scores all that it went through, as a tree over the prompt's cache. The target's own search then
@@ -169,7 +169,7 @@ class BeamSearch:
         return Found(search.finished, result)
 
     def _propose(self, tree: TokenTree, search: _Search, most: int) -> list[list[Beam]]:
-        """Levels to read beside the beams' own ends, as far as the target's cache has room."""
+        """Levels to read besides the beams' own ends, as far as the target's cache has room."""
         room = tree.room - tree.missing(search.ends)
         if room < 0:
             raise DraftpickError(
@@ -254,7 +254,7 @@ def log_probabilities(logits: Tensor) -> Tensor:
 def best(
     beams: list[Beam], log_probs: Tensor, most: int, vocab: DraftVocab | None = None
 ) -> list[Beam]:
-    """The likeliest continuations by a token, the best first. log_probs: [len(beams), N]."""
+    """The most likely continuations by a token, the best first. log_probs: [len(beams), N]."""
     before = torch.tensor(
         [beam.score for beam in beams], dtype=log_probs.dtype, device=log_probs.device
     )

@@ -20,7 +20,7 @@ from ..tally import Tally
 
 
 def softmax_gap(target: LayeredBackend, h: Tensor, below: Tensor) -> float:
-    """The two likeliest tokens' difference in probability, by the final norm and head on [d].
+    """The two most likely tokens' difference in probability, by the final norm and head on [d].
     Costs a product with the head after every layer."""
     top = target.read_out(h).float().softmax(-1).topk(2).values
     return float(top[0] - top[1])

@@ -28,8 +28,8 @@ class BiLD:
 
     rollback: nats. At 0 only what the target would have written is accepted, so that the
         distribution is the target's.
-    keep_argmax: at temperature 0, whether the target's likeliest token is accepted however
-        surprising it is: to replace it by itself only costs a round. False is Algorithm 1 as
+    keep_argmax: at temperature 0, whether the target's most likely token is accepted however
+        surprising it is: to replace it on its own only costs a round. False is Algorithm 1 as
         printed. Without meaning when sampling: the target's token is then drawn from its filtered
         distribution (section 7.4).
     """

@@ -7,7 +7,7 @@ own confidence at temperature 1 (Remark 3). A model estimates its expected loss 
 greatest probability, or with `log_loss` its entropy in nats (section 3.2).
 
 At temperature 0 target and draft are one-hot, so that a drafted token is accepted unless the rule
-defers and the two models' likeliest tokens differ.
+defers and the two models' most likely tokens differ.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def opt(
 def bild_star(
     target: Tensor, draft: Tensor, target_raw: Tensor, draft_raw: Tensor, *, alpha: float
 ) -> Tensor:
-    """Defer where the target finds the draft's likeliest token more surprising than alpha nats:
+    """Defer where the target finds the draft's most likely token more surprising than alpha nats:
     the cross-entropy of Kim et al., "Speculative Decoding with Big Little Decoder", section 4."""
     likeliest = draft_raw.argmax(-1, keepdim=True)
     return _mixed(-target_raw.gather(-1, likeliest).squeeze(-1).log() > alpha, target, draft)

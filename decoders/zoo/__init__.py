@@ -1,4 +1,4 @@
-"""Models known by name: fetched ones (cache) and shipped ones (beside this file)."""
+"""Models known by name: fetched ones (cache) and shipped ones (next to this file)."""
 
 from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_files
 from .fetch import fetch, from_gguf

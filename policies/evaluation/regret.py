@@ -12,7 +12,7 @@ from .evaluate import aligned, greedy_probs, per_query, references
 
 @dataclass(frozen=True)
 class Regret:
-    """A policy that takes its most likely arm, beside the best arm of every query.
+    """A policy that takes its most likely arm, compared with the best arm of every query.
 
     mean: what the oracle earns more, in units of the reward, mean over queries.
     gap_closed: the policy's share of the oracle's gain over the best fixed arm; below 0 where it is

@@ -12,7 +12,7 @@ POINTS, WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 def thompson(mean: Float64, spread: Float64) -> Float64:
     """[n, A]: the chance that each arm's draw is the highest, where it draws from a normal
-    distribution of this mean and standard deviation ([n, A] both) by itself.
+    distribution of this mean and standard deviation ([n, A] both) on its own.
 
     Drawing the arm from these chances is Thompson sampling (Thompson 1933; with linear beliefs
     Agrawal, Goyal 2013), and they are its exact propensities: for one request the arms' expected

@@ -54,7 +54,7 @@ class Status:
 
 @dataclass
 class State:
-    """All that changes beside the beliefs. best: place of the best fixed arm."""
+    """All that changes besides the beliefs. best: place of the best fixed arm."""
 
     best: int
     control: Control
@@ -81,7 +81,7 @@ class OnlinePolicy(BasePolicy):
 
     `update` learns from an answer; `choose` and `update` may be called from any number of threads.
     A policy whose arms are drawn (`choose` with rng) keeps its control share and knows its gain;
-    without rng the likeliest arm is taken.
+    without rng the most likely arm is taken.
     """
 
     kind = "online"

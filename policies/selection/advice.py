@@ -38,7 +38,7 @@ class Choice:
 class Facts:
     """What the rules look at.
 
-    choices: beside the best fixed arm, simplest first, the oracle among them.
+    choices: besides the best fixed arm, simplest first, the oracle among them.
     wins: each arm's share of rows on which it is the best.
     lead: by how much the best arm leads the best fixed one, where it is another.
     weakest: the task on which even the oracle earns least, and how much; None with a single task.
@@ -60,18 +60,18 @@ def advice(facts: Facts) -> list[str]:
     the figures."""
     oracle = next(one.gain for one in facts.choices if one.kind == "oracle")
     if oracle.mean <= SMALL * abs(facts.best_mean):
-        said = [_enough(facts, oracle), _missing(facts)]
+        sentences = [_enough(facts, oracle), _missing(facts)]
     else:
-        said = [_route(facts, oracle)]
+        sentences = [_route(facts, oracle)]
     never = [arm for arm, share in facts.wins.items() if share == 0]
     if never:
-        said.append(f"Never the best arm: {', '.join(never)}.")
+        sentences.append(f"Never the best arm: {', '.join(never)}.")
     if facts.optimistic:
-        said.append(
+        sentences.append(
             "The oracle is optimistic: the fastest of arms that were timed once looks faster than "
             "it is. Repeated timings take that off, and the reward 'modelled' has no such noise."
         )
-    return said
+    return sentences
 
 
 def _enough(facts: Facts, oracle: Gain) -> str:
@@ -106,7 +106,7 @@ def _route(facts: Facts, oracle: Gain) -> str:
         first, most = found[0], max(found, key=lambda one: one.gain.mean)
         embedding = "the query's embedding"
         what = first.name.removeprefix("best by ") if first.kind == "feature" else embedding
-        said = f"Route by {what}: {first.name} {_gains(facts, first.gain, oracle)}."
+        sentence = f"Route by {what}: {first.name} {_gains(facts, first.gain, oracle)}."
         kept = first
         if most.gain.low > first.gain.mean:
             kept = most
@@ -114,10 +114,12 @@ def _route(facts: Facts, oracle: Gain) -> str:
             named = (
                 most.name.replace("best", "Best", 1) if feature else f"{most.name}, of {embedding},"
             )
-            said += f" {named} is better: it gains "
-            said += f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}."
+            sentence += f" {named} is better: it gains "
+            sentence += (
+                f"{_percent(facts, most.gain.mean)}, at least {_percent(facts, most.gain.low)}."
+            )
         arms = ", ".join(f"{arm} ({share:.0%})" for arm, share in kept.arms.items())
-        return f"{said} It takes {arms}. `draftpick train` learns it."
+        return f"{sentence} It takes {arms}. `draftpick train` learns it."
     known = f"The best arm of every query would gain {_percent(facts, oracle.mean)}"
     end = f"Until then one arm is enough: {facts.best_fixed}."
     by_task = [one.gain for one in facts.choices if one.kind == "task" and one.gain.above_zero]

@@ -41,12 +41,12 @@ class Usable:
 
     def words(self) -> str:
         """What was left out, as a sentence; empty where nothing was."""
-        said = []
+        sentences = []
         if self.dropped:
-            said.append(f"{self.dropped} rows on which every arm failed are left out")
+            sentences.append(f"{self.dropped} rows on which every arm failed are left out")
         if self.failed:
-            said.append(f"{self.failed} failed answers count as the worst of their query")
-        return "; ".join(said)
+            sentences.append(f"{self.failed} failed answers count as the worst of their query")
+        return "; ".join(sentences)
 
 
 def usable(table: RewardTable) -> Usable:
@@ -121,7 +121,7 @@ def learned(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
 
 
 def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Chooser:
-    """As `learned`, but [m, 2 A]: the distribution, and beside it the policy's scores."""
+    """As `learned`, but [m, 2 A]: the distribution, and next to it the policy's scores."""
 
     def chooser(train: RewardTable, held: RewardTable) -> Float64:
         made = fit(policy, train, None, seed, **options).policy

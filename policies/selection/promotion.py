@@ -17,7 +17,7 @@ from .crossfit import LEAST, by_group, earned, usable
 
 @dataclass(frozen=True)
 class Comparison:
-    """A candidate beside the one whose place it wants.
+    """A candidate next to the one whose place it wants.
 
     other: who that is, in words.
     gain: the candidate's reward less the other's, paired by query, with one-sided 95 % bounds.
@@ -46,17 +46,17 @@ class Comparison:
             return f"{candidate} takes the same arms as {self.other} {on}"
         percent = f" ({100 * abs(gain.mean / self.other_mean):.1f}%)" if self.other_mean else ""
         which = "more" if gain.mean >= 0 else "less"
-        said = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
+        text = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
         if gain.low >= 0:
-            return f"{said}, at least {gain.low:.4g} more with 95% confidence"
+            return f"{text}, at least {gain.low:.4g} more with 95% confidence"
         if self.passed:
             return (
-                f"{said}, at most {-gain.low:.4g} less with 95% confidence (margin {self.margin:g})"
+                f"{text}, at most {-gain.low:.4g} less with 95% confidence (margin {self.margin:g})"
             )
         if gain.high < 0:
-            return f"{said}, at least {-gain.high:.4g} less with 95% confidence"
+            return f"{text}, at least {-gain.high:.4g} less with 95% confidence"
         more = "" if gain.needed is None else f"; about {gain.needed:,} queries would settle it"
-        return f"{said}, but perhaps up to {-gain.low:.4g} less{more}"
+        return f"{text}, but perhaps up to {-gain.low:.4g} less{more}"
 
 
 def compare_on(
@@ -69,7 +69,7 @@ def compare_on(
     margin: float = 0.0,
     seed: int = 0,
 ) -> Comparison:
-    """Compare two policies on the rows that their tables share, each taking its likeliest arm; a
+    """Compare two policies on the rows that their tables share, each taking its most likely arm; a
     query counts once, and a failed answer as the worst of its query.
 
     other: None for the arm that is best on these very rows, which is slightly optimistic.

@@ -108,13 +108,13 @@ def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> st
             ("policy less best fixed arm", evaluation.gain),
         )
     ]
-    said = [_table(("", "mean", "interval", "rows"), rows)]
+    parts = [_table(("", "mean", "interval", "rows"), rows)]
     if base:
-        said.append(
+        parts.append(
             f"That is {100 * evaluation.gain.mean / abs(base):+.1f}% of the best fixed arm."
         )
     if left.worse_than_plain is not None:
-        said.append(
+        parts.append(
             f"On {left.worse_than_plain:.1%} of the queries its arm earns less than plain decoding."
         )
     shares = [
@@ -123,9 +123,9 @@ def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> st
         if one.share is not None
     ]
     if shares:
-        said.append("Of the gap between the best fixed arm and the best arm for every query:")
-        said.append(_table(("task", "closed", "interval", "queries"), shares))
-    return "\n\n".join(said)
+        parts.append("Of the gap between the best fixed arm and the best arm for every query:")
+        parts.append(_table(("task", "closed", "interval", "queries"), shares))
+    return "\n\n".join(parts)
 
 
 def _arms(evaluation: Evaluation, arms: Sequence[str]) -> str:
@@ -139,7 +139,7 @@ def _arms(evaluation: Evaluation, arms: Sequence[str]) -> str:
 
 def _limits(origin: Origin, table: RewardTable, evaluated_on: str) -> str:
     machine = f" ({origin.machine})" if origin.machine else ""
-    said = [
+    limits = [
         "Other arms, or the same names declared otherwise: collect and train again.",
         f"Another machine than the one the rewards are of{machine}: what is fastest there may not "
         "be here.",
@@ -148,10 +148,10 @@ def _limits(origin: Origin, table: RewardTable, evaluated_on: str) -> str:
         "Judging answers: its reward says nothing of whether they are right or safe.",
     ]
     if origin.embedder != ANY:
-        said.insert(0, f"Other embeddings than {origin.embedder}: it is refused with them.")
+        limits.insert(0, f"Other embeddings than {origin.embedder}: it is refused with them.")
     if evaluated_on == "train":
-        said.append("Claims about its gain: none was measured on queries that it had not seen.")
-    return "\n".join(f"- {one}" for one in said)
+        limits.append("Claims about its gain: none was measured on queries that it had not seen.")
+    return "\n".join(f"- {one}" for one in limits)
 
 
 def _made_by() -> str:

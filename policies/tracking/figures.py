@@ -48,7 +48,7 @@ def all_figures(
 
 
 def reward_curve(history: list[EpochStats], evaluation: Evaluation, reward_name: str) -> Figure:
-    """Mean reward per epoch on training and validation queries, beside two reference lines."""
+    """Mean reward per epoch on training and validation queries, next to two reference lines."""
     figure, axes = _axes(7.6, 4.0)
     epochs = [row.epoch for row in history]
     axes.plot(epochs, [row.train_reward for row in history], marker="o", label="train, sampled")
@@ -138,13 +138,13 @@ def gap_bars(closed: Sequence[Closed]) -> Figure:
 def calibration_curve(found: Calibration, reward_name: str) -> Figure:
     """Predicted against observed values of the chosen arm, in bins."""
     figure, axes = _axes(5.2, 4.6)
-    said, seen = [one.said for one in found.bins], [one.seen for one in found.bins]
-    lows = [max(one.seen - one.low, 0.0) for one in found.bins]
-    highs = [max(one.high - one.seen, 0.0) for one in found.bins]
-    ends = [min(*said, *seen), max(*said, *seen)]
+    predicted, seen = [one.predicted for one in found.bins], [one.observed for one in found.bins]
+    lows = [max(one.observed - one.low, 0.0) for one in found.bins]
+    highs = [max(one.high - one.observed, 0.0) for one in found.bins]
+    ends = [min(*predicted, *seen), max(*predicted, *seen)]
     axes.plot(ends, ends, color=REFERENCE, linestyle=":", label="if it were always right")
     axes.errorbar(
-        said, seen, yerr=[lows, highs], marker="o", color=POLICY, capsize=3,
+        predicted, seen, yerr=[lows, highs], marker="o", color=POLICY, capsize=3,
         label="seen, 95% intervals",
     )  # fmt: skip
     if found.of == "reward":
@@ -158,7 +158,7 @@ def calibration_curve(found: Calibration, reward_name: str) -> Figure:
 
 
 def sweep_dots(percents: Mapping[str, Sequence[float]]) -> Figure:
-    """Each run's gain over the best fixed arm, by group, beside the group's mean and deviation.
+    """Each run's gain over the best fixed arm, by group, next to the group's mean and deviation.
 
     percents: group -> a number a run, in percent of what the best fixed arm earns.
     """
@@ -194,7 +194,7 @@ def draw_headroom(found: Headroom, path: Path) -> None:
 
 
 def headroom_figure(found: Headroom) -> Figure:
-    """What each choice earns, with its interval, beside where the gap to the oracle lies."""
+    """What each choice earns, with its interval, next to where the gap to the oracle lies."""
     from matplotlib.figure import Figure
 
     rows = max(len(found.choices), len(found.parts))

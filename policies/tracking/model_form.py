@@ -25,7 +25,7 @@ class LoggedModel:
 
     entry: the file that MLflow runs to make the model ("models from code"; nothing is pickled).
     packages: folders of the code that it needs.
-    requirements: distributions beside, in the versions that are installed here.
+    requirements: further distributions, in the versions that are installed here.
     example: an input.
     config: what the model reads as `context.model_config`.
     """

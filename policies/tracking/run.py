@@ -260,7 +260,7 @@ def _judged(
 
 
 def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
-    """Its id, made where it does not exist; its artifacts go beside an SQLite store."""
+    """Its id, made where it does not exist; its artifacts go next to an SQLite store."""
     found = client.get_experiment_by_name(name)
     if found is None:
         path = sqlite_path(uri)

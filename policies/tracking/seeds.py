@@ -93,7 +93,7 @@ def sweep_run(
     """Train every task in a child run; the parent run has the means and deviations of each group.
 
     groups: name -> tasks that differ in their seed alone.
-    params: of the parent run, beside those that all tasks share.
+    params: of the parent run, besides those that all tasks share.
     on_progress: called with (done, total) runs.
 
     Raises PolicyError as `train_run`; the runs that were finished by then stay.

@@ -1,4 +1,5 @@
-"""Which queries a policy was trained on, kept beside it, so that none of them judges it later."""
+"""Which queries a policy was trained on, stored with it, so that none of them evaluates it
+later."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _history(trained: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _print_values(trained: dict[str, Any]) -> None:
-    """The policy's value beside what it has to beat, each with its interval."""
+    """The policy's value next to what it has to beat, each with its interval."""
     from decoders.common.terminal import show, tables
 
     from .training.views import JUDGED

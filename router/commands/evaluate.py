@@ -118,8 +118,8 @@ def _from_table(
             "judge it"
         )
     if as_json:
-        told = _told(found, policy, table.reward_name) | {"warnings": warnings}
-        typer.echo(json.dumps(plain(told)))
+        found_json = _told(found, policy, table.reward_name) | {"warnings": warnings}
+        typer.echo(json.dumps(plain(found_json)))
         return
     show(lambda width: _value_tables(found, policy, table.reward_name, width))
     for words in warnings:

@@ -172,18 +172,18 @@ def _tables(found: LearnOutcome, width: int) -> list[Table]:
 
 def _lines(found: LearnOutcome) -> list[str]:
     status: Any = found.status
-    told = [
+    lines = [
         f"{found.used} of {found.rows} decisions taught the policy, {found.own} of them its own"
     ]
-    told += [f"  {many} left out: {why}" for why, many in found.excluded.items()]
-    told.append(f"best fixed arm: {status.best_fixed}")
+    lines += [f"  {many} left out: {why}" for why, many in found.excluded.items()]
+    lines.append(f"best fixed arm: {status.best_fixed}")
     if found.own:
-        told.append(
+        lines.append(
             f"gain over it since the last change: {status.gain:.4g} per request, 95% between "
             f"{status.gain_low:.4g} and {status.gain_high:.4g}"
         )
     if status.switched_back:
-        told.append(
+        lines.append(
             "the policy is worse than that arm, with confidence; the arm now answers everything"
         )
-    return told + [f"note: {words}" for words in found.remarks]
+    return lines + [f"note: {words}" for words in found.remarks]

@@ -133,8 +133,8 @@ def promote(
                         f"the tracking store {shown(uri)} did not move @{alias}: {one_line(error)}"
                     ) from error
     moved = compared is not None and passed and not dry_run
-    told = Promotion(model, alias, candidate, incumbent, compared, moved, words)
-    _tell(told, passed, dry_run, as_json)
+    promotion = Promotion(model, alias, candidate, incumbent, compared, moved, words)
+    _tell(promotion, passed, dry_run, as_json)
     if not passed:
         raise typer.Exit(1)
 
@@ -190,17 +190,17 @@ def _warn(words: str) -> None:
     typer.echo(f"warning: {words}", err=True)
 
 
-def _tell(told: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
-    compared = told.compared
+def _tell(promotion: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
+    compared = promotion.compared
     if as_json:
         found: dict[str, Any] = {
-            "model": told.model,
-            "alias": told.alias,
-            "candidate": told.candidate.version,
-            "holder": None if told.holder is None else told.holder.version,
-            "moved": told.moved,
+            "model": promotion.model,
+            "alias": promotion.alias,
+            "candidate": promotion.candidate.version,
+            "holder": None if promotion.holder is None else promotion.holder.version,
+            "moved": promotion.moved,
             "passed": passed,
-            "words": told.words,
+            "words": promotion.words,
             "gain": None if compared is None else compared.gain.as_json(),
             "margin": None if compared is None else compared.margin,
             "left_out": "" if compared is None else compared.left_out,
@@ -210,11 +210,11 @@ def _tell(told: Promotion, passed: bool, dry_run: bool, as_json: bool) -> None:
     after = ""
     if compared is not None:
         if passed:
-            after = f"; it {'would be' if dry_run else 'is now'} @{told.alias}"
+            after = f"; it {'would be' if dry_run else 'is now'} @{promotion.alias}"
         else:
-            after = f"; nobody is @{told.alias}"
-            if told.holder is not None:
-                after = f"; @{told.alias} stays {told.holder.words}"
+            after = f"; nobody is @{promotion.alias}"
+            if promotion.holder is not None:
+                after = f"; @{promotion.alias} stays {promotion.holder.words}"
         if compared.left_out:
             typer.echo(f"Note: {compared.left_out}.", err=True)
-    typer.echo(f"{told.words}{after}.", err=not passed)
+    typer.echo(f"{promotion.words}{after}.", err=not passed)

@@ -67,7 +67,7 @@ LogText = Annotated[
 
 @dataclass(frozen=True)
 class LogOptions:
-    """Where decisions are logged, and what is kept beside the numbers.
+    """Where decisions are logged, and what is kept besides the numbers.
 
     folder: None logs nothing.
     """

@@ -26,7 +26,7 @@ FIELDS = ("kind", "drafter", "length", "verifier", "settings", "lossless", "note
 
 
 def arms_json(path: Path | None = None) -> list[dict[str, Any]]:
-    """One object for each arm: name and FIELDS; `settings` are what the recipe sets beside them.
+    """One object for each arm: name and FIELDS; `settings` are what the recipe sets besides them.
 
     Raises DraftpickError with every mistake in the file.
     """

@@ -179,23 +179,23 @@ def _predicted(held: Usable, seed: int, warnings: list[str]) -> Float64 | None:
 
 def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     """What speaks against trusting an estimate, and what would help."""
-    said = []
+    warnings = []
     if unknown > UNKNOWN:
-        said.append(
+        warnings.append(
             f"{way}: {unknown:.0%} of the policy's choices fall on arms that could not have been "
             "drawn; of these only dm, dr and switch-dr say anything, by prediction alone; log with "
             "--explore, which gives every arm a chance"
         )
     if found.effective < LEAST:
         more = math.ceil(found.rows * (LEAST / found.effective - 1))
-        said.append(
+        warnings.append(
             f"{way}: the log is worth {found.effective:.1f} rows logged by the policy itself, too "
             f"little for an estimate; about {more:,} more rows like its {found.rows} make {LEAST}"
         )
     elif found.heaviest > HEAVY:
-        said.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
+        warnings.append(f"{way}: one row carries {found.heaviest:.0%} of all weight")
     if "switch-dr" in found.values and found.cut > HEAVY:
-        said.append(
+        warnings.append(
             f"{way}: {found.cut:.0%} of all weight is above --tau; there switch-dr is dm alone, "
             "and its interval leaves out the prediction's error"
         )
@@ -203,11 +203,11 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     if gain.low <= 0 <= gain.high and gain.value and found.effective >= LEAST:
         needed = found.rows * (1.96 * gain.standard_error / gain.value) ** 2
         more = math.ceil(max(needed - found.rows, 0))
-        said.append(
+        warnings.append(
             f"{way}: whether the policy is better than what was logged is not settled"
             + (f"; at this difference it would take about {more:,} more rows" if more else "")
         )
-    return said
+    return warnings
 
 
 def _versions(held: Usable, logged: Estimate, resamples: int, seed: int) -> list[Version]:

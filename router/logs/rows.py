@@ -78,8 +78,8 @@ def usable(
     excluded[NO_REWARD] = len(kept) - sum(finite)
     kept = [each for each, one in zip(kept, finite, strict=True) if one]
     if not kept:
-        told = "; ".join(f"{many} {why}" for why, many in excluded.items() if many)
-        raise PolicyError(f"no line of {rows.folder} can be used: {told}; log more answers")
+        reasons = "; ".join(f"{many} {why}" for why, many in excluded.items() if many)
+        raise PolicyError(f"no line of {rows.folder} can be used: {reasons}; log more answers")
     rewards = np.array([one for one in values if math.isfinite(one)])
     return _tabled(kept, rewards, reward, excluded, failures)
 

@@ -25,7 +25,7 @@ MAX_BYTES = 64 * 1024 * 1024
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The log's files in the order in which they were begun."""
+    """The log's files in the order in which they were started."""
     found = [(int(m[1]), path) for path in folder.iterdir() if (m := FILE.fullmatch(path.name))]
     return [path for _, path in sorted(found)]
 

@@ -104,7 +104,7 @@ class Answer:
 
 
 class Answers:
-    """All answers of a request, begun when made. Raises what `Scheduler.submit` raises.
+    """All answers of a request, started when made. Raises what `Scheduler.submit` raises.
 
     timeout_s: for all of them together, the time in the queue included.
     """

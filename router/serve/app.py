@@ -126,12 +126,14 @@ def readable(app: FastAPI, path: str) -> Callable[[Work], Work]:
 
 def sharing(origins: Sequence[str]) -> dict[str, Any]:
     """What CORSMiddleware is given: scripts of these origins may do what any client may."""
-    told = [f"x-draftpick-{each}" for each in ("arm", "propensity", "policy", "reason", "load-s")]
+    headers = [
+        f"x-draftpick-{each}" for each in ("arm", "propensity", "policy", "reason", "load-s")
+    ]
     return {
         "allow_origins": list(origins),
         "allow_methods": ["GET", "HEAD", "POST"],
         "allow_headers": ["*"],
-        "expose_headers": [*told, "x-request-id", "retry-after"],
+        "expose_headers": [*headers, "x-request-id", "retry-after"],
     }
 
 
@@ -227,8 +229,8 @@ async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
     """Server-sent events of a stream; an error in the middle is the last of them."""
     try:
         async for answer, event in answers.events():
-            told = reply.chunks(answer, event) if isinstance(event, Round) else reply.last(answer)
-            for chunk in told:
+            chunks = reply.chunks(answer, event) if isinstance(event, Round) else reply.last(answer)
+            for chunk in chunks:
                 yield _event(chunk)
     except ApiError as error:
         yield _event(error.to_json())
@@ -238,8 +240,8 @@ async def _events(reply: Reply, answers: Answers) -> AsyncIterator[str]:
     yield "data: [DONE]\n\n"
 
 
-def _event(told: dict[str, Any]) -> str:
-    return f"data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n"
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk, ensure_ascii=False, separators=(',', ':'))}\n\n"
 
 
 def _headers(reply: Reply, way: Way, answer: Answer) -> dict[str, str]:

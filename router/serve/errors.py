@@ -50,7 +50,7 @@ class ApiError(Exception):
     """A client's response in place of an answer.
 
     param: the field of the request that is at fault.
-    headers: of the response, beside those that its status asks for.
+    headers: of the response, besides those that its status asks for.
     """
 
     def __init__(
@@ -67,8 +67,8 @@ class ApiError(Exception):
 
     def to_json(self) -> dict[str, Any]:
         kind = TYPES.get(self.status, "invalid_request_error")
-        told = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
-        return {"error": told}
+        body = {"message": str(self), "type": kind, "param": self.param, "code": self.code}
+        return {"error": body}
 
     def response(self) -> Response:
         from starlette.responses import JSONResponse
@@ -135,20 +135,20 @@ def mount(app: Starlette) -> None:
 
 def from_validation(found: Any) -> ApiError:
     """All that is wrong with a body, in one sentence. found: pydantic's errors."""
-    told, first = [], None
+    problems, first = [], None
     for each in found:
         place = [str(part) for part in each["loc"] if part != "body"]
         if each["type"] == "json_invalid":
-            told.append(f"the body is not JSON ({each['ctx']['error']})")
+            problems.append(f"the body is not JSON ({each['ctx']['error']})")
             continue
         if not place and each["type"] in ("missing", "model_attributes_type"):
             what = "empty" if each["type"] == "missing" else "no JSON object"
-            told.append(f"the body is {what}; send one with Content-Type application/json")
+            problems.append(f"the body is {what}; send one with Content-Type application/json")
             continue
         words = each["msg"].removeprefix("Value error, ")
         if each["type"] == "extra_forbidden":
             words = "unknown field; leave it out"
         words = words[:1].lower() + words[1:]
         first = first or (".".join(place) or None)
-        told.append(f"{'.'.join(place)}: {words}" if place else words)
-    return ApiError(400, "; ".join(dict.fromkeys(told)), first)
+        problems.append(f"{'.'.join(place)}: {words}" if place else words)
+    return ApiError(400, "; ".join(dict.fromkeys(problems)), first)

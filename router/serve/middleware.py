@@ -58,8 +58,8 @@ class RequestLimits:
 
     async def _body(self, scope: Scope, receive: Receive) -> Message:
         """The whole body as one message, or that the client has gone."""
-        told = dict(scope["headers"]).get(b"content-length", b"")
-        if told.isdigit() and int(told) > self._most:
+        length = dict(scope["headers"]).get(b"content-length", b"")
+        if length.isdigit() and int(length) > self._most:
             raise self._too_long()
         body = b""
         while True:

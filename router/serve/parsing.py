@@ -95,8 +95,8 @@ class RequestParser:
         if body.plain_decoding:
             named.add(PLAIN)
         if len(named) > 1:
-            told = " and ".join(sorted(map(str, named)))
-            raise ApiError(400, f"the request asks for several arms, {told}; ask for one", "arm")
+            listed = " and ".join(sorted(map(str, named)))
+            raise ApiError(400, f"the request asks for several arms, {listed}; ask for one", "arm")
         if named:
             if body.policy is not None or body.dynamic:
                 words = "the request names an arm, so that no policy chooses; leave one of them out"

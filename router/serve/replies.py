@@ -1,6 +1,6 @@
 """OpenAI's response objects for the answers of a request: whole, and chunk by chunk.
 
-draftpick's own fields stand beside OpenAI's where a request asks for them (`explain`).
+draftpick's own fields stand next to OpenAI's where a request asks for them (`explain`).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Reply:
         self._texts = [TextStream(tokenizer, stop) for _ in answers]
         self._begun: set[int] = set()
 
-    def said(self, text: str) -> Json:
+    def written(self, text: str) -> Json:
         """An answer's text in a choice."""
         raise NotImplementedError
 
@@ -74,9 +74,9 @@ class Reply:
 
     def whole(self) -> Json:
         """The response where nothing is streamed."""
-        told = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
-        told["usage"] = usage_of(self.answers, self._copies)
-        return told | (self._metrics() if self.explain else {})
+        body = self._frame(self.kind, [self._choice(answer) for answer in self.answers])
+        body["usage"] = usage_of(self.answers, self._copies)
+        return body | (self._metrics() if self.explain else {})
 
     def _choice(self, answer: Answer) -> Json:
         result = decode_of(answer)
@@ -84,7 +84,7 @@ class Reply:
         scored = self._logprobs(result, text)
         ended = {"logprobs": scored, "finish_reason": FINISHED[result.finish_reason]}
         how = {"draftpick": self._how(answer) | _load(result)} if self.explain else {}
-        return {"index": answer.index, **self.said(text), **ended, **how}
+        return {"index": answer.index, **self.written(text), **ended, **how}
 
     # -- chunk by chunk
 
@@ -102,8 +102,8 @@ class Reply:
         ]
         text = stream.add([])
         if text or self.explain:
-            told = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
-            yield self._chunk(answer, self.piece(text), told)
+            details = {"tokens": tokens, "drafted": made.drafted, "elapsed_s": made.elapsed_s}
+            yield self._chunk(answer, self.piece(text), details)
 
     def last(self, answer: Answer) -> Iterator[Json]:
         """What ends the stream of one answer: the rest of its text, then why it ended."""
@@ -119,14 +119,14 @@ class Reply:
 
     def counts(self) -> Json:
         """The chunk of token counts, after all others."""
-        told = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers, self._copies)}
-        return told | (self._metrics() if self.explain else {})
+        body = self._frame(self.chunk_kind, []) | {"usage": usage_of(self.answers, self._copies)}
+        return body | (self._metrics() if self.explain else {})
 
     def _chunk(
         self,
         answer: Answer,
         piece: Json,
-        told: Json,
+        details: Json,
         reason: str | None = None,
         logprobs: Json | None = None,
     ) -> Json:
@@ -134,7 +134,7 @@ class Reply:
         chunk = self._frame(self.chunk_kind, [choice])
         if self.usage:
             chunk["usage"] = None
-        return chunk | ({"draftpick": told} if self.explain else {})
+        return chunk | ({"draftpick": details} if self.explain else {})
 
     # -- parts of both
 
@@ -174,18 +174,18 @@ class ChatReply(Reply):
     prefix, kind, chunk_kind = "chatcmpl", "chat.completion", "chat.completion.chunk"
     opening = {"delta": {"role": "assistant", "content": ""}}  # noqa: RUF012
 
-    def said(self, text: str) -> Json:
+    def written(self, text: str) -> Json:
         return {"message": {"role": "assistant", "content": text, "refusal": None}}
 
     def piece(self, text: str) -> Json:
         return {"delta": {"content": text} if text else {}}
 
     def logprobs(self, found: Sequence[ScoredToken]) -> Json:
-        told = []
+        tokens = []
         for each in found:
             top = [_scored(text, logprob) for text, logprob in each.top]
-            told.append(_scored(each.text, each.logprob) | {"top_logprobs": top})
-        return {"content": told, "refusal": None}
+            tokens.append(_scored(each.text, each.logprob) | {"top_logprobs": top})
+        return {"content": tokens, "refusal": None}
 
 
 class TextReply(Reply):
@@ -193,7 +193,7 @@ class TextReply(Reply):
 
     prefix, kind, chunk_kind = "cmpl", "text_completion", "text_completion"
 
-    def said(self, text: str) -> Json:
+    def written(self, text: str) -> Json:
         return {"text": text}
 
     def piece(self, text: str) -> Json:
@@ -225,7 +225,8 @@ def decode_of(answer: Answer) -> DecodeResult:
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """A token as it is spelled after those before it. top: the likeliest in its place, likewise."""
+    """A token as it is spelled after those before it. top: the most likely in its place,
+    likewise."""
 
     text: str
     logprob: float
@@ -235,13 +236,13 @@ class ScoredToken:
 def scored_tokens(result: DecodeResult, tokenizer: Any, text: str) -> Iterator[ScoredToken]:
     """Those of the answer's text, without one that ends it or comes after it."""
     assert result.logprobs is not None
-    count, told = len(result.ids) - (result.finish_reason == "eos"), 0
+    count, written = len(result.ids) - (result.finish_reason == "eos"), 0
     for at, (token, scored) in enumerate(zip(result.ids[:count], result.logprobs, strict=False)):
-        if result.finish_reason == "stop" and told >= len(text):
+        if result.finish_reason == "stop" and written >= len(text):
             return
         spell = partial(spelled, tokenizer, result.ids[max(0, at - NEAR) : at])
         word = spell(token)
-        told += len(word)
+        written += len(word)
         yield ScoredToken(word, scored.logprob, [(spell(each), logp) for each, logp in scored.top])
 
 

@@ -54,7 +54,7 @@ class Drains(Protocol):
 
 
 def serve(app: ASGIApp, scheduler: Drains, held: socket.socket, drain_s: float) -> None:
-    """Serve until a signal. At the first SIGTERM or SIGINT answers under way end, for drain_s
+    """Serve until a signal. At the first SIGTERM or SIGINT running answers finish, for drain_s
     seconds at most, while new requests get 503; at the second the server goes at once."""
     config = uvicorn.Config(
         app,
@@ -92,7 +92,7 @@ class _Server(uvicorn.Server):
         threading.Thread(target=end, name="drain", daemon=True).start()
 
     def _drain(self) -> None:
-        print("shutting down when the answers under way have ended", file=sys.stderr, flush=True)
+        print("shutting down after the running answers", file=sys.stderr, flush=True)
         notify(STOPPING)
         if not self._scheduler.drain(self._drain_s):
             print("some answers had not ended in time", file=sys.stderr, flush=True)

@@ -53,7 +53,7 @@ def specbench(
     settings raise DraftpickError.
 
     ask: False sums up what `out` holds of them.
-    candidates: further policies to run, beside the router's own.
+    candidates: further policies to run, besides the router's own.
     sweep: the curves to read and draw, of an engine with its arms; also writes arms.yaml. Where
         answers are sampled the target is asked once more for its greedy ones, into `out`/greedy.
     """

@@ -1,4 +1,4 @@
-"""Policies that are measured beside the arms: several in one run, each perhaps of many seeds."""
+"""Policies that are measured next to the arms: several in one run, each perhaps of many seeds."""
 
 from __future__ import annotations
 
@@ -138,9 +138,9 @@ def _aggregate(
     known = [cell for cell in cells if cell is not None]
     if not known:
         return None
-    told: dict[str, Any] = {"seeds": len(known), "ci95": ci95}
+    figures: dict[str, Any] = {"seeds": len(known), "ci95": ci95}
     for name in AGGREGATED:
         values = [cell[name] for cell in known if cell[name] is not None]
-        told[name] = float(np.mean(values)) if values else None
-        told[f"{name}_deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
-    return told
+        figures[name] = float(np.mean(values)) if values else None
+        figures[f"{name}_deviation"] = float(np.std(values, ddof=1)) if len(values) > 1 else None
+    return figures

@@ -23,17 +23,17 @@ MEASURE_NAMES = {
     "exact_match": "exact match",
 }
 EXPLAINED = (
-    "Speed-up: tokens a second (end-of-sequence token included, prefill included) over the "
-    "autoregressive arm's on the same questions, all of them summed; intervals by bootstrap "
-    "over questions. By task: the mean of the tasks' own speed-ups. By question: the mean of "
-    "the questions' own. Decode: without the prefill. A round: tokens that it gives, the "
-    "target's own included. Other ids: answers that differ from the autoregressive arm's."
+    "Speed-up: tokens per second, end-of-sequence token and prefill included, over the "
+    "autoregressive arm's on the same questions, as a ratio of sums; intervals by bootstrap over "
+    "questions. By task: mean of the tasks' speed-ups. By question: mean of the questions' "
+    "speed-ups. Decode: without the prefill. Tokens per round: the target's own included. Other "
+    "ids: answers that differ from the autoregressive arm's."
 )
 EXPLAINED_SWEEP = (
     "Latency: wall seconds of the answers, prefill included, over those of the target alone on "
-    "the same questions, measured side by side. Between two swept numbers the curve is a "
-    "straight line. Agreement: ROUGE-L. A lossless arm that does not agree wholly at "
-    "temperature 0 met near-ties that low precision rounds the other way; float32 has none."
+    "the same questions, measured side by side. Curves are linear between two swept numbers. "
+    "Agreement: ROUGE-L. A lossless arm that does not agree completely at temperature 0 met "
+    "near-ties, which low precision rounds differently; float32 has none."
 )
 
 
@@ -67,7 +67,15 @@ def overall_table(summary: dict[str, Any]) -> Table:
 
 def answers_table(summary: dict[str, Any]) -> Table:
     """Headings and rows of what was drafted, and of the answers."""
-    headings = ["method", "a round", "accepted", "quality", "repeats", "without them", "other ids"]
+    headings = [
+        "method",
+        "tok/round",
+        "accepted",
+        "quality",
+        "repeats",
+        "no repeats",
+        "other ids",
+    ]
     return headings, [
         [
             name,
@@ -225,41 +233,41 @@ def render(summary: dict[str, Any]) -> str:
 
 
 def headline(summary: dict[str, Any]) -> list[str]:
-    """What the tables say, in sentences."""
-    said = []
+    """The main figures of the tables, in sentences."""
+    sentences = []
     best = summary["best_fixed"]
     if best is not None:
-        said.append(
+        sentences.append(
             f"Best fixed arm: {best['arm']}, {times(best['overall']['speedup_vs_ar'])} the speed "
             "of autoregressive decoding."
         )
     if summary["routed"] is not None and summary["routed"][OVERALL] is not None:
         routed = summary["routed"][OVERALL]
-        said.append(
+        sentences.append(
             f"Routed: {times(routed['speedup_vs_ar'])} {interval(routed['ci95'])}, embedding and "
             "policy included."
         )
         against = summary["routed_vs_best_fixed"]
         if against is not None:
-            said.append(
+            sentences.append(
                 f"Routed over the best fixed arm: {times(against['ratio'])} "
                 f"{interval(against['ci95'])}."
             )
         if summary["policy_overhead_s"] is not None:
-            said.append(
-                f"Choosing an arm takes {summary['policy_overhead_s'] * 1e3:.2f} ms an answer, "
+            sentences.append(
+                f"Choosing an arm takes {summary['policy_overhead_s'] * 1e3:.2f} ms per answer, "
                 f"{percent(summary['policy_overhead_share'], 2)} of decoding time."
             )
     oracle = summary["oracle"][OVERALL]
     if oracle is not None:
-        said.append(f"Oracle: {times(oracle['speedup_vs_ar'])} ({summary['oracle']['note']}).")
+        sentences.append(f"Oracle: {times(oracle['speedup_vs_ar'])} ({summary['oracle']['note']}).")
     if summary.get("disturbed"):
-        said.append(
-            f"Other programs kept cores busy whenever {summary['disturbed']} of "
-            f"{summary['questions']} questions were timed, and such figures say little. Medians "
-            "over questions (`speedup_median` in summary.json) mind it least; best measure again."
+        sentences.append(
+            f"Other programs kept cores busy while {summary['disturbed']} of "
+            f"{summary['questions']} questions were timed, so these figures are unreliable. "
+            "Measure again, or read the medians over questions (`speedup_median` in summary.json)."
         )
-    return said + failures(summary)
+    return sentences + failures(summary)
 
 
 def failures(summary: dict[str, Any]) -> list[str]:

@@ -34,7 +34,7 @@ def speedups(summary: dict[str, Any]) -> Figure:
 
 
 def routed_against(summary: dict[str, Any]) -> Figure:
-    """Bars: routed beside the best fixed arm and the per-question oracle, on every task."""
+    """Bars: routed next to the best fixed arm and the per-question oracle, on every task."""
     tasks = [*summary["tasks"], OVERALL]
     rows = methods_of(summary)
     shown = {}

@@ -1,4 +1,4 @@
-"""A sweep as an MLflow run, beside the training runs."""
+"""A sweep as an MLflow run, next to the training runs."""
 
 from __future__ import annotations
 

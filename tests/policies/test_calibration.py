@@ -26,7 +26,7 @@ def test_what_comes_true_has_no_error_and_what_does_not_has_its_distance() -> No
     right = calibration(data, probs, probs)
     assert right is not None and right.of == "chance" and right.error < 0.03
     assert sum(one.rows for one in right.bins) == len(data)
-    inside = [one.low <= one.said <= one.high for one in right.bins]
+    inside = [one.low <= one.predicted <= one.high for one in right.bins]
     assert np.mean(inside) >= 0.8
     said = np.stack([probs[:, 0] + 2.25, probs[:, 1]], axis=1)  # rewards, too high by 2.25
     wrong = calibration(data, probs, said)
@@ -47,7 +47,7 @@ def test_a_share_of_nothing_has_an_interval_all_the_same() -> None:
     probs, rewards, x = drawn(40)
     found = calibration(table(x, rewards[:, ::-1] * 0 + [0.0, 1.0]), probs, probs)
     assert found is not None
-    assert all(one.seen == 0 == one.low and one.high > 0.1 for one in found.bins)
+    assert all(one.observed == 0 == one.low and one.high > 0.1 for one in found.bins)
 
 
 def test_the_gap_that_is_closed() -> None:

@@ -3,8 +3,8 @@
 A pass over a few tokens is one call: nothing is started by PyTorch between its products, and there
 is nothing to compile for a model. The same kernels read one sequence and several, and a token's
 bits do not depend on what is read with it. Of wider passes, prompts, the products are those of
-`packed.linear`, PyTorch's where rounded weights have others beside them, and what lies between them
-is run by the same kernels, attention too where there are no tiles.
+`packed.linear`, PyTorch's where rounded weights have others next to them, and what lies between
+them is run by the same kernels, attention too where there are no tiles.
 """
 
 from __future__ import annotations

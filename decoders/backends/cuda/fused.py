@@ -187,7 +187,7 @@ def _laid_out(w: LayerWeights, cache: Tensor) -> _Layer:
 
 class FusedBlocks:
     """Gated blocks without attention over one state, as a recurrent drafter has them
-    (recurrent_cell.py): the first block's input is the state beside the token's embedding, each
+    (recurrent_cell.py): the first block's input is the state next to the token's embedding, each
     normed by its own weight. Up to `widest` states at once."""
 
     def __init__(self, hidden: int, width: int, widest: int, like: Tensor) -> None:
@@ -209,7 +209,7 @@ class FusedBlocks:
         down: PreparedWeight,
         out: Tensor,
     ) -> None:
-        """out [T, d] = state + the block over the normed state beside the normed embedding, each
+        """out [T, d] = state + the block over the normed state next to the normed embedding, each
         [T, d].
 
         norms: of the state and of the embedding.

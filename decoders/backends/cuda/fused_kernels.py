@@ -12,7 +12,7 @@ inputs of a row lie in which thread is free to choose, as long as tokens and wei
 thread holds eight neighbours of each row, one load, and multiplies them in two steps, so that
 nothing passes through shared memory but the sums of the warps, which share each row.
 
-No token's numbers depend on how many are read with it: a tensor core sums each by itself, over its
+No token's numbers depend on how many are read with it: a tensor core sums each on its own, over its
 inputs in an order that the matrix alone decides, and over keys in spans that lie where they lie in
 the cache. What is masked adds exact zeros. So a verified draft gets the bits that decoding alone
 would give it.

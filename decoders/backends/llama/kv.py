@@ -120,7 +120,7 @@ class KVCache:
         self.all = _zeros(size, dtype, device)
 
     def row(self, number: int) -> KVCache:
-        """One of the sequences, by itself, in the same memory."""
+        """One of the sequences, on its own, in the same memory."""
         one = copy(self)
         one.all = self.all[:, number : number + 1]
         return one

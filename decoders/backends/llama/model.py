@@ -78,7 +78,7 @@ class Weights:
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """x: [..., d] over its root mean square, times weight [d].
 
-    On a CPU as a layer norm of x beside -x, whose mean is 0 and whose variance is x's mean square:
+    On a CPU as a layer norm of x next to -x, whose mean is 0 and whose variance is x's mean square:
     that is one kernel, PyTorch's own RMS norm ten (17 -> 9 us for one token). Rounded as
     transformers does, before the weight and after.
     """

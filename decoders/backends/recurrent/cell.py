@@ -20,8 +20,8 @@ CELL = "recurrent.safetensors"
 class CellConfig:
     """hidden: the target's state size d.
     width: of each gated block.
-    blocks: at least 1; the first reads the state beside the token's embedding, the others the state
-        alone.
+    blocks: at least 1; the first reads the state next to the token's embedding, the others the
+        state alone.
     eps: of the norms.
     """
 
@@ -69,7 +69,7 @@ class RecurrentCell(nn.Module):
         return F.rms_norm(state, (self.config.hidden,), self.norm, self.config.eps)
 
     def save(self, folder: Path) -> None:
-        """In bfloat16, with `config.json` beside it."""
+        """In bfloat16, with `config.json` next to it."""
         from safetensors.torch import save_file
 
         state = {k: v.detach().to(torch.bfloat16).contiguous() for k, v in self.named_parameters()}

@@ -269,7 +269,7 @@ class HFSeq2SeqBackend(FinalStates):
         self, start: int, t: int, parents: Sequence[int] | None, layers: int
     ) -> list[Tensor]:
         """For each of the first `layers` [1, H, t, S]: what it is to add to the scores of t new
-        positions from `start` on, beside the bias that it adds by itself.
+        positions from `start` on, next to the bias that it adds on its own.
 
         parents: as for `extend`; the tree grows, or is closed.
         """

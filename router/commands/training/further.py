@@ -1,4 +1,4 @@
-"""What `draftpick train` evaluates beside the run: a learning curve, tasks and arms left out."""
+"""What `draftpick train` evaluates besides the run: a learning curve, tasks and arms left out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Further:
-    """What was asked for beside the run.
+    """What was asked for besides the run.
 
     policy: whose curve it is; the one saved, or else the candidate with the highest mean gain.
     """

@@ -37,7 +37,7 @@ class TrainOutcome:
     """What one run came to.
 
     more: the further evaluations of the plan.
-    features: what the policy reads beside the query.
+    features: what the policy reads besides the query.
     left_out: rows that the table lacks, in words; "" for none.
     held_out: whether the run was judged on queries that were held out.
     judged_by, judged: the other reward of --judge-by and what the policy earns of it.

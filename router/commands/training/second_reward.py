@@ -23,7 +23,7 @@ def judged_rows(
     """The held-out queries' rows, with what the policy reads; all the queries where none are held
     out.
 
-    options, table: what is trained on. A reward of greedy answers by themselves is judged on those.
+    options, table: what is trained on. A reward of greedy answers on their own is judged on those.
 
     Raises DraftpickError for an unknown reward, and one that was not collected; PolicyError where
     no row of these queries is left.

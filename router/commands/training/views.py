@@ -23,7 +23,8 @@ JUDGED = {"validation": "the held-out", "train": "the training", "folds": "all"}
 
 
 def run_tables(run: TrainedRun, more: Further, width: int) -> list[Table]:
-    """The guard's candidates, the policy beside what it has to beat, and what was asked further."""
+    """The guard's candidates, the policy next to what it has to beat, and what was asked
+    further."""
     made = [*_candidates(run, width), *_values(run, width)]
     over = "Gain over the best fixed arm"
     for title, headings, rows in (

@@ -1,6 +1,6 @@
 """One address for several replicas: requests are handed on and answers streamed through.
 
-A request whose answer had not begun when its replica died goes to another one. What has begun
+A request whose answer had not started when its replica died goes to another one. What has started
 cannot be taken back: such a stream ends with an error event.
 """
 
@@ -132,7 +132,7 @@ class Proxy:
             raise ApiError(504, "no replica became ready in time", code="timeout") from None
 
     async def _asked(self, replica: Replica, request: Request, body: bytes) -> Response:
-        """What a replica answers: a stream that has begun, or the whole."""
+        """What a replica answers: a stream that has started, or the whole."""
         assert self._client is not None
         streams = False
         try:
@@ -146,7 +146,7 @@ class Proxy:
                 ),
                 stream=True,
             )
-            told = [
+            headers = [
                 (name, value)
                 for name, value in upstream.headers.multi_items()
                 if name.lower() not in OF_ONE_HOP
@@ -164,7 +164,7 @@ class Proxy:
             measured = upstream.headers.raw if request.method == "HEAD" else response.raw_headers
             size = [(n.lower(), v) for n, v in measured if n.lower() == b"content-length"]
             response.raw_headers = [
-                (n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in told
+                (n.lower().encode("latin-1"), v.encode("latin-1")) for n, v in headers
             ] + size
             return response
         finally:
@@ -250,8 +250,8 @@ class Proxy:
     async def _ask_all(self) -> list[dict[str, Any]]:
         asked = self._replicas.live
         answers = await asyncio.gather(*map(self._told, asked))
-        told = {replica: each for replica, each in zip(asked, answers, strict=True) if each}
-        self._counters.update(told, self._replicas.live)
+        figures = {replica: each for replica, each in zip(asked, answers, strict=True) if each}
+        self._counters.update(figures, self._replicas.live)
         return [
             {"url": replica.url, "answers": each is not None} | (each.stats if each else {})
             for replica, each in zip(asked, answers, strict=True)
