@@ -88,7 +88,7 @@ def _cascades(found: dict[str, Any]) -> Table:
 
 
 def table_1(width: int) -> list[Table]:
-    """Ours beside the paper's."""
+    """Ours next to the paper's."""
     rows = [
         [
             row["dataset"], ", ".join(row["drafters"]), ", ".join(map(str, row["lengths"])),
