@@ -26,7 +26,6 @@ from .commands import serve as serve_command
 from .commands import theory as theory_command
 from .commands.router_options import (
     Embedder,
-    Experiment,
     Limit,
     LogOptions,
     MaxNewTokens,
@@ -34,7 +33,6 @@ from .commands.router_options import (
     Questions,
     Seed,
     Tasks,
-    TrackingUri,
     answer_request,
     log_options,
 )
@@ -220,8 +218,13 @@ def specbench(
             "--ask/--no-ask", help="--no-ask summarises a stopped run without answering more."
         ),
     ] = True,
-    tracking_uri: TrackingUri = None,
-    experiment: Experiment = SWEEPS,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="With --sweep: MLflow store. Default: MLFLOW_TRACKING_URI, else mlruns/mlflow.db."
+        ),
+    ] = None,
+    experiment: Annotated[str, typer.Option(help="With --sweep: MLflow experiment.")] = SWEEPS,
     log: LogOptions,
     as_json: AsJson = False,
     options: EngineOptions,
@@ -262,7 +265,7 @@ def specbench(
     if dynamic and not beside:
         raise DraftpickError("--dynamic needs a --candidate, whose arms it samples; name one")
     if sweep is None and (tracking_uri is not None or experiment != SWEEPS):
-        raise DraftpickError("--tracking-uri and --experiment are of --sweep; give a sweep file")
+        raise DraftpickError("--tracking-uri and --experiment need --sweep FILE, which logs")
     if sweep is not None and options.arms is not None:
         raise DraftpickError("--sweep names its own arms: declare others under its `arms:`")
     routed = routed and (policy is not None or not (beside or sweep))

@@ -207,7 +207,7 @@ def test_a_store_without_a_sweep_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["specbench", "--out", str(tmp_path / "b"), "--tracking-uri", "x"]) == 2
-    assert "--tracking-uri and --experiment are of --sweep" in capsys.readouterr().err
+    assert "--tracking-uri and --experiment need --sweep FILE" in capsys.readouterr().err
 
 
 def test_an_unreachable_store_is_a_policy_error(tmp_path: Path) -> None:
