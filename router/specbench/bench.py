@@ -22,7 +22,7 @@ from .candidates import Candidate
 from .journal import Journal, read_rows
 from .points import first_answers, sweep_summary
 from .records import BASELINE, Row
-from .run import choose_methods, run, settings_of
+from .run import Asker, choose_methods
 from .summary import summarise
 from .sweep import Sweep, arms_yaml
 
@@ -105,15 +105,21 @@ def ask_all(
     """The measuring itself: every question through every arm, paired, interleaved, journaled in
     `out`, with a progress bar. Returns the run's settings and a row for each question; with `ask`
     False, for each that was asked before."""
+    from rich.console import Console
+
     methods = [*choose_methods(router, arms), *(one.method for one in candidates)]
-    settings = settings_of(router, methods, request, seed, policy_label, candidates)
+    asker = Asker(router, methods, request, seed, candidates)
+    settings = asker.settings(policy_label)
     if not ask:
         held = {row.question_id for row in read_rows(out)}
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
     journal = Journal(out, settings)
-    rows = _with_progress(router, questions, methods, request, seed, journal, quiet, candidates)
+    console = Console(stderr=True, quiet=quiet)
+    with progress(f"{len(methods)} methods", "questions", console) as tick:
+        tick(len(journal.rows), len(questions))
+        rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))
     by_id = {row.question_id: row for row in rows}
     return settings, [by_id[question.id] for question in questions]
 
@@ -174,24 +180,3 @@ def result_tables(summary: dict[str, Any], width: int) -> list[Table]:
 def _rich(text: str) -> str:
     bold = text.startswith("**")
     return f"[bold green]{text.strip('*')}[/bold green]" if bold else text
-
-
-def _with_progress(
-    router: Router,
-    questions: Sequence[Query],
-    methods: Sequence[str],
-    request: Request,
-    seed: int,
-    journal: Journal,
-    quiet: bool,
-    candidates: Sequence[Candidate],
-) -> list[Row]:
-    from rich.console import Console
-
-    console = Console(stderr=True, quiet=quiet)
-    with progress(f"{len(methods)} methods", "questions", console) as tick:
-        tick(len(journal.rows), len(questions))
-        return run(
-            router, questions, methods, request, seed, journal,
-            lambda row: tick(len(journal.rows), len(questions)), candidates,
-        )  # fmt: skip

@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,8 +33,6 @@ TRIES = 3  # for a question that other processes disturb
 SEEN_S = 0.1  # the system counts in hundredths of a second
 WARMUP_PROMPT = "Count from one to twenty, then name the days of the week."
 
-Advance = Callable[[Row], None]
-
 
 def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
     """The arms to run (all where none is named), the baseline among them, and `routed`.
@@ -49,60 +47,153 @@ def choose_methods(router: Router, arms: Sequence[str] | None) -> list[str]:
     return [*wanted, ROUTED] if router.policy is not None else wanted
 
 
-def settings_of(
-    router: Router,
-    methods: Sequence[str],
-    request: Request,
-    seed: int,
-    policy_label: str | None,
-    candidates: Sequence[Candidate] = (),
-) -> dict[str, Any]:
-    """All that two parts of one run must share; a resumed run is checked against it. The questions
-    are left out, as a run may be resumed with more of them."""
-    engine = router.engine
-    beside = {one.method: one.label for one in candidates}
-    return ({"candidates": beside} if beside else {}) | {
-        "target": engine.target_fingerprint,
-        "arms": engine.arms_fingerprint(engine.arm_names),
-        "methods": list(methods),
-        "policy": policy_label if router.policy is not None else None,
-        "max_new_tokens": request.max_new_tokens,
-        "temperature": request.sampling.temperature,
-        "top_k": request.sampling.top_k,
-        "top_p": request.sampling.top_p,
-        "seed": seed,
-    }
+@dataclass(frozen=True)
+class Asker:
+    """What a run asks of every question.
 
-
-def run(
-    router: Router,
-    questions: Sequence[Query],
-    methods: Sequence[str],
-    request: Request,
-    seed: int,
-    journal: Journal,
-    advance: Advance | None = None,
-    candidates: Sequence[Candidate] = (),
-) -> list[Row]:
-    """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
-
-    For each question the methods run in an order drawn from the seed and the question's id, so heat
-    and noise of the machine affect all of them equally. A method that fails gets an error in its
-    answer, and the run goes on.
-
-    advance: called after each question.
+    methods: arms, and `routed` where the router has a policy, and candidates.
+    seed: of the order of the methods and of the answers.
     candidates: the policies behind those of the methods that are neither arms nor `routed`.
     """
-    done = {row.question_id for row in journal.rows}
-    waiting = _in_turn([question for question in questions if question.id not in done])
-    if waiting:
-        warm_up(router, methods, request, candidates)
-    for question in waiting:
-        row = ask(router, question, methods, request, seed, candidates)
-        journal.append(row)
-        if advance is not None:
-            advance(row)
-    return journal.rows
+
+    router: Router
+    methods: Sequence[str]
+    request: Request
+    seed: int = 0
+    candidates: Sequence[Candidate] = ()
+
+    def settings(self, policy_label: str | None) -> dict[str, Any]:
+        """All that two parts of one run must share; a resumed run is checked against it. The
+        questions are left out, as a run may be resumed with more of them."""
+        engine, request = self.router.engine, self.request
+        beside = {one.method: one.label for one in self.candidates}
+        return ({"candidates": beside} if beside else {}) | {
+            "target": engine.target_fingerprint,
+            "arms": engine.arms_fingerprint(engine.arm_names),
+            "methods": list(self.methods),
+            "policy": policy_label if self.router.policy is not None else None,
+            "max_new_tokens": request.max_new_tokens,
+            "temperature": request.sampling.temperature,
+            "top_k": request.sampling.top_k,
+            "top_p": request.sampling.top_p,
+            "seed": self.seed,
+        }
+
+    def run(
+        self, questions: Sequence[Query], journal: Journal, advance: Callable[[], None]
+    ) -> list[Row]:
+        """Ask what the journal does not hold yet, task by task in turn, and return all its rows.
+
+        For each question the methods run in an order drawn from the seed and the question's id, so
+        heat and noise of the machine affect all of them equally. A method that fails gets an error
+        in its answer, and the run goes on.
+
+        advance: called after each question.
+        """
+        done = {row.question_id for row in journal.rows}
+        waiting = _in_turn([question for question in questions if question.id not in done])
+        if waiting:
+            self.warm_up()
+        for question in waiting:
+            journal.append(self.ask(question))
+            advance()
+        return journal.rows
+
+    def warm_up(self) -> None:
+        """Let every method load and answer a little before the clock counts.
+
+        A failure is left for the rows: a broken arm fails again there, and is recorded.
+        """
+        short = replace(
+            self.request, max_new_tokens=min(self.request.max_new_tokens, WARMUP_TOKENS)
+        )
+        quiet = replace(
+            self,
+            router=self.router.unlogged(),
+            candidates=[replace(one, router=one.router.unlogged()) for one in self.candidates],
+        )
+        for _ in range(WARMUP_ROUNDS):
+            for method in self.methods:
+                with suppress(Exception):
+                    quiet._turn([_user(WARMUP_PROMPT)], method, short)
+
+    def ask(self, question: Query) -> Row:
+        """One question through every method; once more, up to TRIES times in all, where other
+        processes kept cores busy meanwhile. The least disturbed try is kept, whole, as its answers
+        are compared with each other."""
+        tries: list[Row] = []
+        while not tries or (tries[-1].disturbed and len(tries) < TRIES):
+            tries.append(self._ask(question))
+        return min(tries, key=lambda row: max(one.others or 0.0 for one in row.answers.values()))
+
+    def _ask(self, question: Query) -> Row:
+        rng = np.random.default_rng(_entropy(self.seed, question.id))
+        order = [self.methods[i] for i in rng.permutation(len(self.methods))]
+        # One seed a question: at temperature above 0 every method draws from the same stream.
+        request = replace(self.request, seed=int(rng.integers(2**31)))
+        answers = {}
+        for method in order:
+            before = look()
+            try:
+                answer = self._answer(question, method, request)
+            except Exception as error:
+                answer = Answer(error=f"{type(error).__name__}: {error}")
+            after = look()
+            if before is not None and after is not None and after.wall - before.wall > SEEN_S:
+                answer = replace(answer, others=round(others(before, after), 3))
+            answers[method] = answer
+        return Row(
+            question_id=question.id,
+            task=question.task,
+            category=question.category,
+            reference=question.reference,
+            order=order,
+            tstamp=time.time(),
+            answers={method: answers[method] for method in self.methods},
+        )
+
+    def _answer(self, question: Query, method: str, request: Request) -> Answer:
+        """All turns of a question; each turn sees this method's own earlier answers, and later ones
+        have a seed of their own."""
+        messages: list[Message] = []
+        turns: list[Turn] = []
+        for words in question.turns:
+            messages.append(_user(words))
+            own = request
+            if turns and request.seed is not None:
+                own = replace(request, seed=derived_seed(request.seed, len(turns)))
+            turn = self._turn(messages, method, own, question.id)
+            turns.append(turn)
+            messages.append({"role": "assistant", "content": turn.result.text.strip()})
+        return Answer(tuple(turns))
+
+    def _turn(
+        self, messages: list[Message], method: str, request: Request, group: str | None = None
+    ) -> Turn:
+        """One turn under the stop-watch; fixed arms, `routed` and candidates take the same path.
+
+        group: as in `Router.generate`.
+        """
+        one = next((one for one in self.candidates if one.method == method), None)
+        arm = None if one is not None or method == ROUTED else method
+        if one is not None and one.dynamic and request.seed is not None:
+            # Each draws for itself, or the seeds of a policy would all draw the same number.
+            request = replace(request, seed=derived_seed(request.seed, method))
+        asked = self.router if one is None else one.router
+        start = time.perf_counter()
+        options = AskOptions(arm, dynamic=one is not None and one.dynamic, group=group)
+        routed = asked.respond(messages, request, options)
+        wall_s = time.perf_counter() - start
+        # Spec-Bench takes one off for Llama's beginning-of-sequence token, whatever the tokenizer.
+        counted = len(self.router.engine.tokenizer(routed.result.text.strip()).input_ids)
+        return Turn(
+            replace(routed.result, arm=routed.arm),
+            routed.propensity,
+            routed.embed_s,
+            routed.policy_s,
+            wall_s,
+            max(counted - 1, 0),
+        )
 
 
 def _in_turn(questions: Sequence[Query]) -> list[Query]:
@@ -113,136 +204,6 @@ def _in_turn(questions: Sequence[Query]) -> list[Query]:
         ranked.append((rank[question.task], question))
         rank[question.task] += 1
     return [question for _, question in sorted(ranked, key=lambda pair: pair[0])]
-
-
-def warm_up(
-    router: Router,
-    methods: Sequence[str],
-    request: Request,
-    candidates: Sequence[Candidate] = (),
-) -> None:
-    """Let every method load and answer a little before the clock counts.
-
-    A failure is left for the rows: a broken arm fails again there, and is recorded.
-    """
-    short = replace(request, max_new_tokens=min(request.max_new_tokens, WARMUP_TOKENS))
-    router = router.unlogged()
-    quiet = [replace(one, router=one.router.unlogged()) for one in candidates]
-    for _ in range(WARMUP_ROUNDS):
-        for method in methods:
-            with suppress(Exception):
-                answer_turn(router, [_user(WARMUP_PROMPT)], method, short, candidates=quiet)
-
-
-def ask(
-    router: Router,
-    question: Query,
-    methods: Sequence[str],
-    request: Request,
-    seed: int,
-    candidates: Sequence[Candidate] = (),
-) -> Row:
-    """One question through every method; once more, up to TRIES times in all, where other processes
-    kept cores busy meanwhile. The least disturbed try is kept, whole, as its answers are compared
-    with each other."""
-    tries: list[Row] = []
-    while not tries or (tries[-1].disturbed and len(tries) < TRIES):
-        tries.append(_ask(router, question, methods, request, seed, candidates))
-    return min(tries, key=lambda row: max(answer.others or 0.0 for answer in row.answers.values()))
-
-
-def _ask(
-    router: Router,
-    question: Query,
-    methods: Sequence[str],
-    request: Request,
-    seed: int,
-    candidates: Sequence[Candidate],
-) -> Row:
-    rng = np.random.default_rng(_entropy(seed, question.id))
-    order = [methods[i] for i in rng.permutation(len(methods))]
-    # One seed a question: at temperature above 0 every method draws from the same stream.
-    request = replace(request, seed=int(rng.integers(2**31)))
-    answers = {}
-    for method in order:
-        before = look()
-        try:
-            answer = answer_all(router, question, method, request, candidates)
-        except Exception as error:
-            answer = Answer(error=f"{type(error).__name__}: {error}")
-        after = look()
-        if before is not None and after is not None and after.wall - before.wall > SEEN_S:
-            answer = replace(answer, others=round(others(before, after), 3))
-        answers[method] = answer
-    return Row(
-        question_id=question.id,
-        task=question.task,
-        category=question.category,
-        reference=question.reference,
-        order=order,
-        tstamp=time.time(),
-        answers={method: answers[method] for method in methods},
-    )
-
-
-def answer_all(
-    router: Router,
-    question: Query,
-    method: str,
-    request: Request,
-    candidates: Sequence[Candidate] = (),
-) -> Answer:
-    """All turns of a question; each turn sees this method's own earlier answers, and later ones
-    have a seed of their own."""
-    messages: list[Message] = []
-    turns: list[Turn] = []
-    for words in question.turns:
-        messages.append(_user(words))
-        if turns and request.seed is not None:
-            own = replace(request, seed=derived_seed(request.seed, len(turns)))
-        else:
-            own = request
-        turn = answer_turn(router, messages, method, own, question.id, candidates)
-        turns.append(turn)
-        messages.append({"role": "assistant", "content": turn.result.text.strip()})
-    return Answer(tuple(turns))
-
-
-def answer_turn(
-    router: Router,
-    messages: list[Message],
-    method: str,
-    request: Request,
-    group: str | None = None,
-    candidates: Sequence[Candidate] = (),
-) -> Turn:
-    """One turn under the stop-watch; fixed arms, `routed` and candidates take the same path.
-
-    group: as in `Router.generate`.
-    """
-    one = next((one for one in candidates if one.method == method), None)
-    arm = None if one is not None or method == ROUTED else method
-    if one is not None and one.dynamic and request.seed is not None:
-        # Each draws for itself, or the seeds of a policy would all draw the same number.
-        request = replace(request, seed=derived_seed(request.seed, method))
-    asked = router if one is None else one.router
-    start = time.perf_counter()
-    options = AskOptions(arm, dynamic=one is not None and one.dynamic, group=group)
-    routed = asked.respond(messages, request, options)
-    wall_s = time.perf_counter() - start
-    return Turn(
-        replace(routed.result, arm=routed.arm),
-        routed.propensity,
-        routed.embed_s,
-        routed.policy_s,
-        wall_s,
-        _official_count(router, routed.result.text),
-    )
-
-
-def _official_count(router: Router, text: str) -> int:
-    # Spec-Bench takes one off for Llama's beginning-of-sequence token, whatever the tokenizer.
-    return max(len(router.engine.tokenizer(text.strip()).input_ids) - 1, 0)
 
 
 def _user(words: str) -> Message:

@@ -22,7 +22,7 @@ from router.specbench.candidates import policy_label
 from router.specbench.journal import read_rows
 from router.specbench.protocol import load_questions, select
 from router.specbench.records import Row
-from router.specbench.run import ask
+from router.specbench.run import Asker
 
 REQUEST = Request(max_new_tokens=16)
 HARDWARE = {"cpu": "none"}
@@ -70,7 +70,7 @@ def test_turn_two_sees_the_arms_own_turn_one(
     router: Router, engine: FakeEngine, question_file: Path
 ) -> None:
     question = load_questions([question_file])[0]
-    row = ask(router, question, ["wide"], REQUEST, seed=0)
+    row = Asker(router, ["wide"], REQUEST).ask(question)
     assert [text for _, text in engine.calls] == [
         "u:tell a story",
         "u:tell a story|a:TELL A STORY|u:shorter now",
@@ -90,7 +90,7 @@ class LeavingEarly(FakeEngine):
 
 def test_an_arm_that_leaves_early_is_measured_like_any(question_file: Path) -> None:
     router = Router(LeavingEarly(), None)
-    row = ask(router, load_questions([question_file])[0], ["wide"], REQUEST, seed=0)
+    row = Asker(router, ["wide"], REQUEST).ask(load_questions([question_file])[0])
     assert row.answers["wide"].error is None
     assert [turn.result.mean_layers for turn in row.answers["wide"].turns] == [2.5, 2.5]
     assert router.generate("hello", arm="wide").to_json()["mean_layers"] == 2.5
