@@ -16,7 +16,7 @@ from .crossfit import LEAST, by_group, earned, usable
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairedComparison:
     """A candidate next to the one whose place it wants.
 
     other: who that is, in words.
@@ -68,7 +68,7 @@ def compare_on(
     named: str = "the champion",
     margin: float = 0.0,
     seed: int = 0,
-) -> Comparison:
+) -> PairedComparison:
     """Compare two policies on the rows that their tables share, each taking its most likely arm; a
     query counts once, and a failed answer as the worst of its query.
 
@@ -109,7 +109,7 @@ def compare_on(
     base: Float64 = by_group(earned(rows, chosen), rows)
     gone = len(table) + len(theirs) - 2 * len(shared)
     words = [f"{gone} rows that only one policy can read are left out"] if gone else []
-    return Comparison(
+    return PairedComparison(
         other=named,
         gain=gain_of(mine - base, resample(queries, seed)),
         other_mean=float(base.mean()),

@@ -15,7 +15,7 @@ from .router_options import TrackingUri
 
 if TYPE_CHECKING:
     from policies import RewardTable
-    from policies.selection.promotion import Comparison
+    from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
 
 PROMOTE_HELP = """Make a registered policy the champion if it is not worse. The newest version of
@@ -41,7 +41,7 @@ class Promotion:
     alias: str
     candidate: Registered
     holder: Registered | None
-    compared: Comparison | None
+    compared: PairedComparison | None
     moved: bool
     words: str
 

@@ -21,7 +21,7 @@ from policies.records import Float64
 
 from .reader import DecisionRows
 from .rewards import LOG_REWARDS
-from .rows import Usable, usable
+from .rows import UsableDecisions, usable
 
 SMALL = 0.01  # a propensity below which one row weighs as much as a hundred
 LEAST = 50  # effective rows below which an interval is not to be trusted
@@ -169,7 +169,7 @@ def _count(many: int, what: str) -> str:
     return f"{many} {what}{'s' * (many != 1)}"
 
 
-def _predicted(held: Usable, seed: int, warnings: list[str]) -> Float64 | None:
+def _predicted(held: UsableDecisions, seed: int, warnings: list[str]) -> Float64 | None:
     try:
         return cross_fitted(held.inputs, held.log, len(held.table.arms), seed=seed)
     except PolicyError as error:
@@ -210,7 +210,7 @@ def _doubts(way: str, found: Comparison, unknown: float) -> list[str]:
     return warnings
 
 
-def _versions(held: Usable, logged: Estimate, resamples: int, seed: int) -> list[Version]:
+def _versions(held: UsableDecisions, logged: Estimate, resamples: int, seed: int) -> list[Version]:
     """logged: the mean reward of the whole log."""
     keys = [(each.policy or "", each.policy_name or "", each.choice) for each in held.decisions]
     counts = Counter(keys).most_common()
@@ -229,7 +229,7 @@ def _part(log: Log, rows: np.ndarray) -> Log:
     return Log(log.actions[rows], log.rewards[rows], log.propensities[rows], groups)
 
 
-def _always(held: Usable) -> dict[str, Float64]:
+def _always(held: UsableDecisions) -> dict[str, Float64]:
     """ "fixed/ARM" -> [n, A] always taking it, of the arms that every request could have drawn."""
     size = len(held.table.arms)
     return {
@@ -239,7 +239,7 @@ def _always(held: Usable) -> dict[str, Float64]:
     }
 
 
-def _arms(held: Usable, always: Mapping[str, Comparison]) -> list[ArmFigures]:
+def _arms(held: UsableDecisions, always: Mapping[str, Comparison]) -> list[ArmFigures]:
     figures = []
     for at, arm in enumerate(held.table.arms):
         took, found = held.log.actions == at, always.get(f"fixed/{arm}")

@@ -28,7 +28,7 @@ ASKED = ("log prompt_tokens", "log max_new_tokens", "temperature")
 
 
 @dataclass(frozen=True, eq=False)
-class Usable:
+class UsableDecisions:
     """The rows that count.
 
     decisions: [n], all of one target, one choice of arms and one space of embeddings.
@@ -52,7 +52,7 @@ class Usable:
 
 def usable(
     rows: DecisionRows, policy: Policy | None, reward: str, value: Callable[[Result], float]
-) -> Usable:
+) -> UsableDecisions:
     """The rows from which this policy can be judged, or the logged ones where it is None.
 
     reward: name of `value`. Raises PolicyError where none is left, or where the policy is for other
@@ -150,7 +150,7 @@ def _tabled(
     reward: str,
     excluded: Counter[str],
     failures: Counter[str],
-) -> Usable:
+) -> UsableDecisions:
     arms = list(kept[-1].probabilities)
     actions = np.array([arms.index(each.arm) for each in kept], dtype=np.intp)
     offered = np.array([[each.probabilities[arm] for arm in arms] for each in kept])  # [n, A]
@@ -185,7 +185,7 @@ def _tabled(
         np.unique(groups, return_inverse=True)[1],
     )
     inputs = np.concatenate([table.inputs, np.array(more, dtype=np.float32)], axis=1)
-    return Usable(kept, table, log, offered, inputs, dict(excluded), dict(failures))
+    return UsableDecisions(kept, table, log, offered, inputs, dict(excluded), dict(failures))
 
 
 def _embeddings(kept: list[LoggedDecision]) -> NDArray[np.float32]:
