@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from collect.store.collection import Collection
-from collect.store.dataset import read_manifest
+from collect.store.manifest import read_manifest
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing, write_atomically
 from decoders.costs.passes import PassCosts

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from .queries import Query, read_queries, shipped
     from .rewards import REWARDS, Reward
     from .store.collection import Collection
-    from .store.dataset import load, read_manifest
+    from .store.manifest import read_manifest
+    from .store.tables import load
     from .summary import summarise
     from .sweeps.batch import SweepOptions
     from .sweeps.run import sweep
@@ -57,9 +58,9 @@ _HOMES = {
     "SweepOptions": "sweeps.batch",
     "TableOptions": "table_options",
     "feature_vector": "features",
-    "load": "store.dataset",
+    "load": "store.tables",
     "load_embedder": "embedders",
-    "read_manifest": "store.dataset",
+    "read_manifest": "store.manifest",
     "read_queries": "queries",
     "reward_table": "table",
     "shipped": "queries",

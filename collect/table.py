@@ -20,7 +20,7 @@ from .features import FEATURES, RequestContext, feature_vector
 from .records import Outcome, OutcomeKey, QueryRow
 from .rewards import Reward
 from .store.collection import Collection
-from .store.dataset import Manifest
+from .store.manifest import Manifest
 from .table_options import TableOptions
 
 

@@ -486,7 +486,8 @@ def test_every_reward_policy_and_column_is_documented() -> None:
     from collect.features import FEATURES
     from collect.queries import TASKS
     from collect.rewards import REWARDS
-    from collect.store.dataset import OUTCOMES_SCHEMA, QUERIES_SCHEMA, Identity
+    from collect.store.manifest import Identity
+    from collect.store.tables import OUTCOMES_SCHEMA, QUERIES_SCHEMA
     from policies import POLICIES
     from router.specbench.metrics import Cell
 

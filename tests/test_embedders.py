@@ -30,7 +30,8 @@ from collect.embedders import (
 )
 from collect.store import embeddings
 from collect.store.collection import Collection
-from collect.store.dataset import read_manifest, read_table
+from collect.store.manifest import read_manifest
+from collect.store.tables import read_table
 from decoders.common.errors import DraftpickError, NoSuchName
 from policies.records import check_compatible
 from router import cli

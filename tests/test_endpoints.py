@@ -13,7 +13,7 @@ from fake_endpoints import FakeEndpoint, listening
 from stored_tables import table_of
 
 from collect.queries import Query
-from collect.store.dataset import read_table
+from collect.store.tables import read_table
 from collect.sweeps.endpoints import Endpoints, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.arms import recipe

@@ -19,7 +19,7 @@ sys.path.append(str(Path(__file__).parent / "decoders"))
 
 import policies
 from collect.queries import Query
-from collect.store.dataset import read_table
+from collect.store.tables import read_table
 from decoders.arms import load_arms
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.common.files import within

@@ -45,7 +45,7 @@ from toys import echo_engine, serving
 import policies
 from collect import SweepOptions, sweep
 from collect.queries import Query
-from collect.store.dataset import read_table
+from collect.store.tables import read_table
 from decoders.costs.measured import Costs
 from decoders.offline.batch import Batch
 from policies.mlflow_store import using

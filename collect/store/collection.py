@@ -14,8 +14,9 @@ from decoders.common.errors import DraftpickError
 
 from ..embedders import Embedder, is_own, query_text
 from ..records import Outcome, OutcomeKey, QueryRow
-from .dataset import OUTCOMES_SCHEMA, Manifest, read_manifest, read_table
 from .embeddings import Embeddings, embedded
+from .manifest import Manifest, read_manifest
+from .tables import OUTCOMES_SCHEMA, read_table
 
 # The long columns (tokens, text) are the bulk of the file, and no reward reads them.
 _NUMBERS = tuple(

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from decoders.common.errors import DraftpickError
 
 from ..embedders import Embedder, hash_of, kind_of, load_embedder
-from .dataset import write_file
+from .writer import write_file
 
 CHUNK = 512  # texts between two looks at the clock
 

@@ -22,7 +22,9 @@ from decoders.records import Request
 from ..embedders import Embedder, load_embedder
 from ..records import ArmInfo, OutcomeRow, QueryRow
 from ..store.collection import Collection
-from ..store.dataset import Identity, Store, read_table, timed_otherwise
+from ..store.manifest import Identity, timed_otherwise
+from ..store.tables import read_table
+from ..store.writer import Store
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
 from .progress import Meter, SweepProgress

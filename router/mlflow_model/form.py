@@ -12,7 +12,7 @@ from policies.tracking.model_form import BASE, LoggedModel
 if TYPE_CHECKING:
     from mlflow.types import Schema
 
-    from collect.store.dataset import Manifest
+    from collect.store.manifest import Manifest
     from policies import Policy, RewardTable
 
 HERE = Path(__file__).parent

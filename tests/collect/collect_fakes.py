@@ -210,7 +210,7 @@ def make_queries(per_task: int = 2, tasks: tuple[str, ...] = TASKS) -> list[Quer
 
 def pairs(folder: Path) -> list[tuple[str, str]]:
     """Every stored (query, arm), sorted."""
-    from collect.store.dataset import read_table
+    from collect.store.tables import read_table
 
     table = read_table(folder, "outcomes", ("query_id", "arm"))
     return sorted((row["query_id"], row["arm"]) for row in table.to_pylist())

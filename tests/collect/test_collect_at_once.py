@@ -11,7 +11,7 @@ from stored_tables import rows_of, table_of
 
 from collect.queries import Query
 from collect.records import ArmInfo, OutcomeKey
-from collect.store import dataset
+from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps.batch import Prompt, SweepOptions
@@ -23,7 +23,7 @@ NUMBERS = ("rounds", "drafted", "accepted")
 
 
 def rows(folder: Path) -> dict[tuple[str, str, float, int], dict[str, Any]]:
-    stored = dataset.read_table(folder, "outcomes").to_pylist()
+    stored = tables.read_table(folder, "outcomes").to_pylist()
     made = {(r["query_id"], r["arm"], r["temperature"], r["running"]): r for r in stored}
     assert len(made) == len(stored)
     return made

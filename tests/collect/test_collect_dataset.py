@@ -19,9 +19,11 @@ from stored_tables import table_of
 
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
-from collect.store import dataset
+from collect.store import writer
 from collect.store.collection import Collection
-from collect.store.dataset import MANIFEST, Store, load, read_manifest
+from collect.store.manifest import MANIFEST, read_manifest
+from collect.store.tables import load
+from collect.store.writer import Store
 from collect.summary import render, summarise
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import Damaged, DraftpickError
@@ -39,7 +41,7 @@ def tree(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
-        if path.is_file() and path.name != dataset.LOCK
+        if path.is_file() and path.name != writer.LOCK
     }
 
 

@@ -12,7 +12,8 @@ from collect_fakes import all_pairs, make_queries, pairs
 from stored_tables import table_of
 
 from collect.rewards import REWARDS
-from collect.store.dataset import read_manifest, read_table
+from collect.store.manifest import read_manifest
+from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders.arms import recipe

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs
 
-from collect.store.dataset import read_manifest
+from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.on_ray import OnRay
 from collect.sweeps.progress import SweepProgress

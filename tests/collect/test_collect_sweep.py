@@ -25,8 +25,9 @@ from collect_fakes import (
 from stored_tables import table_of
 
 from collect.queries import Query
-from collect.store import dataset
+from collect.store import tables
 from collect.store.collection import Collection
+from collect.store.manifest import read_manifest
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.progress import SweepProgress
 from collect.sweeps.run import batches
@@ -36,7 +37,7 @@ OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
 
 def outcomes(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    rows = dataset.read_table(folder, "outcomes").to_pylist()
+    rows = tables.read_table(folder, "outcomes").to_pylist()
     return {(row["query_id"], row["arm"]): row for row in rows}
 
 
@@ -67,7 +68,7 @@ def test_rows_hold_what_the_engine_did(tmp_path: Path) -> None:
     assert (plain["rounds"], plain["drafted"], plain["new_tokens"]) == (4, 0, 5)
     (row,) = [
         row
-        for row in dataset.read_table(tmp_path / "out", "queries").to_pylist()
+        for row in tables.read_table(tmp_path / "out", "queries").to_pylist()
         if row["query_id"] == queries[3].id
     ]
     assert row["embedding"] == [sum(ids), len(ids), 1.0]
@@ -78,7 +79,7 @@ def test_only_the_first_turn_is_collected(tmp_path: Path) -> None:
     query = Query("chat", "mt_bench", ("first turn", "second turn"))
     engine = FakeEngine()
     sweep(engine, [query], tmp_path, OPTIONS)
-    (row,) = dataset.read_table(tmp_path, "queries").to_pylist()
+    (row,) = tables.read_table(tmp_path, "queries").to_pylist()
     assert row["turns"] == ["first turn", "second turn"]
     assert row["prompt_ids"] == engine.encode_chat([{"role": "user", "content": "first turn"}])
 
@@ -126,7 +127,7 @@ def test_a_failing_target_fails_every_arm_of_that_query_only(tmp_path: Path) -> 
     engine.batch.poison = {"target": bad}
     assert sweep(engine, queries, tmp_path, OPTIONS).errors == len(ARMS)
     assert pairs(tmp_path) == all_pairs(queries)
-    stored = dataset.read_table(tmp_path, "queries").to_pylist()
+    stored = tables.read_table(tmp_path, "queries").to_pylist()
     assert [row["query_id"] for row in stored if row["embedding"] is None] == ["bad"]
 
 
@@ -160,7 +161,7 @@ def test_killed_inside_any_engine_call_then_resumed(tmp_path: Path, moment: int)
     engine.batch.hook = None
     sweep(engine, queries, tmp_path / "out", OPTIONS)
     assert pairs(tmp_path / "out") == all_pairs(queries)
-    stored = dataset.read_table(tmp_path / "out", "queries", ("query_id",)).to_pylist()
+    stored = tables.read_table(tmp_path / "out", "queries", ("query_id",)).to_pylist()
     assert Counter(row["query_id"] for row in stored) == Counter(q.id for q in queries)
 
 
@@ -238,7 +239,7 @@ def test_a_second_run_does_nothing_and_more_queries_are_added(tmp_path: Path) ->
     assert engine.batch.costs_measured == 1  # the first machine's costs stay
     assert sweep(engine, make_queries(2), tmp_path, OPTIONS).collected == 6
     assert pairs(tmp_path) == all_pairs(make_queries(2))
-    assert len(dataset.read_manifest(tmp_path).sessions) == 3
+    assert len(read_manifest(tmp_path).sessions) == 3
 
 
 def test_other_settings_are_refused_and_named(tmp_path: Path) -> None:
@@ -264,7 +265,7 @@ def test_costs_of_another_machine_are_named_and_seconds_not_mixed(tmp_path: Path
     assert sweep(FakeEngine(), make_queries(3), rows, OPTIONS).costs_of is None
     with pytest.raises(DraftpickError, match=r"was timed by fakes, .* would be by slower fakes"):
         sweep(slower, make_queries(2), seconds, measured)
-    assert len(dataset.read_manifest(seconds).sessions) == 1
+    assert len(read_manifest(seconds).sessions) == 1
     manifest = seconds / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"timed_by"', '"of_a_version_without"'))
     assert sweep(slower, make_queries(2), seconds, measured).collected > 0
@@ -362,7 +363,7 @@ def test_progress_counts_every_answer_once(options: SweepOptions, tmp_path: Path
     assert report.errors > 0
     made = [(one.done, one.errors, one.tokens) for one in seen]
     assert made == sorted(made)
-    stored = dataset.read_table(tmp_path, "outcomes").to_pylist()
+    stored = tables.read_table(tmp_path, "outcomes").to_pylist()
     assert made[-1] == (
         len(stored),
         sum(row["error"] is not None for row in stored),

@@ -14,7 +14,7 @@ from stored_tables import rows_of, table_of
 
 from collect.features import RequestContext, feature_vector
 from collect.queries import Query
-from collect.store import dataset
+from collect.store import manifest, tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
 from collect.sweeps import run
@@ -30,7 +30,7 @@ HOT = (0.7, 1.0)
 
 
 def rows(folder: Path) -> dict[tuple[str, str, float], dict[str, Any]]:
-    stored = dataset.read_table(folder, "outcomes").to_pylist()
+    stored = tables.read_table(folder, "outcomes").to_pylist()
     keyed = {(row["query_id"], row["arm"], row["temperature"]): row for row in stored}
     assert len(keyed) == len(stored)
     return keyed
@@ -65,9 +65,9 @@ def test_a_row_for_each_arm_and_temperature(tmp_path: Path) -> None:
     assert (ngram["how"], ngram["rounds"], ngram["new_tokens"]) == ("live", 2, 4)
     assert ngram["output_ids"] == answer(ids, 7)[:4] and ngram["target_ids"] == drawn
     assert made[queries[3].id, "small", 0.0]["how"] is None
-    stored = dataset.read_table(tmp_path, "queries", ("max_new_tokens",)).to_pylist()
+    stored = tables.read_table(tmp_path, "queries", ("max_new_tokens",)).to_pylist()
     assert {row["max_new_tokens"] for row in stored} == {8}
-    assert dataset.read_manifest(tmp_path).identity.temperatures == (0, 0.7, 1)
+    assert manifest.read_manifest(tmp_path).identity.temperatures == (0, 0.7, 1)
 
 
 def test_a_query_s_answers_do_not_depend_on_its_neighbours(tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_a_table_has_a_row_for_each_temperature(folder: Path) -> None:
     assert table.groups[:4] == ["math-0", "math-0", "math-0", "math-1"]
     assert table.tasks[:3] == ["math"] * 3
     assert (table.embeddings[0] == table.embeddings[2]).all()
-    hardware = dataset.read_manifest(folder).sessions[0]["hardware"]
+    hardware = manifest.read_manifest(folder).sessions[0]["hardware"]
     assert f"{hardware['cores']} cores" in table.machine
     assert fit("best-fixed", table).policy.origin.machine == table.machine
     small = table.arms.index("small")
@@ -183,7 +183,7 @@ def test_features_are_of_each_row_s_request(folder: Path) -> None:
     assert table.inputs.shape == (36, 3 + 3)
     stored = {
         row["query_id"]: row["prompt_ids"]
-        for row in dataset.read_table(folder, "queries").to_pylist()
+        for row in tables.read_table(folder, "queries").to_pylist()
     }
     for row, (group, name) in enumerate(zip(table.groups, table.query_ids, strict=True)):
         at = float(name.partition("@")[2] or 0)
@@ -270,7 +270,7 @@ def test_every_kind_of_arm_at_a_temperature(engine: Any, tmp_path: Path) -> None
     exact = {"autoregressive", "small", "copy"}
     prompts = {
         row["query_id"]: row["prompt_ids"]
-        for row in dataset.read_table(tmp_path, "queries").to_pylist()
+        for row in tables.read_table(tmp_path, "queries").to_pylist()
     }
     for (query, arm, temperature), row in made.items():
         if temperature == 0:

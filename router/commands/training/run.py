@@ -23,7 +23,7 @@ from .max_loss import risk_control_table
 from .second_reward import judged_rows
 
 if TYPE_CHECKING:
-    from collect.store.dataset import Manifest
+    from collect.store.manifest import Manifest
     from policies import Evaluation, RewardTable
     from policies.risk_control.report import LossAndReward
     from policies.tracking.run import TrainedRun
