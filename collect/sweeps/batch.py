@@ -122,20 +122,28 @@ class Collected:
     outcomes: list[OutcomeRow]
 
 
-def collect_batch(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    prompts: Sequence[Prompt],
-    arms: Sequence[ArmInfo],
-    options: SweepOptions,
-    on_rows: OnRows = no_progress,
-) -> Collected:
-    """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
-    exception.
+@dataclass(frozen=True)
+class Setup:
+    """What collects every batch.
 
     on_rows: called after each arm, or where arms are timed after each prompt.
     """
-    answers = each(prompts, lambda group: _target_answers(engine, batch, group, options))
+
+    engine: SweepEngine
+    batch: BatchDecoder
+    arms: Sequence[ArmInfo]
+    options: SweepOptions
+    on_rows: OnRows = no_progress
+
+    def text(self, ids: Iterable[int]) -> str:
+        return str(self.engine.tokenizer.decode(list(ids), skip_special_tokens=True))
+
+
+def collect_batch(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
+    """Every arm on every prompt at temperature 0; a failure becomes an error row, never an
+    exception."""
+    engine, arms, options = setup.engine, setup.arms, setup.options
+    answers = each(prompts, partial(_target_answers, setup))
     answered: list[tuple[Prompt, TargetAnswer]] = []
     done = Collected([], [])
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -143,14 +151,14 @@ def collect_batch(
             answered.append((prompt, answer))
         else:
             failed = failed_query(prompt, arms, engine.embedder, answer, options)
-            on_rows(failed.outcomes)
-            _extend(done, failed)
+            setup.on_rows(failed.outcomes)
+            done.queries.extend(failed.queries)
+            done.outcomes.extend(failed.outcomes)
     by_arm: list[list[OutcomeRow | Exception]] = []
     for arm in arms:
-        rows_of = partial(_arm_rows, engine, batch, arm, options)
-        by_arm.append(each(answered, rows_of))
+        by_arm.append(each(answered, partial(_arm_rows, setup, arm)))
         if not options.measure:
-            on_rows(by_arm[-1])
+            setup.on_rows(by_arm[-1])
     for index, (prompt, answer) in enumerate(answered):
         rows = [
             row
@@ -159,8 +167,8 @@ def collect_batch(
             for column, arm in enumerate(arms)
         ]
         if options.measure:
-            rows = measure(engine, prompt, rows, arms, options)
-            on_rows(rows)
+            rows = measure(setup, prompt, rows)
+            setup.on_rows(rows)
         done.queries.append(
             query_row(prompt, engine.embedder, answer.embedding, answer.text, options)
         )
@@ -188,18 +196,13 @@ def failed_query(
     )
 
 
-def measure(
-    engine: SweepEngine,
-    prompt: Prompt,
-    rows: Sequence[OutcomeRow],
-    arms: Sequence[ArmInfo],
-    options: SweepOptions,
-) -> list[OutcomeRow]:
+def measure(setup: Setup, prompt: Prompt, rows: Sequence[OutcomeRow]) -> list[OutcomeRow]:
     """The rows with measured times: one greedy decode an arm, arms in a random order that the
     seed and the query fix, the prompt's pass through the target done once for all of them."""
-    request = Request(max_new_tokens=options.max_new_tokens)
+    engine, arms = setup.engine, setup.arms
+    request = Request(max_new_tokens=setup.options.max_new_tokens)
     measured = list(rows)
-    rng = np.random.default_rng(derived_seed(options.seed, prompt.query.id))
+    rng = np.random.default_rng(derived_seed(setup.options.seed, prompt.query.id))
     try:
         prefilled = engine.prefill(prompt.ids)
     except Exception as error:  # whatever a backend raises is this query's outcome
@@ -249,23 +252,19 @@ def _complete(results: Sequence[R], count: int) -> Sequence[R]:
     return results
 
 
-def _target_answers(
-    engine: SweepEngine, batch: BatchDecoder, prompts: Sequence[Prompt], options: SweepOptions
-) -> list[TargetAnswer]:
-    written = batch.target([prompt.ids for prompt in prompts], options.max_new_tokens)
+def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswer]:
+    ids_of = [prompt.ids for prompt in prompts]
+    written = setup.batch.target(ids_of, setup.options.max_new_tokens)
     return [
-        TargetAnswer(list(ids), _text(engine, ids), np.asarray(embedding, dtype=np.float32))
+        TargetAnswer(list(ids), setup.text(ids), np.asarray(embedding, dtype=np.float32))
         for ids, embedding in zip(written.ids, written.embeddings, strict=True)
     ]
 
 
 def _arm_rows(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    arm: ArmInfo,
-    options: SweepOptions,
-    group: Sequence[tuple[Prompt, TargetAnswer]],
+    setup: Setup, arm: ArmInfo, group: Sequence[tuple[Prompt, TargetAnswer]]
 ) -> list[OutcomeRow]:
+    batch, options = setup.batch, setup.options
     prompts = [prompt.ids for prompt, _ in group]
     targets = [answer.ids for _, answer in group]
     seed: int | None = None
@@ -273,14 +272,14 @@ def _arm_rows(
         # Greedy would match itself perfectly; the sampled answer is scored (Huang et al., 3.4).
         replays = [Replay.without_drafts(ids) for ids in targets]
         if not options.similarity:
-            return _rows(engine, arm, group, replays)
+            return _rows(setup, arm, group, replays)
         seed = derived_seed(options.seed, *(prompt.query.id for prompt, _ in group))
         written = batch.target(
             prompts, options.max_new_tokens, temperature=options.temperature, seed=seed
         )
     elif not options.similarity and batch.is_replayable(arm.name):
         replays = batch.replay(arm.name, prompts, targets, options.max_new_tokens)
-        return _rows(engine, arm, group, replays)
+        return _rows(setup, arm, group, replays)
     else:
         written = batch.arm(arm.name, prompts, options.max_new_tokens)
         replays = written.replays or batch.replay(
@@ -288,9 +287,9 @@ def _arm_rows(
         )
     live = written.replays is not None
     rows = []
-    known = _rows(engine, arm, group, replays)
+    known = _rows(setup, arm, group, replays)
     for (_, answer), ids, row in zip(group, written.ids, known, strict=True):
-        text = _text(engine, ids)
+        text = setup.text(ids)
         rows.append(
             replace(
                 row,
@@ -307,7 +306,7 @@ def _arm_rows(
 
 
 def _rows(
-    engine: SweepEngine,
+    setup: Setup,
     arm: ArmInfo,
     group: Sequence[tuple[Prompt, TargetAnswer]],
     replays: Sequence[Replay],
@@ -323,16 +322,12 @@ def _rows(
             accepted=replay.accepted,
             calls=replay.calls,
             new_tokens=len(answer.ids),
-            repetitive=is_repetitive(answer.ids, engine.eos_ids),
+            repetitive=is_repetitive(answer.ids, setup.engine.eos_ids),
             target_ids=tuple(answer.ids),
             agree=tuple(replay.agree),
         )
         for (prompt, answer), replay in zip(group, replays, strict=True)
     ]
-
-
-def _text(engine: SweepEngine, ids: Iterable[int]) -> str:
-    return str(engine.tokenizer.decode(list(ids), skip_special_tokens=True))
 
 
 def query_row(
@@ -356,8 +351,3 @@ def query_row(
         target_text=target_text,
         max_new_tokens=options.max_new_tokens,
     )
-
-
-def _extend(done: Collected, more: Collected) -> None:
-    done.queries.extend(more.queries)
-    done.outcomes.extend(more.outcomes)

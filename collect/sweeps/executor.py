@@ -10,7 +10,7 @@ from decoders.costs.measured import Costs
 from decoders.records import Request
 
 from ..records import ArmInfo
-from .batch import Collected, OnRows, Prompt, SweepOptions, no_progress
+from .batch import Collected, OnRows, Prompt, Setup, SweepOptions, no_progress
 from .protocols import BatchDecoder, SweepEngine
 from .under_load import collect_loads
 
@@ -55,10 +55,11 @@ class Here:
         options: SweepOptions,
         on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
+        setup = Setup(self._engine, self._batch, arms, options, on_rows)
         for group in groups:
             if options.measure and not self._warm:
                 self._warm_up(group[0], arms)
-            yield collect_loads(self._engine, self._batch, group, arms, options, on_rows)
+            yield collect_loads(setup, group)
 
     def _warm_up(self, prompt: Prompt, arms: Sequence[ArmInfo]) -> None:
         """One decode an arm, so that no query pays for compilation and first allocations."""

@@ -16,17 +16,7 @@ from decoders.records import Expected
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import is_repetitive
-from .batch import (
-    Collected,
-    OnRows,
-    Prompt,
-    SweepOptions,
-    collect_batch,
-    describe,
-    each,
-    no_progress,
-)
-from .protocols import BatchDecoder, SweepEngine
+from .batch import Collected, Prompt, Setup, SweepOptions, collect_batch, describe, each
 
 
 @dataclass(frozen=True)
@@ -38,24 +28,15 @@ class Drawn:
     seed: int
 
 
-def collect_temperatures(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    prompts: Sequence[Prompt],
-    arms: Sequence[ArmInfo],
-    options: SweepOptions,
-    on_rows: OnRows = no_progress,
-) -> Collected:
+def collect_temperatures(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
     """Every arm on every prompt at every temperature; a failure becomes an error row, never an
-    exception. on_rows: as of `collect_batch`."""
-    done = collect_batch(engine, batch, prompts, arms, options, on_rows)
+    exception."""
+    done = collect_batch(setup, prompts)
     failed = {row.query_id for row in done.queries if row.embedding is None}
     answered = [prompt for prompt in prompts if prompt.query.id not in failed]
-    for temperature in options.temperatures:
+    for temperature in setup.options.temperatures:
         if temperature > 0:
-            done.outcomes.extend(
-                _rows(engine, batch, answered, arms, options, temperature, on_rows)
-            )
+            done.outcomes.extend(_rows(setup, answered, temperature))
     return done
 
 
@@ -64,29 +45,22 @@ def seed_of(options: SweepOptions, query_id: str, temperature: float) -> int:
     return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id)
 
 
-def _rows(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    prompts: Sequence[Prompt],
-    arms: Sequence[ArmInfo],
-    options: SweepOptions,
-    temperature: float,
-    on_rows: OnRows,
-) -> list[OutcomeRow]:
+def _rows(setup: Setup, prompts: Sequence[Prompt], temperature: float) -> list[OutcomeRow]:
+    arms, options = setup.arms, setup.options
+
     def draw(group: Sequence[Prompt]) -> list[Drawn]:
         seeds = [seed_of(options, prompt.query.id, temperature) for prompt in group]
         ids = [prompt.ids for prompt in group]
-        written = batch.target(ids, options.max_new_tokens, temperature, seeds)
+        written = setup.batch.target(ids, options.max_new_tokens, temperature, seeds)
         return [Drawn(*one) for one in zip(group, written.ids, seeds, strict=True)]
 
     answers = each(prompts, draw)
     drawn = [answer for answer in answers if isinstance(answer, Drawn)]
-    rows_of = partial(_arm_rows, engine, batch, options, temperature)
-    on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
+    setup.on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
     by_arm = []
     for arm in arms:
-        by_arm.append(each(drawn, partial(rows_of, arm)))
-        on_rows(by_arm[-1])
+        by_arm.append(each(drawn, partial(_arm_rows, setup, temperature, arm)))
+        setup.on_rows(by_arm[-1])
     rows: list[OutcomeRow] = []
     made = iter(range(len(drawn)))
     for prompt, answer in zip(prompts, answers, strict=True):
@@ -101,13 +75,9 @@ def _rows(
 
 
 def _arm_rows(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    options: SweepOptions,
-    temperature: float,
-    arm: ArmInfo,
-    drawn: Sequence[Drawn],
+    setup: Setup, temperature: float, arm: ArmInfo, drawn: Sequence[Drawn]
 ) -> list[OutcomeRow]:
+    batch, most = setup.batch, setup.options.max_new_tokens
     prompts, answers = [one.prompt.ids for one in drawn], [one.ids for one in drawn]
     seeds = [one.seed for one in drawn]
     own: list[list[int]] | None = None
@@ -115,11 +85,9 @@ def _arm_rows(
     if arm.autoregressive:
         found = [Expected(max(len(ids) - 1, 0), 0.0, 0.0, "exact") for ids in answers]
     else:
-        found = batch.expected(
-            arm.name, prompts, answers, options.max_new_tokens, temperature, seeds
-        )
+        found = batch.expected(arm.name, prompts, answers, most, temperature, seeds)
     if found is None:
-        written = batch.live(arm.name, prompts, options.max_new_tokens, temperature, seeds)
+        written = batch.live(arm.name, prompts, most, temperature, seeds)
         own = written.ids
         found = [Expected.of(replay, "live") for replay in written.replays or ()]
     rows = []
@@ -137,10 +105,10 @@ def _arm_rows(
                 calls=figures.calls,
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
-                repetitive=is_repetitive(one.ids, engine.eos_ids),
+                repetitive=is_repetitive(one.ids, setup.engine.eos_ids),
                 seed=one.seed,
                 output_ids=tuple(ids),
-                text=str(engine.tokenizer.decode(list(ids), skip_special_tokens=True)),
+                text=setup.text(ids),
                 target_ids=tuple(one.ids),
             )
         )

@@ -10,25 +10,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-from ..records import ArmInfo, OutcomeRow, error_row
-from .batch import Collected, OnRows, Prompt, SweepOptions, describe, each, no_progress
-from .protocols import BatchDecoder, SweepEngine
+from ..records import OutcomeRow, error_row
+from .batch import Collected, Prompt, Setup, describe, each
+from .protocols import BatchDecoder
 from .sampled import collect_temperatures
 
 _Answered = tuple[Prompt, OutcomeRow]  # what an arm did on a prompt on its own
 
 
-def collect_loads(
-    engine: SweepEngine,
-    batch: BatchDecoder,
-    prompts: Sequence[Prompt],
-    arms: Sequence[ArmInfo],
-    options: SweepOptions,
-    on_rows: OnRows = no_progress,
-) -> Collected:
+def collect_loads(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
     """Every arm on every prompt, at every temperature and load; a failure becomes an error row,
-    never an exception. on_rows: as of `collect_batch`."""
-    done = collect_temperatures(engine, batch, prompts, arms, options, on_rows)
+    never an exception."""
+    batch, options = setup.batch, setup.options
+    done = collect_temperatures(setup, prompts)
     by_id = {prompt.query.id: prompt for prompt in prompts}
     groups: dict[tuple[float, str], list[_Answered]] = {}
     failed = {row.query_id for row in done.queries if row.embedding is None}  # have all rows
@@ -36,7 +30,7 @@ def collect_loads(
         if row.query_id in failed:
             continue
         groups.setdefault((row.temperature, row.arm), []).append((by_id[row.query_id], row))
-    infos = {arm.name: arm for arm in arms}
+    infos = {arm.name: arm for arm in setup.arms}
     for answers in options.at_once[1:]:
         for (temperature, arm), group in groups.items():
             with batch.at_batch_size(answers):
@@ -52,7 +46,7 @@ def collect_loads(
                     id_, reason = prompt.query.id, describe(made)
                     made = error_row(id_, infos[arm], reason, temperature, answers - 1)
                 rows.append(made)
-            on_rows(rows)
+            setup.on_rows(rows)
             done.outcomes.extend(rows)
     return done
 
@@ -98,12 +92,7 @@ def _replayed(
         return rows
     return [
         replace(
-            row,
-            rounds=r.rounds,
-            drafted=r.drafted,
-            accepted=r.accepted,
-            calls=r.calls,
-            how=r.how,
+            row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls, how=r.how
         )
         for row, r in zip(rows, found, strict=True)
     ]

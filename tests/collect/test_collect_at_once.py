@@ -14,7 +14,7 @@ from collect.records import ArmInfo, OutcomeKey
 from collect.store import tables
 from collect.store.collection import Collection
 from collect.summary import summarise, summarise_all
-from collect.sweeps.batch import Prompt, SweepOptions
+from collect.sweeps.batch import Prompt, Setup, SweepOptions
 from collect.sweeps.under_load import collect_loads
 from decoders.common.errors import DraftpickError
 
@@ -86,7 +86,7 @@ def test_an_arm_that_fails_beside_others_alone() -> None:
             raise MemoryError("no room")
 
     engine.batch.hook = fail
-    done = collect_loads(engine, engine.batch, prompts, infos, OPTIONS)  # type: ignore[arg-type]
+    done = collect_loads(Setup(engine, engine.batch, infos, OPTIONS), prompts)  # type: ignore[arg-type]
     failed = {(r.arm, r.temperature, r.running) for r in done.outcomes if r.error is not None}
     assert failed == {("small", 0.0, 7)}
     assert len(done.outcomes) == 2 * 3 * 2 * 2
