@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.text import whole
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")  # of Spec-Bench
 OVERALL = "overall"  # what all tasks together are called in every table, so that none may be
@@ -163,6 +164,10 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
             raise DraftpickError(
                 f"{where}: not JSON ({reason}); each line must hold one JSON object"
             ) from None
+        if not whole(json.dumps(record, ensure_ascii=False)):
+            raise DraftpickError(
+                f"{where}: holds half a surrogate pair (\\ud800 to \\udfff); write whole characters"
+            )
         if not isinstance(record, dict):
             raise DraftpickError(
                 f"{where}: holds a {type(record).__name__}, not an object; write "

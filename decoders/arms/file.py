@@ -19,6 +19,7 @@ from .strict import Strict
 SHIPPED_ARMS = Path(__file__).parent / "arms.yaml"
 UNTRAINED_ARMS = Path(__file__).parent / "untrained.yaml"  # for any target
 AUTOREGRESSIVE = "autoregressive"
+MERGE, TEXT = "tag:yaml.org,2002:merge", "tag:yaml.org,2002:str"
 
 
 class _ArmsFile(Strict):
@@ -27,7 +28,8 @@ class _ArmsFile(Strict):
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that a mapping has twice; YAML's own loader would keep the last."""
+    """Refuses a key that a mapping has twice; YAML's own loader would keep the last. Keys are
+    texts: an arm may be called yes, off or 1."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -37,6 +39,8 @@ class _Loader(yaml.SafeLoader):
                     line = key.start_mark.line + 1
                     raise yaml.YAMLError(f"line {line} gives {key.value!r} a second time")
                 seen.add(key.value)
+                if key.tag != MERGE:
+                    key.tag = TEXT
         return super().construct_mapping(node, deep)
 
 

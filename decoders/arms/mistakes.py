@@ -11,7 +11,6 @@ Place = tuple[int | str, ...]
 SAID = {
     "extra_forbidden": "there is no such field",
     "model_type": "give a mapping",
-    "invalid_key": "a field's name is a word",
 }
 
 

@@ -9,7 +9,6 @@ many threads run as there are cores left. Results do not depend on how many run.
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import time
 from contextlib import suppress
@@ -18,16 +17,23 @@ from pathlib import Path
 
 import torch
 
-from ..common.machine import Look, look, others
+from ..common import control_group
+from ..common.machine import Look, look, others, usable_cores
 
 OMP_PAUSE_HARD = 2
 WINDOW_S = 0.4  # between two looks; the system counts in hundredths of a second
 
 
 class Threads:
-    """Sets PyTorch's threads, which are the whole process's. full: as many as were asked for."""
+    """Sets PyTorch's threads, which are the whole process's.
+
+    full: as many as were asked for, or as the control group's quota of cores where that is less.
+    """
 
     def __init__(self) -> None:
+        quota = control_group.cores()
+        if quota is not None and quota < torch.get_num_threads():
+            torch.set_num_threads(max(1, int(quota)))
         self.full = self._set = torch.get_num_threads()
         self._last = look() if self.full > 1 else None
 
@@ -39,7 +45,7 @@ class Threads:
             self.full = self._set = torch.get_num_threads()
         now = look()
         if now is not None:
-            wanted = self.wanted(self._last, now, cores())
+            wanted = self.wanted(self._last, now, usable_cores())
             if wanted != self._set:
                 torch.set_num_threads(wanted)
                 self._set = wanted
@@ -54,11 +60,6 @@ class Threads:
 def threads() -> Threads:
     """The process's own."""
     return Threads()
-
-
-def cores() -> int:
-    """Cores that this process may run on."""
-    return len(os.sched_getaffinity(0))
 
 
 def let_go() -> None:

@@ -1,12 +1,16 @@
-"""The machine: its name, for figures that hold on it alone, and its memory."""
+"""The machine as far as this process may use it: its name, for figures that hold on it alone, its
+memory and its cores."""
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import time
 from dataclasses import dataclass
 from pathlib import Path
+
+from . import control_group
 
 STAT = Path("/proc/stat")
 
@@ -54,7 +58,13 @@ def cpu_name() -> str:
 
 
 def available_bytes() -> int | None:
-    """Memory that processes could still take, swap included, if the system reports it."""
+    """Memory that this process could still take, if the system reports it: of the machine's, swap
+    included, and of what its control group may use."""
+    found = [each for each in (_machine_bytes(), control_group.memory_left()) if each is not None]
+    return min(found, default=None)
+
+
+def _machine_bytes() -> int | None:
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
     except OSError:
@@ -66,15 +76,21 @@ def available_bytes() -> int | None:
 
 
 def usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Cores that this process may run on, and has time for by its control group's quota."""
     if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+        allowed = len(os.sched_getaffinity(0))
+    else:
+        allowed = os.cpu_count() or 1
+    quota = control_group.cores()
+    return allowed if quota is None else max(1, min(allowed, math.ceil(quota)))
 
 
 def memory_gib() -> float | None:
-    """The whole machine's memory, if the system reports it."""
+    """The machine's memory, or as much of it as the control group may use, if the system reports
+    it."""
     try:
-        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, OSError, ValueError):
         return None
+    limit = control_group.memory_limit()
+    return round((whole if limit is None else min(whole, limit)) / 2**30, 1)

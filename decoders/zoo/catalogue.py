@@ -11,7 +11,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ..common.errors import Damaged, NoSuchName
+from ..common.errors import Damaged, DraftpickError, NoSuchName
 
 SHIPPED = Path(__file__).parent
 COMPLETE = "complete.json"  # in a folder that fetch.py has made, and is whole
@@ -76,11 +76,18 @@ _WHEEL_FACTS = {
 
 
 def cache_dir() -> Path:
-    """$DRAFTPICK_CACHE, else $XDG_CACHE_HOME/draftpick, else ~/.cache/draftpick."""
-    named = os.environ.get("DRAFTPICK_CACHE")
-    if named:
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "draftpick"
+    """$DRAFTPICK_CACHE, else $XDG_CACHE_HOME/draftpick if that is absolute, else
+    ~/.cache/draftpick. Raises DraftpickError where no home folder is known."""
+    try:
+        named = os.environ.get("DRAFTPICK_CACHE", "").strip()
+        if named:
+            return Path(named).expanduser().absolute()
+        caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+        return (caches if caches.is_absolute() else Path.home() / ".cache") / "draftpick"
+    except RuntimeError:
+        raise DraftpickError(
+            "there is no home folder to keep files in; set DRAFTPICK_CACHE to a folder"
+        ) from None
 
 
 def sha256_of(path: Path) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from decoders.common.errors import DraftpickError
+from decoders.common.text import whole
 
 Message = dict[str, str]
 
@@ -21,6 +22,11 @@ def as_messages(prompt: str | Sequence[Message]) -> list[Message]:
     for number, message in enumerate(messages, 1):
         if not isinstance(message.get("role"), str) or not isinstance(message.get("content"), str):
             raise DraftpickError(f"message {number} needs a role and a content, both strings")
+        if not whole(message["content"]):
+            raise DraftpickError(
+                f"message {number} holds half a surrogate pair or bytes that are no UTF-8; write "
+                "whole characters"
+            )
     if not messages[-1]["content"].strip():
         raise DraftpickError("the prompt is empty; write what the model should answer")
     return messages

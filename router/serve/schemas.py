@@ -10,6 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from decoders.common.text import whole
+
 LONGEST_SEED = 2**63 - 1
 STOPS, STOP_LENGTH = 16, 1000  # at most
 
@@ -17,13 +19,19 @@ STOPS, STOP_LENGTH = 16, 1000  # at most
 class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _null_asks_for_nothing(cls, fields: Any) -> Any:
+        """Clients send null for what they do not use, whatever its name."""
+        if not isinstance(fields, dict):
+            return fields
+        return {k: v for k, v in fields.items() if v is not None or k in cls.model_fields}
+
 
 def _unicode(text: str) -> str:
     """JSON may spell half a character, which no tokenizer reads."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError("holds half a surrogate pair; send whole characters") from None
+    if not whole(text):
+        raise ValueError("holds half a surrogate pair; send whole characters")
     return text
 
 

@@ -85,7 +85,7 @@ def test_three_mistakes_are_all_named(tmp_path: Path) -> None:
         ("{arms: {}, more: 1}", "more"),
         ("arms: {a: [1, 2]}", "arms.a.kind: [1, 2] is not known"),
         ("arms: {a: {kind: [neural]}}", "arms.a.kind: ['neural'] is not known"),
-        ("arms: {a: {kind: max_gram, 3: 4}}", "arms.a.3: a field's name is a word"),
+        ("arms: {a: {kind: max_gram, 3: 4}}", "arms.a.3: there is no such field"),
         ("arms: {a: {kind: max_gram, lenght: 4}}", "arms.a.lenght: there is no such field; there"),
         ("arms: {a: {kind: max_gram, name: b}}", "arms.a.name: leave it out"),
         ("arms: {a: {kind: max_gram}, a: {kind: calm}}", "line 1 gives 'a' a second time"),

@@ -50,7 +50,7 @@ def test_threads_come_and_go_with_the_neighbours(
 ) -> None:
     looks = [Look(0.0, 0.0, 0.0)]
     monkeypatch.setattr(threads, "look", lambda: looks[-1])
-    monkeypatch.setattr(threads, "cores", lambda: 4)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 4)
     monkeypatch.setattr(threads.time, "perf_counter", lambda: looks[-1].wall)
     mine = Threads()
     looks.append(Look(1.0, 3.0, 5.0))  # two cores' work of others
