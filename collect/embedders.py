@@ -87,7 +87,7 @@ def load_embedder(asked: str, device: str = "auto") -> Embedder | None:
     if found is not None and digest and digest != hash_of(found.name):
         raise DraftpickError(
             f"the embedder {wanted} has changed: {asked} was asked for, and what is there now is "
-            f"{found.name}; bring the old one back, or train a policy with this one"
+            f"{found.name}; restore the old one, or train a policy with this one"
         )
     return found
 
@@ -179,8 +179,8 @@ def load_sentence(argument: str = "", device: str = "auto") -> SentenceEmbedder:
         return SentenceEmbedder(fetch(EMBEDDER), EMBEDDER, device)
     if not _is_hub_id(asked):
         raise DraftpickError(
-            f"no such folder of a sentence-transformers model: {asked}; if it lies elsewhere now, "
-            "say where with --embedder"
+            f"no such folder of a sentence-transformers model: {asked}; if it has moved, give its "
+            "new place with --embedder"
         )
     return SentenceEmbedder(_snapshot(asked), asked, device)
 
@@ -189,7 +189,7 @@ def target_own(argument: str = "", device: str = "auto") -> None:
     """Nothing to load: the target embeds a prompt as it reads it."""
     if argument:
         raise DraftpickError(
-            f"the embedder {OWN!r} is that of whichever target is loaded; say `--embedder {OWN}`, "
+            f"the embedder {OWN!r} is the loaded target's own; give `--embedder {OWN}`, "
             f"without {argument!r}"
         )
 

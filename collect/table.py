@@ -133,7 +133,7 @@ def _reward(collection: Collection, asked: str | Reward | None, names: Sequence[
     reward = rewards.get(rewards.default(manifest.costs) if asked is None else asked)
     if reward.needs_similarity and not manifest.identity.similarity:
         raise DraftpickError(
-            f"the reward {reward.name!r} needs what drafters write by themselves, but {folder} was "
+            f"the reward {reward.name!r} needs the drafters' own answers, but {folder} was "
             "collected with --no-similarity; take the reward 'modelled', or collect again without "
             "it into another --out"
         )
@@ -167,7 +167,7 @@ def _temperatures(
             )
         if temperature > 0 and reward.greedy_only:
             raise DraftpickError(
-                f"the reward {reward.name!r} is of greedy answers, and says nothing at temperature "
+                f"the reward {reward.name!r} is for greedy answers only, not for temperature "
                 f"{temperature:g}; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"
             )
     return set(asked)
@@ -185,7 +185,7 @@ def _at_once(collection: Collection, reward: Reward, asked: Sequence[int] | None
             )
         if answers > 1 and reward.greedy_only:
             raise DraftpickError(
-                f"the reward {reward.name!r} is of one answer at a time, and says nothing of "
+                f"the reward {reward.name!r} is for one answer at a time, not for "
                 f"{answers} at once; take 'modelled', 'time-saved', 'saved-passes' or 'acceptance'"
             )
     return set(asked)

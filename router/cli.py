@@ -147,7 +147,7 @@ def generate(
     if explore and arm is not None:
         raise DraftpickError("--explore draws arms, --arm forces one; give either")
     if learn_into is not None and (explore or arm is not None):
-        raise DraftpickError("--learn draws arms by itself; leave --arm and --explore out")
+        raise DraftpickError("--learn samples arms itself; leave --arm and --explore out")
     # Mistakes that need no model are reported before one is loaded.
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:

@@ -147,7 +147,7 @@ def test_what_cannot_be_loaded_is_told(folder: Path, tmp_path: Path) -> None:
         load_embedder("./nowhere/at/all")
     with pytest.raises(DraftpickError, match=r"holds no .*modules.json"):
         load_embedder(str(tmp_path))
-    with pytest.raises(DraftpickError, match="whichever target is loaded"):
+    with pytest.raises(DraftpickError, match="the loaded target's own"):
         load_embedder("target:mine")
     (tmp_path / "modules.json").write_text('[{"idx": 0, "name": "0", "path": "", "type": "no.No"}]')
     broken = load_embedder(str(tmp_path))

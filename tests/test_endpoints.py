@@ -207,7 +207,7 @@ def test_a_collection_stops_where_an_endpoint_refuses_whoever_asks(
 ) -> None:
     servers[1].status = 401
     engine, queries = engine_of(place), [Query("q", "code", (CODE[0],))]
-    with pytest.raises(DraftpickError, match=r"HTTP 401.*see to the arm's key"):
+    with pytest.raises(DraftpickError, match=r"HTTP 401.*check the arm's key"):
         sweep(engine, Endpoints(engine), queries, place / "out", for_endpoints(Options()))
 
 

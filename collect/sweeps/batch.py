@@ -93,7 +93,7 @@ class SweepOptions:
         if self.temperature <= 0:
             raise DraftpickError(
                 "the autoregressive arm needs a temperature above 0: a greedy answer scored "
-                f"against itself says nothing (got {self.temperature:g})"
+                f"against itself is always 1 (got {self.temperature:g})"
             )
 
 

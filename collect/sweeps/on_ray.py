@@ -108,7 +108,7 @@ class OnRay:
             with _explained():
                 found: Costs = ray.get(self._idle[0].costs.remote())
         except ray.exceptions.RayActorError as error:
-            raise DraftpickError(f"a worker could not begin: {first_line(error)}") from error
+            raise DraftpickError(f"a worker could not start: {first_line(error)}") from error
         return found
 
     def collect(

@@ -106,8 +106,8 @@ class EndpointRecipe(ArmRecipe):
             )
         if request.eos_ids:
             raise DraftpickError(
-                f"the arm {self.name!r} is an endpoint, which knows its own end-of-sequence tokens "
-                "alone; leave `eos_ids` out, or give stop strings"
+                f"the arm {self.name!r} is an endpoint, which uses its own end-of-sequence "
+                "tokens; leave `eos_ids` out, or give stop strings"
             )
 
     def cost(self, prompt_tokens: int, completion_tokens: int) -> float | None:

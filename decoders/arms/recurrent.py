@@ -67,8 +67,8 @@ class RecurrentRecipe(DraftingRecipe):
 
         if not isinstance(target, StateBackend):
             raise DraftpickError(
-                f"arm {self.name!r}: a recurrent drafter goes on from the target's final states, "
-                f"which {type(target).__name__} does not hand on; choose another arm"
+                f"arm {self.name!r}: a recurrent drafter needs the target's final states, "
+                f"which {type(target).__name__} does not return; choose another arm"
             )
         folder, vocab = self._files(target.vocab_size)
         with self._named():

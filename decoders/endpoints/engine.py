@@ -74,7 +74,7 @@ class EndpointEngine:
         or arms that need one."""
         if options.target != EngineOptions.target:
             raise DraftpickError(
-                f"endpoints answer by themselves, so that the target {options.target!r} has "
+                f"endpoints answer without a target, so that the target {options.target!r} has "
                 "nothing to do; leave --target out"
             )
         return cls(options.recipes(only))

@@ -105,7 +105,7 @@ def completions(
             raise UpstreamRefused(
                 arm.name,
                 f"the endpoint of arm {arm.name!r} answered with {kind or 'content of no type'}, "
-                "not with an answer; see to the arm's `url`",
+                "not with an answer; check the arm's `url`",
             )
     if not ended:
         raise Unavailable("its stream ended before the answer did")
@@ -178,7 +178,7 @@ def _refuse(arm: EndpointRecipe, words: str, status: int, retry_after: str = "")
         raise DraftpickError(f"{named} refused the request: {words}")
     raise UpstreamRefused(
         arm.name,
-        f"{named} refused the request: {words}; see to the arm's key, `url` and `model`",
+        f"{named} refused the request: {words}; check the arm's key, `url` and `model`",
     )
 
 

@@ -174,7 +174,7 @@ class BeamSearch:
         if room < 0:
             raise DraftpickError(
                 f"arm {self.name!r}: {self.beams} beams of {search.length} tokens do not fit the "
-                "target's context beside the prompt; lower `beams` or --max-new-tokens"
+                "target's context with the prompt; lower `beams` or --max-new-tokens"
             )
         if self.draft is None:
             return []

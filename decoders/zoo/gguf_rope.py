@@ -48,5 +48,5 @@ def scaling_of(gguf: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         for rope in (plain, {**plain, **scaling})
     )
     if one.shape != slower.shape or not torch.allclose(other * slower, one, rtol=1e-3):
-        raise DraftpickError("its positions are scaled otherwise than Llama 3's")
+        raise DraftpickError("its position scaling differs from Llama 3's")
     return scaling

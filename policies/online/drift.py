@@ -51,7 +51,7 @@ class DriftDetector:
         there are too few rewards to say anything."""
         if self.rows < LEAST:
             raise PolicyError(
-                f"a drift detector needs {LEAST} rewards of an arm to say anything, and has seen "
+                f"a drift detector needs {LEAST} rewards of an arm, and has seen "
                 f"{self.rows}; answer more requests"
             )
         return max(self.above, self.below) / THRESHOLD

@@ -44,7 +44,7 @@ class Log:
         if not ((self.propensities > 0) & (self.propensities <= 1)).all():
             raise PolicyError("a logged propensity is not in (0, 1]; the log cannot be reweighted")
         if not np.isfinite(self.rewards).all():
-            raise PolicyError("a logged reward is not a finite number; drop or mend that row")
+            raise PolicyError("a logged reward is not a finite number; drop or fix that row")
 
     @property
     def units(self) -> NDArray[np.intp]:

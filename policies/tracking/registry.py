@@ -94,7 +94,7 @@ def check_inputs(client: MlflowClient, name: str, inputs: Schema) -> None:
     if theirs != inputs:
         raise PolicyError(
             f"the registered model {name!r}, version {newest.version}, takes {_words(theirs)}, but "
-            f"this policy takes {_words(inputs)}: who calls the one could not call the other; "
+            f"this policy takes {_words(inputs)}: callers of the one cannot call the other; "
             "register under another name"
         )
 

@@ -116,7 +116,7 @@ class Task:
         if self.register is not None:
             check_name(self.register)
             if self.form is None:
-                raise PolicyError("a registered policy is a model; say by form= what it reads")
+                raise PolicyError("a registered policy is a model; give its inputs by form=")
 
     @property
     def guards(self) -> bool:
@@ -156,7 +156,7 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
             yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {shown(uri)} refused the run: {one_line(error)}; mend the "
+                f"the tracking store {shown(uri)} refused the run: {one_line(error)}; repair the "
                 "store or give another one with --tracking-uri"
             ) from error
         except OSError as error:

@@ -62,8 +62,8 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
     print_report(report, plan.out)
     if report.rows and report.errors == report.rows:
         raise DraftpickError(
-            f"every row collected in this run is an error; see what they say in the `error` column "
-            f"of {plan.out}/outcomes, mend it, and collect into another --out"
+            f"every row collected in this run is an error; see the `error` column "
+            f"of {plan.out}/outcomes, fix the cause, and collect into another --out"
         )
 
 

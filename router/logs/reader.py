@@ -78,8 +78,8 @@ def _decision(found: Any, where: str) -> LoggedDecision:
         )
     if found.get("propensity") == 0:
         raise DraftpickError(
-            f"{where}: the arm was taken with propensity 0, which no estimate can weigh; log the "
-            "chance that it had, or delete the line"
+            f"{where}: the arm was taken with propensity 0, which no estimator can weight; log its "
+            "propensity, or delete the line"
         )
     try:
         return LoggedDecision.model_validate(found)
@@ -88,5 +88,5 @@ def _decision(found: Any, where: str) -> LoggedDecision:
         field = ".".join(map(str, first["loc"]))
         words = str(first["msg"]).removeprefix("Value error, ")
         raise DraftpickError(
-            f"{where}{f', {field}' if field else ''}: {words}; mend or delete the line"
+            f"{where}{f', {field}' if field else ''}: {words}; fix or delete the line"
         ) from None

@@ -168,7 +168,7 @@ class Router:
         if self.policy is None:
             raise DraftpickError("there is no policy to explore with; load one")
         if self._learning is not None:
-            raise DraftpickError("a router that learns explores by itself; leave --explore out")
+            raise DraftpickError("a router that learns explores on its own; leave --explore out")
         other = copy(self)
         other.policy = ExploringPolicy(self.policy, share, greedy)
         other._recorder = other._make_recorder()
@@ -423,7 +423,7 @@ class Router:
         return passed_over(first.arm, attempt.pick.arm, self.policy, scores, attempt.down)
 
     def pick(self, prompt_or_messages: str | Sequence[Message]) -> str:
-        """The arm that the policy holds for the best for a query; nothing is decoded. Raises
+        """The arm that the policy picks for a query; nothing is decoded. Raises
         DraftpickError where there is no policy."""
         if self.policy is None:
             raise DraftpickError("there is no policy to pick an arm; load one")

@@ -41,7 +41,7 @@ class FairQueue(Generic[T]):
             if held >= self.most:
                 longest = max(self._waiting.values(), key=len)
                 if len(longest) < len(self._waiting.get(client, ())) + 2:
-                    raise QueueFull(f"{held} requests wait already")
+                    raise QueueFull(f"{held} requests already wait")
                 evicted = longest.pop()
             self._waiting.setdefault(client, deque()).append(item)
             self._changed.notify()

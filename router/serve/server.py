@@ -95,7 +95,7 @@ class _Server(uvicorn.Server):
         print("shutting down after the running answers", file=sys.stderr, flush=True)
         notify(STOPPING)
         if not self._scheduler.drain(self._drain_s):
-            print("some answers had not ended in time", file=sys.stderr, flush=True)
+            print("some answers did not finish in time", file=sys.stderr, flush=True)
             self._scheduler.close()
         self.should_exit = True
 

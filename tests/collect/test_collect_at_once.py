@@ -112,8 +112,8 @@ def test_a_choice_of_loads(folder: Path) -> None:
     assert "requests-running" not in table.feature_names
     with pytest.raises(DraftpickError, match=r"for 4 answers at once .it has 1, 8.; .*--at-once"):
         table_of(folder, "modelled", at_once=[4])
-    assert len(table_of(folder, "paper")) == 12  # of one answer at a time
-    with pytest.raises(DraftpickError, match="'paper' is of one answer at a time"):
+    assert len(table_of(folder, "paper")) == 12  # for one answer at a time
+    with pytest.raises(DraftpickError, match="'paper' is for one answer at a time"):
         table_of(folder, "paper", at_once=[8])
 
 

@@ -73,9 +73,9 @@ def test_train_controls_the_risk(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (["--confidence", 0.9], "say what may be lost"),
-        (["--in-expectation"], "say what may be lost"),
-        (["--policy", "risk-control"], "say what may be lost"),
+        (["--confidence", 0.9], "give the largest loss"),
+        (["--in-expectation"], "give the largest loss"),
+        (["--policy", "risk-control"], "give the largest loss"),
         (["--max-loss", 0.1, "--policy", "knn"], "leave --policy knn out"),
         (["--max-loss", 0.1, "--in-expectation", "--confidence", 0.9], "leave one out"),
         (["--max-loss", 2], "above 0 and below 1"),

@@ -336,7 +336,7 @@ def test_without_similarity_no_drafter_writes(tmp_path: Path) -> None:
     with_it, without = (table_of(tmp_path / name, "saved-passes") for name in ("plain", "quick"))
     np.testing.assert_array_equal(with_it.rewards, without.rewards)
     assert Collection.open(tmp_path / "quick").outcomes_at()[queries[0].id]["small"].rouge_l is None
-    with pytest.raises(DraftpickError, match="needs what drafters write by themselves"):
+    with pytest.raises(DraftpickError, match="needs the drafters' own answers"):
         table_of(tmp_path / "quick", "paper")
     with pytest.raises(DraftpickError, match=r"similarity \(there False, now True\)"):
         sweep(quick, make_queries(3), tmp_path / "quick", SweepOptions(max_new_tokens=8))

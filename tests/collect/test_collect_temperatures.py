@@ -171,7 +171,7 @@ def test_rewards_of_similarity_and_time_are_of_greedy_answers(folder: Path) -> N
     table, left_out = rows_of(folder, "paper")
     assert len(table) == 12 and left_out.other_temperatures == 24
     assert str(left_out) == "24 at other temperatures or loads"
-    with pytest.raises(DraftpickError, match="'paper' is of greedy answers"):
+    with pytest.raises(DraftpickError, match="'paper' is for greedy answers"):
         table_of(folder, "paper", temperatures=[0, 1])
     with pytest.raises(DraftpickError, match=r"not collected at temperature 0\.5 \(it has 0, 0\.7"):
         table_of(folder, "modelled", temperatures=[0.5])

@@ -259,7 +259,7 @@ def test_a_refusal_is_the_callers_and_leaves_the_arm_awake(server: FakeEndpoint)
     assert type(error.value) is DraftpickError and not engine.asleep
     for status in (401, 403, 404):
         server.status = status
-        with pytest.raises(UpstreamRefused, match=rf"HTTP {status}.*; see to the arm's key"):
+        with pytest.raises(UpstreamRefused, match=rf"HTTP {status}.*; check the arm's key"):
             engine.decode("a", HELLO, Request())
     assert not engine.asleep
 

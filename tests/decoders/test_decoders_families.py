@@ -172,7 +172,7 @@ def test_samples_follow_a_sliding_model_s_own_law(branches: tuple[int, ...]) -> 
 # -- what cannot be rolled back -------------------------------------------------------------------
 
 STATES: dict[str, tuple[dict[str, Any], str]] = {
-    "mamba": ({}, "mamba has layers of linear_attention, which cannot take back"),
+    "mamba": ({}, "mamba has layers of linear_attention, which cannot roll back"),
     "jamba": ({}, "jamba has layers of linear_attention, which"),
     "recurrent_gemma": ({}, "recurrent_gemma has layers of linear_attention, which"),
     "qwen3_next": ({}, "qwen3_next has layers of linear_attention, which"),

@@ -504,7 +504,7 @@ def test_a_drafter_of_another_target_is_refused(tiny: Tiny, cell: Path, tmp_path
     with pytest.raises(DraftpickError, match=r"^arm 'a': .*vocabulary of 16, this target has 20"):
         built(native(tiny(vocab_size=20)), cell)
     small = MappedBackend(native(tiny()), DraftVocab([*range(16)], 16))
-    with pytest.raises(DraftpickError, match=r"^arm 'a': .* MappedBackend does not hand on"):
+    with pytest.raises(DraftpickError, match=r"^arm 'a': .* MappedBackend does not return"):
         built(small, cell)
 
 

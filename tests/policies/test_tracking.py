@@ -221,7 +221,7 @@ def test_a_share_may_be_held_out_from_the_guard_too(place: Path) -> None:
 
 
 def test_what_the_guard_refuses(place: Path) -> None:
-    with pytest.raises(PolicyError, match="say by form= what it reads"):
+    with pytest.raises(PolicyError, match="give its inputs by form="):
         trained(tiny(), register="router-test")
     with pytest.raises(PolicyError, match="'auto' needs the guard"):
         trained(tiny(), guard=False)

@@ -207,7 +207,7 @@ def test_policies_that_do_not_learn_are_refused() -> None:
         Router(FakeEngine(), fixed).learning()
     with pytest.raises(DraftpickError, match="no policy to learn with"):
         Router(FakeEngine(), None).learning()
-    with pytest.raises(DraftpickError, match="explores by itself"):
+    with pytest.raises(DraftpickError, match="explores on its own"):
         Router(FakeEngine(), learner()).learning().exploring(0.1)
 
 
@@ -225,7 +225,7 @@ def test_generate_learns_and_saves(
     again = policies.load(out)
     assert isinstance(again, OnlinePolicy) and again.status.requests == 3
     assert cli.main(["generate", "hello", "--learn", str(out), "--arm", "wide"]) == 2
-    assert "--learn draws arms by itself" in capsys.readouterr().err
+    assert "--learn samples arms itself" in capsys.readouterr().err
 
 
 # -- the command ----------------------------------------------------------------------------------

@@ -107,8 +107,8 @@ def test_what_learns_while_it_serves_is_not_guarded() -> None:
         ({"max_loss": 0.1, "at_once": "1,8"}, "risk control is about answers, not load"),
         ({"max_loss": 0.1, "policy": "knn"}, "leave --policy knn out"),
         ({"max_loss": 0.1, "confidence": 0.9, "in_expectation": True}, "leave one out"),
-        ({"confidence": 0.9}, "say what may be lost at most"),
-        ({"policy": "risk-control"}, "say what may be lost at most"),
+        ({"confidence": 0.9}, "give the largest loss at most"),
+        ({"policy": "risk-control"}, "give the largest loss at most"),
         ({"max_loss": 1.5}, "must be above 0 and below 1"),
     ],
 )

@@ -39,7 +39,7 @@ def layer_kinds(config: PreTrainedConfig) -> list[str]:
     others = sorted(set(kinds) - {FULL, SLIDING, CHUNKED})
     if others:
         raise DraftpickError(
-            f"{config.model_type} has layers of {', '.join(others)}, which cannot take back a "
+            f"{config.model_type} has layers of {', '.join(others)}, which cannot roll back a "
             "rejected draft; choose a model whose layers all attend to positions, in full or "
             "through a window"
         )

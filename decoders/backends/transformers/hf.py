@@ -128,8 +128,8 @@ class HFBackend(FinalStates):
         self._kinds = sorted(set(layer_kinds(config)))
         if "past_key_values" not in inspect.signature(model.forward).parameters:
             raise DraftpickError(
-                f"{config.model_type} keeps no keys and values that a rejected draft could be "
-                "taken back from; choose a model with attention in all layers"
+                f"{config.model_type} keeps no keys and values to roll back after a rejected "
+                "draft; choose a model with attention in all layers"
             )
         self.vocab_size: int = config.vocab_size
         self.parameters = sum(p.numel() for p in model.parameters())

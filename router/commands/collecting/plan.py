@@ -164,7 +164,7 @@ def plan(
     if engine not in ENGINES:
         raise NoSuchName("engine", engine, ENGINES)
     if ray_address is not None and engine != "ray":
-        raise DraftpickError("--ray-address is of a Ray cluster; add --engine ray")
+        raise DraftpickError("--ray-address needs a Ray cluster; add --engine ray")
     if summary is not None:
         if files or out is not None:
             raise DraftpickError(

@@ -163,7 +163,7 @@ def plan(
     if engine not in ENGINES:
         raise NoSuchName("engine", engine, ENGINES)
     if engine != "ray" and (replicas is not None or ray_address is not None):
-        raise DraftpickError("--replicas and --ray-address are of a Ray cluster; add --engine ray")
+        raise DraftpickError("--replicas and --ray-address need a Ray cluster; add --engine ray")
     if engine == "ray" and learn is not None:
         raise DraftpickError(
             "each replica would learn for itself; serve without --learn and teach the policy from "

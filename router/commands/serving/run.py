@@ -19,7 +19,7 @@ def run(plan: ServePlan) -> None:
     listening = bound(plan.host, plan.port)
     if plan.host not in LOCAL and plan.served.settings.api_key is None:
         print(
-            f"anyone who reaches {plan.host} may ask; --api-key asks them for a key",
+            f"anyone who reaches {plan.host} can send requests; --api-key requires a key",
             file=sys.stderr,
         )
     if not plan.on_ray:

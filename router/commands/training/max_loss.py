@@ -52,7 +52,7 @@ def asked_for(
 
     if max_loss is None:
         if policy == RISK_CONTROL or confidence is not None or in_expectation:
-            raise DraftpickError("say what may be lost at most, for instance --max-loss 0.05")
+            raise DraftpickError("give the largest loss, for instance --max-loss 0.05")
         return None
     if policy not in (None, RISK_CONTROL):
         raise DraftpickError(

@@ -210,11 +210,13 @@ def plan(
         weights = (TableOptions.alpha if alpha is None else alpha,)
     several = seeds > 1 or alphas is not None
     if several and (curve or leave_task_out or leave_arm_out):
-        raise PolicyError("--curve and --leave-... are of one run; leave --seeds and --alphas out")
+        raise PolicyError(
+            "--curve and --leave-... apply to one run; leave --seeds and --alphas out"
+        )
     if risk is not None and (judge_by is not None or train_size is not None):
         raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
     if several and judge_by is not None:
-        raise PolicyError("--judge-by is of one run; leave --seeds and --alphas out")
+        raise PolicyError("--judge-by applies to one run; leave --seeds and --alphas out")
     if len(weights) > 1 and register is not None:
         raise DraftpickError(
             "--register takes one policy, and --alphas trains one for each weight; name one --alpha"

@@ -95,7 +95,7 @@ class OnRay:
             self.stop(actor)
             raise error.cause from error
         except errors.RayActorError as error:
-            raise DraftpickError(f"a replica could not begin: {first_line(error)}") from error
+            raise DraftpickError(f"a replica could not start: {first_line(error)}") from error
 
     def stop(self, handle: Any) -> None:
         with suppress(Exception):

@@ -39,7 +39,8 @@ def test_options_reach_what_is_served() -> None:
     assert served.named == {"default": "here", "mine": "there"} and served.queue == 3
     assert (served.log.folder, served.log.text) == (Path("log"), True)
     assert (served.options.device, served.options.drafter_memory) == ("cpu", 1000)
-    assert (settings.api_key, settings.timeout_s) == ("key", 5.0)
+    assert settings.api_key is not None and settings.timeout_s == 5.0
+    assert settings.api_key.get_secret_value() == "key"
     assert settings.origins == ("https://chat.example",)
     assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
     assert settings.limits.usual.temperature == 0.5
@@ -54,7 +55,7 @@ def test_options_reach_what_is_served() -> None:
         ({"replicas": 2}, "add --engine ray"),
         ({"ray_address": "auto"}, "add --engine ray"),
         ({"engine": "ray", "learn": Path("p")}, "each replica would learn for itself"),
-        ({"api_key": ""}, "the key is empty"),
+        ({"api_key": ""}, "DRAFTPICK_API_KEY is empty"),
         ({"policy": ["a=b", "a=c"]}, "two policies called a"),
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
         ({"drafter_memory": "much"}, "--drafter-memory is a size"),
