@@ -29,6 +29,7 @@ from router.specbench.points import AGREEMENT, points_of
 from router.specbench.protocol import load_questions
 from router.specbench.quality import JUDGED_BY, judged_by
 from router.specbench.records import Row
+from router.specbench.run import Asker
 from router.specbench.summary import summarise
 
 
@@ -74,9 +75,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     for temperature in given.temperatures:
         request = Request(given.max_new_tokens, Sampling(temperature), seed=given.seed)
         folder = given.work / f"temperature-{temperature:g}"
-        router, seed = Router(engine, None), given.seed
-        _, rows = ask_all(router, questions, request, folder, seed=seed, ask=not given.no_ask)
-        answers = greedy_answers(router, rows, questions, request, folder, seed=seed)
+        asker = Asker(Router(engine, None), engine.arm_names, request, given.seed)
+        rows = ask_all(asker, questions, folder, ask=not given.no_ask)
+        answers = greedy_answers(asker, rows, questions, folder)
         page += ["", f"## Temperature {temperature:g}", "", f"{len(rows)} questions.", ""]
         page += table_lines(*table_of(engine, rows, answers, request))
     write_atomically(given.out, "\n".join(page) + "\n")

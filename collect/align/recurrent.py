@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -134,6 +133,8 @@ class Drafting(training.Task):
     """A cell in float32 and the texts that it learns from, for `training.train`.
 
     save: called at every point of the curve with the cell as it is then.
+
+    Raises DraftpickError where there is no text.
     """
 
     checkpoint_s = 60.0  # a point of the curve so often at least
@@ -183,23 +184,3 @@ class Drafting(training.Task):
         state.curve = [past for past in state.curve if past["step"] < state.step]
         state.curve.append(asdict(point))
         self._save(cell, point)
-
-
-def train(
-    cell: RecurrentCell,
-    vocab: DraftVocab,
-    teacher: Teacher,
-    tokens: Tokens,
-    held_out: HeldOut,
-    recipe: RecurrentRecipe,
-    folder: Path,
-    save: Callable[[RecurrentCell, Point], None],
-    report: Callable[[dict[str, float]], None],
-) -> Point:
-    """Train a cell in float32 on texts until the recipe is done; the last point of the curve.
-
-    save: as of `Drafting`. folder, report, errors: as of `training.train`; DraftpickError also
-    where there is no text.
-    """
-    task = Drafting(cell, vocab, teacher, tokens, held_out, recipe, save)
-    return Point(**training.train(task, recipe, folder, report).curve[-1])

@@ -25,9 +25,10 @@ from .finish import facts, finish
 from .held_out import HeldOut
 from .packed_batch import flatten
 from .recipe import RecurrentRecipe
-from .recurrent import Point, new_cell, train
+from .recurrent import Drafting, Point, new_cell
 from .teacher import Teacher
 from .tokens import Tokens
+from .training import train
 
 RESULT = "result.json"
 MEASURED = 8  # texts that a new cell's scale is measured on
@@ -109,7 +110,8 @@ def run_stage(
         finish(stage.out / "model", stage.out.name, card(point), lambda to: write(to, used))
         _result(stage, recipe, point, finished=False)
 
-    last = train(cell, vocab, teacher, chosen, held_out, recipe, stage.out, save, report)
+    task = Drafting(cell, vocab, teacher, chosen, held_out, recipe, save)
+    last = Point(**train(task, recipe, stage.out, report).curve[-1])
     _result(stage, recipe, last, finished=True)
     return last
 

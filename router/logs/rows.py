@@ -24,7 +24,6 @@ FAILED = "the arm failed"
 NO_EMBEDDING = "without the embedding that the policy reads"
 NO_FEATURE = "without a feature that the policy reads"
 NO_REWARD = "without a value of this reward"
-ASKED = ("log prompt_tokens", "log max_new_tokens", "temperature")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class UsableDecisions:
     log: what the estimators read.
     offered: [n, A] the chance that every arm had.
     inputs: [n, w] what rewards are predicted from: the embedding where all rows have one, their
-        features, and what was asked for (``ASKED``).
+        features, and what was asked for: log prompt tokens, log max_new_tokens, temperature.
     excluded: why -> rows left out for it.
     failures: arm -> answers that failed.
     """

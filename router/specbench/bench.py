@@ -62,10 +62,9 @@ def specbench(
             "specbench compares every arm with plain decoding by a target, which endpoints lack; "
             "collect their times instead: `draftpick collect`, then `draftpick collect --summary`"
         )
-    settings, rows = ask_all(
-        router, questions, request, out, arms=arms, policy_label=policy_label, seed=seed,
-        ask=ask, quiet=quiet, candidates=candidates,
-    )  # fmt: skip
+    methods = [*choose_methods(router, arms), *(one.method for one in candidates)]
+    asker = Asker(router, methods, request, seed, candidates, policy_label)
+    rows = ask_all(asker, questions, out, ask=ask, quiet=quiet)
     summary = summarise(
         rows,
         greedy=request.sampling.greedy,
@@ -74,14 +73,14 @@ def specbench(
         groups=_groups(candidates),
         about={
             "target": router.engine.target_name,
-            "arms_fingerprint": settings["arms"],
-            "settings": settings,
+            "arms_fingerprint": asker.settings["arms"],
+            "settings": asker.settings,
             "hardware": hardware or measured_on(),
             "versions": versions(),
         },
     )
     if sweep is not None:
-        answers = greedy_answers(router, rows, questions, request, out, seed=seed, quiet=quiet)
+        answers = greedy_answers(asker, rows, questions, out, quiet)
         summary["sweep"] = sweep_summary(sweep.curves, rows, answers, seed)
         write_atomically(out / "arms.yaml", arms_yaml(sweep))
     write_answers(out, router.engine.target_name, rows)
@@ -90,63 +89,38 @@ def specbench(
 
 
 def ask_all(
-    router: Router,
-    questions: Sequence[Query],
-    request: Request,
-    out: Path,
-    *,
-    arms: Sequence[str] | None = None,
-    policy_label: str | None = None,
-    seed: int = 0,
-    ask: bool = True,
-    quiet: bool = False,
-    candidates: Sequence[Candidate] = (),
-) -> tuple[dict[str, Any], list[Row]]:
-    """The measuring itself: every question through every arm, paired, interleaved, journaled in
-    `out`, with a progress bar. Returns the run's settings and a row for each question; with `ask`
-    False, for each that was asked before."""
+    asker: Asker, questions: Sequence[Query], out: Path, *, ask: bool = True, quiet: bool = False
+) -> list[Row]:
+    """The measuring itself: every question through every method, paired, interleaved, journaled in
+    `out`, with a progress bar. A row for each question; with `ask` False, for each that was asked
+    before."""
     from rich.console import Console
 
-    methods = [*choose_methods(router, arms), *(one.method for one in candidates)]
-    asker = Asker(router, methods, request, seed, candidates)
-    settings = asker.settings(policy_label)
     if not ask:
         held = {row.question_id for row in read_rows(out)}
         questions = [question for question in questions if question.id in held]
         if not questions:
             raise DraftpickError(f"{out} holds none of these questions yet; ask them first")
-    journal = Journal(out, settings)
+    journal = Journal(out, asker.settings)
     console = Console(stderr=True, quiet=quiet)
-    with progress(f"{len(methods)} methods", "questions", console) as tick:
+    with progress(f"{len(asker.methods)} methods", "questions", console) as tick:
         tick(len(journal.rows), len(questions))
         rows = asker.run(questions, journal, lambda: tick(len(journal.rows), len(questions)))
     by_id = {row.question_id: row for row in rows}
-    return settings, [by_id[question.id] for question in questions]
+    return [by_id[question.id] for question in questions]
 
 
 def greedy_answers(
-    router: Router,
-    rows: Sequence[Row],
-    questions: Sequence[Query],
-    request: Request,
-    out: Path,
-    *,
-    seed: int = 0,
-    quiet: bool = False,
+    asker: Asker, rows: Sequence[Row], questions: Sequence[Query], out: Path, quiet: bool = False
 ) -> dict[str, str]:
     """The target's first answers at temperature 0, by question id: those of the rows, or, where
     they are sampled, asked for and journaled in `out`/greedy."""
-    if not request.sampling.greedy:
+    if not asker.request.sampling.greedy:
         held = {row.question_id for row in rows}
-        _, rows = ask_all(
-            Router(router.engine, None),
-            [question for question in questions if question.id in held],
-            replace(request, sampling=Sampling()),
-            out / "greedy",
-            arms=[BASELINE],
-            seed=seed,
-            quiet=quiet,
-        )
+        alone = Router(asker.router.engine, None)
+        plain = Asker(alone, [BASELINE], replace(asker.request, sampling=Sampling()), asker.seed)
+        asked = [question for question in questions if question.id in held]
+        rows = ask_all(plain, asked, out / "greedy", quiet=quiet)
     return first_answers(rows)
 
 

@@ -54,6 +54,7 @@ class Asker:
     methods: arms, and `routed` where the router has a policy, and candidates.
     seed: of the order of the methods and of the answers.
     candidates: the policies behind those of the methods that are neither arms nor `routed`.
+    policy_label: changes with the router's policy.
     """
 
     router: Router
@@ -61,8 +62,10 @@ class Asker:
     request: Request
     seed: int = 0
     candidates: Sequence[Candidate] = ()
+    policy_label: str | None = None
 
-    def settings(self, policy_label: str | None) -> dict[str, Any]:
+    @property
+    def settings(self) -> dict[str, Any]:
         """All that two parts of one run must share; a resumed run is checked against it. The
         questions are left out, as a run may be resumed with more of them."""
         engine, request = self.router.engine, self.request
@@ -71,7 +74,7 @@ class Asker:
             "target": engine.target_fingerprint,
             "arms": engine.arms_fingerprint(engine.arm_names),
             "methods": list(self.methods),
-            "policy": policy_label if self.router.policy is not None else None,
+            "policy": self.policy_label if self.router.policy is not None else None,
             "max_new_tokens": request.max_new_tokens,
             "temperature": request.sampling.temperature,
             "top_k": request.sampling.top_k,

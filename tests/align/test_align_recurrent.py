@@ -22,7 +22,14 @@ from collect.align.drafter_model import DrafterModel
 from collect.align.held_out import HeldOut
 from collect.align.packed_batch import Stream, flatten, on_device, order
 from collect.align.recipe import RecurrentRecipe
-from collect.align.recurrent import SOFTER, DistillationLoss, disturbed, new_cell, train
+from collect.align.recurrent import (
+    SOFTER,
+    DistillationLoss,
+    Drafting,
+    Point,
+    disturbed,
+    new_cell,
+)
 from collect.align.teacher import Teacher
 from collect.align.tokens import Text, Tokens, pack
 from collect.align.training_stage import (
@@ -41,6 +48,23 @@ from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
+
+
+def train(
+    cell: RecurrentCell,
+    vocab: DraftVocab,
+    teacher: Teacher,
+    tokens: Tokens,
+    held_out: HeldOut,
+    recipe: RecurrentRecipe,
+    folder: Path,
+    save: Any,
+    report: Any,
+) -> Point:
+    """The last point of the curve."""
+    task = Drafting(cell, vocab, teacher, tokens, held_out, recipe, save)
+    return Point(**training.train(task, recipe, folder, report).curve[-1])
+
 
 CPU = torch.device("cpu")
 CONFIG = CellConfig(hidden=32, width=48)

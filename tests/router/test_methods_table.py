@@ -17,6 +17,7 @@ from router.routing.router import Router
 from router.specbench.bench import ask_all
 from router.specbench.points import first_answers
 from router.specbench.protocol import load_questions
+from router.specbench.run import Asker
 
 ARMS = """
 arms:
@@ -49,7 +50,8 @@ def test_a_row_for_each_arm(
 ) -> None:
     asked = load_questions([question_file], limit=1)
     request = Request(48, seed=0)
-    _, answered = ask_all(Router(engine, None), asked, request, tmp_path, quiet=True)
+    asker = Asker(Router(engine, None), engine.arm_names, request)
+    answered = ask_all(asker, asked, tmp_path, quiet=True)
     headings, rows = methods.table_of(engine, answered, first_answers(answered), request)
     table = {row[0]: dict(zip(headings, row, strict=True)) for row in rows}
     assert list(table) == ["autoregressive", "copying", "broken"]
