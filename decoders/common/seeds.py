@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def derived_seed(seed: int, *names: object) -> int:
@@ -15,3 +19,11 @@ def derived_seed(seed: int, *names: object) -> int:
     """
     text = "\0".join(map(str, (seed, *names)))
     return int.from_bytes(hashlib.sha256(text.encode("utf-8")).digest()[:4], "big") >> 1
+
+
+def draw_of(seed: int | None, prompt: object) -> np.random.Generator:
+    """The generator that draws an arm for a prompt: repeatable for a seed, and independent between
+    prompts that come with the same seed. Without a seed it is not repeatable."""
+    import numpy as np
+
+    return np.random.default_rng(None if seed is None else derived_seed(seed, "arm", prompt))

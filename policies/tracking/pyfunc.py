@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,18 +14,19 @@ CHANCE = "p_"  # before an arm's name, the column with its probability
 
 
 def predictions(
-    policy: Policy, x: Any, dynamic: bool = False, rng: np.random.Generator | None = None
+    policy: Policy, x: Any, rngs: Sequence[np.random.Generator] | None = None
 ) -> pd.DataFrame:
     """[n, A + 2]: "arm", its "propensity", and "p_ARM", each arm's probability.
 
     x: [n, d + f], what the policy reads.
-    dynamic: draw the arms, with rng, instead of taking the most likely, whose propensity is 1.
+    rngs: draw each row's arm, with the generator at its place, instead of taking the most likely,
+        whose propensity is 1.
     """
     probs = policy.distribution(np.asarray(x, dtype=np.float32))  # [n, A]
     taken, propensity = probs.argmax(axis=1), np.ones(len(probs))
-    if dynamic:
-        rng = rng or np.random.default_rng()
-        taken = np.array([rng.choice(probs.shape[1], p=row) for row in probs], dtype=np.intp)
+    if rngs is not None:
+        drawn = [rng.choice(len(row), p=row) for rng, row in zip(rngs, probs, strict=True)]
+        taken = np.array(drawn, dtype=np.intp)
         propensity = probs[np.arange(len(probs)), taken]
     frame = pd.DataFrame(
         {"arm": [policy.arms[i] for i in taken], "propensity": propensity.astype(np.float64)}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +16,7 @@ from mlflow.pyfunc.model import PythonModel
 
 from decoders.common import plugins
 from decoders.common.errors import DraftpickError
+from decoders.common.seeds import draw_of
 from decoders.options import EngineOptions
 from policies.errors import PolicyError
 from policies.loading import read
@@ -51,18 +54,19 @@ class TextModel(PythonModel):
         model_input: a column `text`, and where wanted `temperature` (0), `max_new_tokens` and
             `running` (0: other requests being decoded).
         params: `dynamic` draws the arms instead of taking the most likely; `seed` makes that
-            repeatable.
+            repeatable, the draws of different rows being independent.
 
         Raises MlflowException, which a server answers with code 400.
         """
         given = params or {}
         seed = given.get("seed")
-        rng = np.random.default_rng(None if seed is None or seed < 0 else int(seed))
+        seed = None if seed is None or seed < 0 else int(seed)
         try:
             asked = [self._asked(number, row) for number, row in enumerate(_rows(model_input), 1)]
             with self._alone:
                 x = self._reader.inputs(asked)
-            return predictions(self._policy, x, bool(given.get("dynamic")), rng)
+            rngs = _draws(asked, seed) if given.get("dynamic") else None
+            return predictions(self._policy, x, rngs)
         except (DraftpickError, PolicyError) as error:
             raise MlflowException.invalid_parameter_value(str(error)) from error
 
@@ -79,6 +83,16 @@ class TextModel(PythonModel):
             )
         except DraftpickError as error:
             raise DraftpickError(f"row {number}: {error}") from error
+
+
+def _draws(asked: Sequence[TextRow], seed: int | None) -> list[np.random.Generator]:
+    """One for each row, by its text and how often the text came before."""
+    seen = Counter[str]()
+    made = []
+    for row in asked:
+        made.append(draw_of(seed, (row.text, seen[row.text])))
+        seen[row.text] += 1
+    return made
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from collect.embedders import query_text, same_space
 from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
 from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName
-from decoders.common.seeds import derived_seed
+from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Prefilled, Request, Sampling
 from decoders.zoo.catalogue import TARGET
@@ -264,8 +264,9 @@ class Router:
         """Answer a prompt (a string) or a chat (role and content messages).
 
         arm, dynamic, reuse, streamer, request_id, group: as in `AskOptions`.
-        seed: makes the draw and the tokens repeatable; give every call its own
-            (`decoders.common.seeds.derived_seed` makes many of one), or all draw the same.
+        seed: makes the draw and the tokens repeatable. Draws of arms for other prompts are
+            independent; for other answers to the same prompt give another seed
+            (`decoders.common.seeds.derived_seed` makes many of one).
 
         The other names mean what they mean in transformers' `generate`.
 
@@ -367,7 +368,7 @@ class Router:
             embed_s = time.perf_counter() - start
             start = time.perf_counter()
         seed = ask.request.seed
-        rng = np.random.default_rng(seed) if dynamic else None
+        rng = draw_of(seed, list(ask.prompt_ids)) if dynamic else None
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever
             own = None if seed is None else derived_seed(seed, next(self._draws))
             dynamic, rng = True, np.random.default_rng(own)

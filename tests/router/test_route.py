@@ -44,6 +44,19 @@ def test_dynamic_draws_are_repeatable_and_say_their_propensity(router: Router) -
                for r in drawn)  # fmt: skip
 
 
+def test_one_seed_draws_for_every_prompt_by_itself(router: Router) -> None:
+    """As often as its propensity says, and the same for the same prompt."""
+    texts = [f"question {number}" for number in range(300)]
+    drawn = [router.generate(text, dynamic=True, seed=7) for text in texts]
+    assert [r.arm for r in drawn[:20]] == [
+        router.generate(text, dynamic=True, seed=7).arm for text in texts[:20]
+    ]
+    arms = ["autoregressive", "small", "wide"]
+    expected = sum(np.array(one.scores) for one in drawn) / len(drawn)  # the fake's probabilities
+    shares = [sum(one.arm == arm for one in drawn) / len(drawn) for arm in arms]
+    assert shares == pytest.approx(expected, abs=0.1)
+
+
 def test_messages_are_a_chat(router: Router, engine: FakeEngine) -> None:
     router.generate([{"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}])
     assert engine.calls[-1][1] == "s:be brief|u:hi"
