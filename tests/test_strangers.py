@@ -164,7 +164,7 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
     assert f"{kinds},my-policy" in said
     assert "measured-speedup,speed-price,my-reward." in said
     assert main(["collect", "--help"]) == 0
-    assert "my-reward" in capsys.readouterr().out
+    assert "my-reward" in "".join(capsys.readouterr().out.split())
 
 
 # -- what they bring is taken for what it does ----------------------------------------------------
