@@ -261,14 +261,14 @@ def specbench(
 
     # Mistakes that need no model are reported before one is loaded.
     request = replace(request, seed=seed)
-    beside = named_folders(candidate or [])
-    if dynamic and not beside:
+    further = named_folders(candidate or [])
+    if dynamic and not further:
         raise DraftpickError("--dynamic needs a --candidate, whose arms it samples; name one")
     if sweep is None and (tracking_uri is not None or experiment != SWEEPS):
         raise DraftpickError("--tracking-uri and --experiment need --sweep FILE, which logs")
     if sweep is not None and options.arms is not None:
         raise DraftpickError("--sweep names its own arms: declare others under its `arms:`")
-    routed = routed and (policy is not None or not (beside or sweep))
+    routed = routed and (policy is not None or not (further or sweep))
     asked = load_questions(questions or [shipped_folder("test")], limit, seed, names_in(tasks))
     named = names_in(arms)
     swept = None
@@ -289,7 +289,7 @@ def specbench(
         seed=seed,
         hardware=measured_on(precision, options.device),
         ask=ask,
-        candidates=candidates_of(router, beside, dynamic),
+        candidates=candidates_of(router, further, dynamic),
         sweep=swept,
     )
     run_id = None if swept is None else track.log(summary, out, tracking_uri, experiment)

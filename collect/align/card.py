@@ -11,7 +11,7 @@ _WHAT = {
     "exit": "An adapter on the hidden states after the first layers of {target}, with which the "
     "target drafts for itself. It shares the target's lower layers, their cache and its head.",
     "joint": "An exit after the first layers of a copy of {target}, which was trained with it and "
-    "lies beside it (`../target`). The copy's own norm and head read the exit's states. Figures "
+    "lies next to it (`../target`). The copy's own norm and head read the exit's states. Figures "
     "are on answers of {target}; the copy may write others.",
     "recurrent": "A small recurrent cell that drafts for {target} from its final states, over a "
     "reduced vocabulary (`draft_vocab.json`). It shares the target's embedding and head, and is no "
@@ -71,8 +71,8 @@ def _figures(figures: dict[str, dict[str, float]]) -> list[str]:
     if not names:
         return []
     lines = [
-        "Tokens in a row that are the target's likeliest (`first`, `two`, `three`), and the share "
-        "of the next that would be accepted at temperature 1 (`overlap`; `overlap_drawn` in "
+        "Tokens in a row that are the target's most likely (`first`, `two`, `three`), and the "
+        "share of the next that would be accepted at temperature 1 (`overlap`; `overlap_drawn` in "
         "answers drawn at a temperature):",
         "",
         "| task | " + " | ".join(names) + " |",

@@ -26,20 +26,20 @@ def keep(path: Path, state: dict[str, Any]) -> None:
     leaves the old file or the new one. Raises TypeError for anything else."""
     tensors: dict[str, Tensor] = {}
 
-    def told(value: Any) -> Any:
+    def encoded(value: Any) -> Any:
         if isinstance(value, Tensor):
             name = str(len(tensors))
             tensors[name] = value.detach().cpu().clone().contiguous()  # each with memory of its own
             return {"tensor": name}
         if isinstance(value, dict):  # as pairs: JSON's keys are texts alone, optimizers' are not
-            return {"dict": [[key, told(each)] for key, each in value.items()]}
+            return {"dict": [[key, encoded(each)] for key, each in value.items()]}
         if isinstance(value, list | tuple):
-            return {"list": [told(each) for each in value]}
+            return {"list": [encoded(each) for each in value]}
         if value is None or isinstance(value, bool | int | float | str):
             return value
         raise TypeError(f"a checkpoint cannot keep a {type(value).__name__}")
 
-    words = json.dumps(told(state))
+    words = json.dumps(encoded(state))
     write_atomically(path, save(tensors, metadata={STATE: words}))
 
 
@@ -62,10 +62,10 @@ def kept(path: Path, device: torch.device) -> dict[str, Any] | None:
         ) from error
 
 
-def _made(told: Any, tensors: dict[str, Tensor]) -> Any:
-    if not isinstance(told, dict):
-        return told
-    ((kind, value),) = told.items()
+def _made(encoded: Any, tensors: dict[str, Tensor]) -> Any:
+    if not isinstance(encoded, dict):
+        return encoded
+    ((kind, value),) = encoded.items()
     if kind == "tensor":
         return tensors[value]
     if kind == "dict":

@@ -75,8 +75,8 @@ def version() -> str:
 
 
 def load_kernel(folder: Path, say: Callable[[str], None]) -> bool:
-    """Whether the kernels can be had; from `folder`, or made and put there, of which `say` is
-    told, as it is where there is no C++ compiler that can."""
+    """Whether the kernels are available: from `folder`, or compiled into it. `say` reports
+    compiling, and a missing C++ compiler."""
     with _LOADING:
         if loaded():
             return True

@@ -56,7 +56,7 @@ class SampledBeams(Drafting):
             strategy = SpeculativeDecoding(self.name, self.drafter, scored, self.length)
             read = job.prefilled if beam == 0 else replace(job.prefilled, prefill_s=0.0)
             stopper = job.stopper.fresh()
-            quiet = replace(job, prefilled=read, stopper=stopper, emit=lambda *told: None)
+            quiet = replace(job, prefilled=read, stopper=stopper, emit=lambda *event: None)
             result = strategy.decode(quiet)
             made.append((float(first[result.ids[0]].log()) + scored.of(result.ids), result))
         best = max(made, key=lambda pair: pair[0])[1]

@@ -26,12 +26,12 @@ AUTO = "auto"
 
 def too_few(risk: Risk, here: int, share: float) -> str:
     """The sentence for a calibration set on which no threshold could ever be selected."""
-    surely = "in expectation"
+    how = "in expectation"
     if risk.confidence is not None:
-        surely = f"with {100 * risk.confidence:.4g}% confidence"
+        how = f"with {100 * risk.confidence:.4g}% confidence"
     least = risk.least_queries
     return (
-        f"a loss of at most {risk.max_loss:g} {surely} needs at least {least} queries answered at "
+        f"a loss of at most {risk.max_loss:g} {how} needs at least {least} queries answered at "
         f"temperature 0 to calibrate on, even where nothing is lost, and there are {here}; collect "
         f"at least {math.ceil(least / share)} to train on, of which {share:.0%} are calibrated "
         "on, or allow more loss"
@@ -98,14 +98,14 @@ def fit_risk_control(
     found, alone = calibrate(grid, held), calibrate(fixed, held)
     step = found.selected(risk)
     gain, gain_low = _gain(found.rewards[:, step] - alone.rewards[:, 0])
-    surely = gain_low > 0
-    taken = grid if surely else fixed
+    faster = gain_low > 0
+    taken = grid if faster else fixed
     best = _constant_arms(fixed, held)  # [Z + 1]
     guarantee = Guarantee(
         max_loss=max_loss,
         confidence=risk.confidence,
         method=risk.method,
-        threshold=float(grid.thresholds[step - 1]) if step and surely else None,
+        threshold=float(grid.thresholds[step - 1]) if step and faster else None,
         queries=len(found),
         tasks={task: found.tasks.count(task) for task in sorted(set(found.tasks))},
         loss=float(found.losses[:, step].mean()),

@@ -62,7 +62,7 @@ class Guarantee:
 
     def __str__(self) -> str:
         """One sentence for people."""
-        surely = (
+        strength = (
             "on average over calibrations"
             if self.confidence is None
             else f"with {100 * self.confidence:.4g}% confidence"
@@ -71,16 +71,16 @@ class Guarantee:
         over = f"the {self.queries} calibration queries ({tasks})"
         if self.threshold is not None:
             return (
-                f"Guaranteed {surely}: greedy answers to queries like {over} lose at most "
+                f"Guaranteed {strength}: greedy answers to queries like {over} lose at most "
                 f"{self.max_loss:g} on average; other traffic voids this, and requests at a "
                 "temperature above 0 are left to lossless arms."
             )
         losses = ", ".join(f"{arm} {loss:.3f}" for arm, loss in self.arm_losses.items())
         why = (
-            f"what loses at most {self.max_loss:g} {surely} is not faster than "
+            f"what loses at most {self.max_loss:g} {strength} is not faster than "
             f"{self.best_lossless} with 95% confidence"
             if self.loss > 0
-            else f"none that is faster is shown to lose at most {self.max_loss:g} {surely}"
+            else f"none that is faster is shown to lose at most {self.max_loss:g} {strength}"
         )
         return (
             f"No lossy arm is used: on {over}, where they lose {losses}, {why}. Every answer is "

@@ -5,7 +5,7 @@ Candidates are judged by cross-fitting: each is trained on four fifths of the qu
 earns is measured on the rest. The best fixed arm is the one that would be saved instead,
 chosen on all of them, which is slightly optimistic. Chosen on four fifths as well it would be too
 easy to beat: of nearly tied arms, the one ahead on four folds is behind on the fifth, and so on
-every fold alike. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
+every fold. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
 A query counts once, however many rows it has.
 """
 

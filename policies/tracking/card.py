@@ -102,7 +102,7 @@ def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> st
     rows = [
         [name, f"{row.mean:.4f}", f"{row.low:.4f} to {row.high:.4f}", str(row.queries)]
         for name, row in (
-            ("policy, its likeliest arm", evaluation["greedy"]),
+            ("policy, its most likely arm", evaluation["greedy"]),
             (f"best fixed arm ({evaluation.best_fixed})", evaluation["best-fixed"]),
             ("best arm for every query", evaluation["oracle"]),
             ("policy less best fixed arm", evaluation.gain),

@@ -161,7 +161,7 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
             ) from error
         except OSError as error:
             raise PolicyError(
-                f"cannot write the run to {shown(uri)} or its policy beside it: "
+                f"cannot write the run to {shown(uri)} or its policy next to it: "
                 f"{error.strerror or error}; free the disk or choose other folders"
             ) from error
 

@@ -49,11 +49,11 @@ class Answer:
     gave_up: why it was cancelled: cancelled or timeout.
     """
 
-    def __init__(self, index: int, metrics: Metrics, tell: Callable[[Answer, Event], None]) -> None:
+    def __init__(self, index: int, metrics: Metrics, send: Callable[[Answer, Event], None]) -> None:
         self.index, self.drafts, self.gave_up = index, 0, "cancelled"
         self.choice: Chosen | None = None
         self.result: RoutedResult | None = None
-        self._metrics, self._tell = metrics, tell
+        self._metrics, self._send = metrics, send
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
         self._first_s: float | None = None
@@ -100,7 +100,7 @@ class Answer:
                 self._metrics.unanswered(self.arm, self.gave_up)
             case _:
                 self._metrics.unanswered(self.arm, "error")
-        self._tell(self, event)
+        self._send(self, event)
 
 
 class Answers:
@@ -122,7 +122,7 @@ class Answers:
         self._peeked: tuple[Answer, Round | RoutedResult] | None = None
         self._handles: list[RequestHandle] = []
         self.all = [
-            Answer(index, metrics, lambda *told: self._events.put_nowait(told))
+            Answer(index, metrics, lambda *event: self._events.put_nowait(event))
             for index in range(len(requests))
         ]
         try:

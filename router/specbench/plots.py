@@ -51,7 +51,7 @@ def routed_against(summary: dict[str, Any]) -> Figure:
         heights, errors = _bars(cells, tasks)
         axes.bar(left, heights, width, yerr=errors, label=name, color=colour, error_kw={"lw": 0.7})
     _finish(axes, tasks)
-    axes.set_title("The learned choice beside fixed ones")
+    axes.set_title("The learned choice and fixed ones")
     return figure
 
 

@@ -118,8 +118,8 @@ def _quality(
     known = [row for row in rows if row.question_id in greedy_answers]
     found = {}
     if known:
-        alike = [similarity(_text(row, arm), greedy_answers[row.question_id]) for row in known]
-        found[AGREEMENT] = sum(alike) / len(alike)
+        agreements = [similarity(_text(row, arm), greedy_answers[row.question_id]) for row in known]
+        found[AGREEMENT] = sum(agreements) / len(agreements)
     judged = [(_text(row, arm), row.reference) for row in rows if row.reference]
     if judged and task != OVERALL:
         texts, references = [t for t, _ in judged], [r for _, r in judged]

@@ -69,8 +69,8 @@ class Asker:
         """All that two parts of one run must share; a resumed run is checked against it. The
         questions are left out, as a run may be resumed with more of them."""
         engine, request = self.router.engine, self.request
-        beside = {one.method: one.label for one in self.candidates}
-        return ({"candidates": beside} if beside else {}) | {
+        labels = {one.method: one.label for one in self.candidates}
+        return ({"candidates": labels} if labels else {}) | {
             "target": engine.target_fingerprint,
             "arms": engine.arms_fingerprint(engine.arm_names),
             "methods": list(self.methods),

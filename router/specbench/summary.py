@@ -54,8 +54,8 @@ def summarise(
     policy ran.
     """
     methods = list(dict.fromkeys(method for row in rows for method in row.answers))
-    beside = [method for members in (groups or {}).values() for method in members]
-    arms = [method for method in methods if method != ROUTED and method not in beside]
+    extra = [method for members in (groups or {}).values() for method in members]
+    arms = [method for method in methods if method != ROUTED and method not in extra]
     tasks = ordered(row.task for row in rows)
 
     def cells(answers: Sequence[Answer]) -> dict[str, Any]:
@@ -77,12 +77,12 @@ def summarise(
     overhead = policy_overhead(routed) if routed is not None else {}
     more = {}
     if groups:
-        found = {method: cells(_answers(rows, method)) for method in beside}
+        found = {method: cells(_answers(rows, method)) for method in extra}
         more = {
             "candidates": found,
             "candidate_choices": {
                 method: _choices(rows, [_arms_of(a) for a in _answers(rows, method)], tasks)
-                for method in beside
+                for method in extra
             },
             "seeds": over_seeds(
                 found,

@@ -61,9 +61,9 @@ def asked_for(
         )
     if in_expectation and confidence is not None:
         raise DraftpickError("a loss is bounded in expectation or with a confidence; leave one out")
-    surely = 0.95 if confidence is None else confidence
-    Risk(max_loss, surely)
-    return {"max_loss": max_loss, "confidence": surely, "in_expectation": in_expectation}
+    level = 0.95 if confidence is None else confidence
+    Risk(max_loss, level)
+    return {"max_loss": max_loss, "confidence": level, "in_expectation": in_expectation}
 
 
 def risk_control_table(

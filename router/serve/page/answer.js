@@ -45,7 +45,7 @@ export class Answer {
       parts.push(`mean acceptance length ${digits(length)}`);
     }
     const { running } = this.choice ?? {};
-    if (running > 0) parts.push(`beside ${count(running, "other request")}`);
+    if (running > 0) parts.push(`with ${count(running, "other request")}`);
     if (this.finish === "length") parts.push("cut at max tokens");
     this.facts.textContent = parts.join(" · ");
   }

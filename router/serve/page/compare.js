@@ -11,7 +11,7 @@ export async function compare(answer, body, { place, signal, greedy, changed }) 
   const speeds = make("ul", { class: "bars speeds", "aria-label": "Tokens a second" });
   const verdict = make("p", { class: "verdict" });
   place.replaceChildren(
-    make("h4", {}, "Beside plain decoding"),
+    make("h4", {}, "Compared with plain decoding"),
     speeds,
     verdict,
     make("h4", {}, "The plain answer"),

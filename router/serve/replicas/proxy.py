@@ -287,7 +287,7 @@ class _Through(StreamingResponse):
 
 
 def _handed_on(request: Request) -> list[tuple[bytes, bytes]]:
-    """The request's headers, and whom it is from, so that clients take turns in a replica too."""
+    """The request's headers, and its client, so that clients take turns in a replica too."""
     kept = [
         (name, value)
         for name, value in request.headers.raw
