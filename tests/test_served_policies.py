@@ -22,7 +22,9 @@ from tiny_models import WORDS, sentence_model, target_model
 
 import policies
 from policies.mlflow_store import using
+from policies.tracking.model_form import copy_code
 from router import cli
+from router.mlflow_model.form import PACKAGES
 from router.routing.router import Router
 
 TEXTS = ["what is the river", "sum of two three", "lake lake lake lake lake city", "sea"]
@@ -211,3 +213,26 @@ def post(url: str, body: Any) -> Any:
     )
     with urllib.request.urlopen(request, timeout=60) as reply:
         return json.loads(reply.read())
+
+
+@pytest.mark.slow
+def test_the_code_that_travels_with_a_policy_reads_the_default_target(tmp_path: Path) -> None:
+    """In a process that has no other copy of it: what is compiled, declared or listed is there."""
+    copies = copy_code(PACKAGES, tmp_path / "code")
+    size = sum(path.stat().st_size for path in (tmp_path / "code").rglob("*") if path.is_file())
+    assert size < 4_000_000, "a run that is tracked should not carry weights"
+    program = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import decoders; "
+        "from decoders import Engine; "
+        "engine = Engine.load(only=['autoregressive']); "
+        "from decoders.backends.cpp_kernels import instructions, loaded; "
+        "assert loaded() or not instructions(), 'no kernels'; "
+        "ids = engine.encode_chat([{'role': 'user', 'content': 'Hi'}]); "
+        "print(decoders.__file__, len(engine.prefill(ids).embedding))"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path / "code")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    where, width = done.stdout.split()[-2:]
+    assert Path(where).is_relative_to(tmp_path) and int(width) == 576
+    assert [Path(copy).name for copy in copies] == [package.name for package in PACKAGES]

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mlflow.types import Schema
 
 BASE = ("mlflow", "numpy", "pandas", "safetensors")
-CODE = ("*.py", "*.yaml")  # weights and queries stay where they are
+DATA = ("__pycache__", "zoo/*/*", "shipped", "default_policy", "page")  # these do not travel
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,13 @@ class ModelForm(Protocol):
 
 
 def copy_code(packages: Sequence[Path], folder: Path) -> list[str]:
-    """Copies of the packages with their code alone, for MLflow to log; their paths."""
+    """Copies of the packages for MLflow to log; their paths. All that code reads goes along, such
+    as sources that are compiled where they run; weights, queries and pages do not."""
     copies = []
     for package in packages:
-        for pattern in CODE:
-            for path in package.rglob(pattern):
+        left = {path for pattern in DATA for path in package.rglob(pattern)}
+        for path in package.rglob("*"):
+            if path.is_file() and not left & {path, *path.parents}:
                 copy = folder / package.name / path.relative_to(package)
                 copy.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copy(path, copy)

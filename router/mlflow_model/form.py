@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).parent
 PACKAGES = [HERE.parents[1] / name for name in ("decoders", "policies", "collect", "router")]
-NEURAL = ("torch", "transformers", "jinja2", "pyyaml", "filelock", "huggingface-hub")
+NEURAL = (
+    "torch", "transformers", "jinja2", "pyyaml", "filelock", "huggingface-hub",
+    "gguf", "accelerate",  # the default target comes as a GGUF file
+)  # fmt: skip
 TOKENLESS = {"temperature", "greedy", "log-max-new-tokens", "requests-running"}  # features
 EXAMPLE = "Why is the sky blue?"
 
