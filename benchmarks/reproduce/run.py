@@ -134,7 +134,7 @@ def keep_scale(what: Reproduction, out: Path, scale: Scale) -> None:
     if other:
         raise DraftpickError(
             f"{out} holds a reproduction of another kind ({'; '.join(other)}); give another --out, "
-            "or delete that folder to start anew"
+            "or delete that folder to start again"
         )
 
 

@@ -349,7 +349,7 @@ def test_a_gguf_file_keeps_its_scaled_positions(cache: Path, tmp_path: Path) -> 
 
 def test_positions_that_cannot_be_named_are_refused(cache: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        DraftpickError, match=r"converted \(its positions are .* otherwise than Llama 3's\); name"
+        DraftpickError, match=r"converted \(its position scaling differs from Llama 3's\); name"
     ):
         targets.resolve(str(tiny_gguf(tmp_path / "odd.gguf", [1.0, 3.0, 5.0, 8.0])))
     with pytest.raises(DraftpickError, match="'longrope' are not supported"):
