@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import effort  # noqa: F401  # before any test's settings
 import pytest
 from filelock import FileLock
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tests
-
-import effort  # noqa: F401  # before any test's settings
 
 from policies import mlflow_store
 

@@ -152,7 +152,6 @@ def test_the_script_finds_what_each_choice_carries(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On a collection where one arm needs a quarter of the passes, and another drafts in vain."""
-    sys.path.append(str(Path(__file__).parent / "collect"))
     fakes: Any = import_module("collect_fakes")
     rewards, out = tmp_path / "rewards", tmp_path / "fleet"
     fakes.sweep(fakes.FakeEngine(), fakes.make_queries(2), rewards, SweepOptions(max_new_tokens=8))

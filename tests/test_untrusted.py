@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-
-sys.path.append(str(Path(__file__).parent / "collect"))  # the fakes lie beside the tests
-sys.path.append(str(Path(__file__).parent / "decoders"))
 
 import policies
 from collect.queries import Query

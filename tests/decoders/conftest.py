@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))  # the helpers lie beside the tests
-
 from decoder_toys import save_tiny
 from t5_toys import save_tiny_t5
 

@@ -1,4 +1,4 @@
-"""The Triton kernels of a pass beside PyTorch's operations; run by test_decoders_row_kernels.py.
+"""The Triton kernels of a pass beside PyTorch's operations; run by test_row_kernels.py.
 
 A process of its own, as Triton reads TRITON_INTERPRET when it is first imported: on a CPU its
 interpreter runs the kernels, on CUDA they run as they are.

@@ -1,4 +1,4 @@
-"""The Triton kernels of a pass compiled for a GPU; run by test_decoders_row_kernels.py.
+"""The Triton kernels of a pass compiled for a GPU; run by test_row_kernels.py.
 
 A process of its own, as other tests have Triton interpret.
 """

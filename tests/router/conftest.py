@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from router_fakes import FakeEngine, FakePolicy
 
 from router.routing.router import Router
-
-sys.path.insert(0, str(Path(__file__).parent))  # the fakes lie beside the tests
-
-from router_fakes import FakeEngine, FakePolicy
 
 
 @pytest.fixture

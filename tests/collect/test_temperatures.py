@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import test_collect_every_arm as every_arm
+import test_every_arm as every_arm
 from collect_fakes import ARMS, FakeEngine, answer, make_queries, sweep
 from stored_tables import rows_of, table_of
 

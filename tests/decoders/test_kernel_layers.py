@@ -1,7 +1,7 @@
 """Whole layers by the kernels in C++, and what lies between their products.
 
 That their passes are those of ordinary attention, and a token's bits the same in any company, is in
-test_decoders_row_attention.py, for the models that use them.
+test_row_attention.py, for the models that use them.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ for name in [*cpp_kernels.SETS]:
     del cpp_kernels.SETS[name]
 assert cpp_kernels.instructions() == best
 names = ["blocked", "row_attention", "kernel_layers", "large_vocabularies", "recurrent_kernels"]
-files = [f"tests/decoders/test_decoders_{name}.py" for name in names]
+files = [f"tests/decoders/test_{name}.py" for name in names]
 sys.exit(pytest.main([*files, "-q", "-m", "not slow", "-p", "no:cacheprovider"]))
 """
 

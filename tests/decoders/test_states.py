@@ -9,7 +9,7 @@ import pytest
 import torch
 from decoder_toys import CPU, native
 from t5_toys import seq2seq
-from test_decoders_backends import MADE, PROMPT, held, ids, make
+from test_backends import MADE, PROMPT, held, ids, make
 from torch import Tensor
 
 from decoders.backends import native as llama_module

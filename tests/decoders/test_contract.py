@@ -20,7 +20,7 @@ from decoder_toys import (
     transformers_model,
 )
 from t5_toys import seq2seq, seq2seq_model
-from test_decoders_backends import make
+from test_backends import make
 
 from decoders import Engine
 from decoders.arms import KINDS, recipe

@@ -28,7 +28,7 @@ from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from t5_toys import cut_model, from_scratch, lens_exit, seq2seq, seq2seq_model
-from test_decoders_loop import Says, Watched, balanced, cycle
+from test_loop import Says, Watched, balanced, cycle
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 

@@ -23,7 +23,7 @@ from decoder_toys import (
     reference_distribution,
     run,
 )
-from test_decoders_exact_distribution import check, toy_logits
+from test_exact_distribution import check, toy_logits
 from torch import Tensor
 
 from decoders import Engine

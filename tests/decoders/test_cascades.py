@@ -31,7 +31,7 @@ from decoder_toys import (
 from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from test_decoders_exact_distribution import (
+from test_exact_distribution import (
     LENGTHS,
     PROMPT,
     SAMPLINGS,
@@ -39,7 +39,7 @@ from test_decoders_exact_distribution import (
     small_llama,
     toy_logits,
 )
-from test_decoders_loop import Watched, balanced, cycle
+from test_loop import Watched, balanced, cycle
 from torch import Tensor
 
 from decoders.backends.toy import ToyBackend

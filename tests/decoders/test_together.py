@@ -11,7 +11,7 @@ from decoder_toys import native, random_cell, save_cell
 from effort import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from test_decoders_engine import PROMPT, adapter_folder, tokenizer
+from test_engine import PROMPT, adapter_folder, tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import CPU, native
-from test_decoders_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
+from test_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
 
 from decoders import Engine
 from decoders.arms import load_arms

@@ -30,8 +30,8 @@ from decoder_toys import (
 )
 from effort import slow_after
 from t5_toys import EXIT_T5, from_scratch, seq2seq, seq2seq_model
-from test_decoders_backends import make
-from test_decoders_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
+from test_backends import make
+from test_exact_distribution import LENGTHS, MOST, PROMPT, SAMPLINGS, check, toy_logits
 from torch import Tensor
 
 from decoders import Engine

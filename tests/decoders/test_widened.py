@@ -31,8 +31,8 @@ from decoder_toys import (
 from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
-from test_decoders_cascades import V, cascades, toy
-from test_decoders_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
+from test_cascades import V, cascades, toy
+from test_exact_distribution import PROMPT, SAMPLINGS, check, small_llama, toy_logits
 
 from decoders.backends.toy import ToyBackend
 from decoders.drafters import NeuralDrafter, WidenedDrafter

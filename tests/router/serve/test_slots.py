@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from serve_toys import LETTERS, ToyPolicy, native_engine, served, until
-from test_serve_scheduler import Heard, generation
+from test_scheduler import Heard, generation
 from torch import Tensor
 
 from decoders import Engine

@@ -177,7 +177,7 @@ def test_an_encoder_decoder_may_be_given_more(tiny_t5: Tiny) -> None:
 
 
 def _named(model: Path, place: Path) -> Path:
-    from test_decoders_engine import WORDS, with_tokenizer
+    from test_engine import WORDS, with_tokenizer
 
     return with_tokenizer(model, place, WORDS)
 

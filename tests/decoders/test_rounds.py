@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from decoder_toys import native, random_cell, save_cell
-from test_decoders_engine import tokenizer
+from test_engine import tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe

@@ -1,5 +1,5 @@
 """A hybrid takes, round by round, what promises more; its distribution is walked in
-test_decoders_exact_distribution.py, its promises as an arm in test_decoders_contract.py."""
+test_exact_distribution.py, its promises as an arm in test_contract.py."""
 
 from __future__ import annotations
 
