@@ -162,7 +162,7 @@ def test_help_lists_what_is_registered(site: Path, capsys: pytest.CaptureFixture
         "exact,knn,regression,logistic,binned,best-fixed,fixed,uniform,risk-control,thompson,linucb"
     )
     assert f"{kinds},my-policy" in said
-    assert "measured-speedup,speed-price,my-reward." in said
+    assert "measured-speedup,speed-price,my-reward." in said, said
     assert main(["collect", "--help"]) == 0
     assert "my-reward" in "".join(capsys.readouterr().out.split())
 

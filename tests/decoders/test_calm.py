@@ -167,9 +167,11 @@ def test_it_equals_the_plain_account(
 def test_skipped_layers_without_their_keys_and_values_are_caught(
     target: LayeredBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = hf_seq2seq.hold
+    real = hf_seq2seq.append_skipped
     monkeypatch.setattr(llama, "skip_layer", lambda *args: None)
-    monkeypatch.setattr(hf_seq2seq, "hold", lambda block, h, layer: real(block, 0 * h, layer))
+    monkeypatch.setattr(
+        hf_seq2seq, "append_skipped", lambda block, h, layer: real(block, 0 * h, layer)
+    )
     with pytest.raises(AssertionError):
         check(target, Calm("calm", 0.9, decay=0.0), Request(16))
 
