@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,11 +15,20 @@ from filelock import FileLock
 from policies import mlflow_store
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Property tests are marked: `make slow` runs them once more, with every example."""
+    """Marks property tests, which `make slow` runs with every example, and as slow all cases but
+    every nth of a test that is marked so."""
+    cases = Counter[str]()
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
             item.add_marker(pytest.mark.property)
+        every = item.get_closest_marker("every")
+        if every is not None:
+            test = item.nodeid.partition("[")[0]
+            if cases[test] % every.args[0]:
+                item.add_marker(pytest.mark.slow)
+            cases[test] += 1
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -441,6 +441,7 @@ def test_training_improves_agreement(
     assert point.positions == 6 * 600 * 12
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "more",
     [{}, {"ema": 0.9, "noise": 0.2, "dropout": 0.1, "tv": 0.5, "tv_from": 0.5}],
@@ -658,6 +659,7 @@ def test_another_targets_drafter_is_no_start(
         )
 
 
+@pytest.mark.slow
 def test_compiled_training_takes_the_same_steps(
     teacher: Teacher, vocab: DraftVocab, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
 ) -> None:

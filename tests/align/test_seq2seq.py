@@ -199,6 +199,7 @@ def test_a_lens_learns_and_drafts(tmp_path: Path, t5: Path, own: tuple[Path, Pat
     assert fingerprint(t5) == before
 
 
+@pytest.mark.slow
 def test_an_exit_learns_together_with_a_copy_of_the_target(
     tmp_path: Path, t5: Path, written: tuple[Path, Path]
 ) -> None:

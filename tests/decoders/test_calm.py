@@ -152,6 +152,7 @@ def check(target: LayeredBackend, strategy: Calm, request: Request) -> list[Deco
     return results
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("penalty", [1.0, 1.4])
 @pytest.mark.parametrize("decay", [0.0, 4.0])
 @pytest.mark.parametrize(("confidence", "threshold"), [("saturation", 0.9), ("softmax", 0.6)])
@@ -176,6 +177,7 @@ def test_skipped_layers_without_their_keys_and_values_are_caught(
         check(target, Calm("calm", 0.9, decay=0.0), Request(16))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(1.2, top_k=9, top_p=0.9)])
 @pytest.mark.parametrize("confidence", CONFIDENCES)
 def test_at_threshold_1_the_answer_is_the_target_s(

@@ -97,6 +97,7 @@ def engine(tiny: Tiny, file: Path) -> Engine:
     return Engine(native(tiny()), load_arms(file), eos_ids=(15,))
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", names())
 def test_every_arm_answers_as_the_target_does(name: str, engine: Engine) -> None:
     drafted = 0

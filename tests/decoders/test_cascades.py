@@ -106,6 +106,7 @@ DEEPER: dict[str, Callable[[], Drafter]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", DEEPER)
 def test_several_verifications_for_one_of_the_target_s(name: str) -> None:
     target, request = toy(3, 2), Request(5, Sampling(1.0))
@@ -113,6 +114,7 @@ def test_several_verifications_for_one_of_the_target_s(name: str) -> None:
     check(distribution, reference_distribution(toy_logits(target), [0, 1, 0], request))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length", ["confident", "sits-out"])
 @pytest.mark.parametrize("name", ["lenient", "horizontal", "cs-drafting", "hierarchy"])
 def test_the_target_s_draft_length_does_not_change_the_distribution(name: str, length: str) -> None:
@@ -676,6 +678,7 @@ def test_max_gram_is_as_if_it_had_read_the_last_context_alone(
 # -- against transformers -------------------------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", ["vertical", "cs-drafting", "exit-first", "hierarchy"])
 def test_ids_equal_transformers_generate(name: str, tiny: Callable[..., Path]) -> None:
     target, model = native(tiny()), transformers_model(tiny())

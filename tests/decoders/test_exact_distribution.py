@@ -78,6 +78,7 @@ def check(distribution: Distribution, truth: Distribution) -> None:
     assert distance(distribution, truth) < EXACT
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 @pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_distribution_is_the_target_s(drafter: str, sampling: str) -> None:

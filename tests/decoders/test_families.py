@@ -70,6 +70,7 @@ def strategy(method: str, family: str) -> Strategy:
     return speculative(TreeDrafter(drafter, None, (3, 2), CONTEXT), 4)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("method", ["plain", "copying", "drafter", "tree"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_ids_are_transformers_own(family: str, method: str) -> None:

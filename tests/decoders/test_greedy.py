@@ -155,6 +155,7 @@ def arm(name: str, target: Any, tiny: Tiny) -> SpeculativeDecoding:
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("penalty", [1.0, 1.3])
 @pytest.mark.parametrize("name", ARMS)
 def test_native_ids_equal_transformers_generate(name: str, penalty: float, tiny: Tiny) -> None:

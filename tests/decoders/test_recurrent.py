@@ -168,6 +168,7 @@ class Beside:
         self.inner.commit(context)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("tree", [False, True])
 @pytest.mark.parametrize("kind", slow_after(8, BACKENDS))
 def test_every_draft_is_that_from_scratch(kind: str, tree: bool, tiny: Tiny, tiny_t5: Tiny) -> None:

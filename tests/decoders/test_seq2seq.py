@@ -190,6 +190,7 @@ def check_ids(name: str, folder: Path, tiny_t5: Tiny, penalty: float = 1.0) -> i
     return drafted
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("name", ["autoregressive", "neural", "max-gram", *TREES, *EXITS])
 def test_every_shape_s_ids_equal_transformers_generate(
     name: str, folder: Path, tiny_t5: Tiny
@@ -198,6 +199,7 @@ def test_every_shape_s_ids_equal_transformers_generate(
     assert drafted > 0 or name == "autoregressive"
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("penalty", [0.8, 1.3])
 @pytest.mark.parametrize("name", ARMS)
 def test_every_arm_s_ids_equal_transformers_generate(
@@ -237,6 +239,7 @@ def test_several_ends_as_in_transformers(name: str, tiny_t5: Tiny) -> None:
     assert "eos" in reasons
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("most", [1, 2, 3, 7])
 @pytest.mark.parametrize("name", ARMS)
 def test_as_many_tokens_as_asked(name: str, most: int, tiny_t5: Tiny) -> None:
@@ -273,6 +276,7 @@ DRAFTERS: dict[str, Callable[[Tiny], Drafter]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("drafter", "sampling", "eos"),
     [

@@ -218,6 +218,7 @@ def watched(drafter: EarlyExitDrafter) -> list[tuple[list[int], list[int]]]:
     return seen
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("pattern", [[4], [2, 0, 0, 1, 0], [0, 0, 3]])
 @pytest.mark.parametrize("layer", [1, 2])
 def test_untrained_it_is_the_model_cut_off_after_its_layer(
@@ -304,6 +305,7 @@ LENGTHS: dict[str, Callable[[], DraftLength]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     ("sampling", "length", "kept", "eos"),
     [

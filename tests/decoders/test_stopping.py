@@ -92,6 +92,7 @@ def test_a_stop_string_inside_a_token_keeps_the_token(tokenizer: Any) -> None:
 STOPS = [("ab",), ("a",), ("f.", "cd"), ("bca",), (" a",), ("dd",), ("ef", "e")]
 
 
+@pytest.mark.every(4)
 @pytest.mark.parametrize("stop", STOPS)
 @pytest.mark.parametrize("drafts", ["nothing", "max-gram", "itself"])
 def test_stop_strings_end_answers_where_transformers_does(

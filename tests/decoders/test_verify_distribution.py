@@ -346,6 +346,7 @@ def test_where_the_drafter_falls_back_the_target_writes(name: str, sampling: str
     assert distance(distribution, truth_of(name, chosen)) > 1e-3
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
 def test_an_early_exit(tiny: Callable[..., Path], name: str) -> None:
     """The drafter's own distribution is read off what it proposes after each context."""
@@ -397,6 +398,7 @@ def test_an_early_exit_of_an_encoder_decoder(tiny_t5: Callable[..., Path], name:
 # -- lossless at the end of their ranges ----------------------------------------------------------
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     "verifier",
     [
@@ -495,6 +497,7 @@ def test_raw_without_the_penalty_is_caught() -> None:
 # -- and with real randomness ---------------------------------------------------------------------
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", ["lossy-star", "opt", "bild"])
 def test_samples_fit_the_distribution(name: str) -> None:
     """The shipped generator, 2000 answers; the seed is fixed, so this passes always or never."""

@@ -149,6 +149,7 @@ def test_an_end_inside_a_draft(said: Any) -> None:
     assert result.accepted == 2
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("said", VERIFIERS, ids=str)
 def test_on_real_models(said: Any, tiny: Tiny) -> None:
     """Native and transformers backends write the same; so does an early exit on a fresh cache."""

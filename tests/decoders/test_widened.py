@@ -198,6 +198,7 @@ NESTS: dict[str, Callable[[], Drafter]] = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("branch", [(2,), pytest.param((3, 2), marks=pytest.mark.slow)])
 @pytest.mark.parametrize("sampling", slow_after(1, ["all", "plain"]))
 @pytest.mark.parametrize("name", NESTS)

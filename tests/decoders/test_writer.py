@@ -160,6 +160,7 @@ def test_a_sample_does_not_depend_on_what_is_beside_it(model: LlamaBackend) -> N
     assert together != written(model, 8, again)
 
 
+@pytest.mark.slow
 def test_a_sampled_token_has_the_target_s_distribution(model: LlamaBackend) -> None:
     """Of the first token and of the second, given the first: chi-square over 20000 draws."""
     n, heat, prompt = 20000, 1.3, [3, 1, 4, 1, 5]
