@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decoders.common.errors import NoSuchName
 
@@ -36,7 +38,8 @@ def fit_regression(
 
     model: "ridge" (closed form; only ridge, temperature and standardise matter) or "mlp" (the
         policy's MLP on squared error).
-    ridge: strength; None picks it by exact leave-one-out error of the arms' differences.
+    ridge: strength; None picks it by the exact error of the arms' differences, leaving one group of
+        rows (a query) out.
     temperature: 0 puts all mass on the best prediction; above 0, in units of the reward, softens it
         so that sampling explores.
 
@@ -67,35 +70,71 @@ def _fit_ridge(
     mean, std = moments(seen.inputs, standardise, len(seen.feature_names))
     x = ((seen.inputs - mean) / std).astype(np.float64)  # [n, d]
     x_mean, y_mean = x.mean(axis=0), seen.rewards.mean(axis=0)
-    weight, strength = ridge_weights(x - x_mean, seen.rewards - y_mean, ridge)  # [A, d]
+    weight, strength = ridge_weights(
+        x - x_mean, seen.rewards - y_mean, ridge, seen.groups
+    )  # [A, d]
     layer = Layer(weight.astype(np.float32), np.asarray(y_mean - weight @ x_mean, dtype=np.float32))
     options: dict[str, Any] = {"model": "ridge", "ridge": strength, "temperature": temperature}
     origin = origin_of("regression", table, seed, options | {"standardise": standardise})
     return Fitted(NetworkPolicy(origin, [layer], mean, std, "reward", temperature), [])
 
 
-def ridge_weights(x: Float64, y: Float64, ridge: float | None) -> tuple[Float64, float]:
+def ridge_weights(
+    x: Float64, y: Float64, ridge: float | None, groups: Sequence[Hashable]
+) -> tuple[Float64, float]:
     """([A, d] weights, strength) for centred x [n, d] and y [n, A], from one SVD.
 
     Weights are shrunk and the arms' means are not, so that a strong ridge ends at the best fixed
     arm. As the weights are linear in y, the predicted difference of two arms is what the same ridge
     makes of their difference; a strength is therefore judged by its errors on differences, each
-    arm's reward less the mean over arms, which alone decide the choice.
+    arm's reward less the mean over arms, which alone decide the choice. With one column of y its
+    own errors are what counts.
 
-    The leave-one-out residual of a linear smoother is (y - fit) / (1 - leverage), exactly; the
-    1/n is the leverage of the mean that was taken off.
+    groups: one per row; rows that share one, as those of one query at several temperatures, are
+        left out together, or a weak ridge that remembers queries would look best.
     """
     u, s, vt = np.linalg.svd(x, full_matrices=False)  # [n, m], [m], [m, d]
     projected = u.T @ y  # [m, A]
     if ridge is None:
         errors = []
+        together = _rows_of(groups)
         for strength in GRID:
-            shrink = s**2 / (s**2 + strength)
-            residual = y - (u * shrink) @ projected
-            leverage = (u**2 * shrink).sum(axis=1, keepdims=True) + 1 / len(x)
-            left_out = residual / np.maximum(1 - leverage, 1e-9)  # [n, A]
-            differences = left_out - left_out.mean(axis=1, keepdims=True)
-            errors.append(float(np.square(differences).mean()))
+            left_out = _left_out(y, u, s**2 / (s**2 + strength), projected, together)
+            if y.shape[1] > 1:
+                left_out = left_out - left_out.mean(axis=1, keepdims=True)
+            errors.append(float(np.square(left_out).mean()))
         ridge = float(GRID[int(np.argmin(errors))])
     weights = vt.T @ ((s / (s**2 + ridge))[:, None] * projected)  # [d, A]
     return np.asarray(weights.T, dtype=np.float64), float(ridge)
+
+
+def _rows_of(groups: Sequence[Hashable]) -> list[NDArray[np.intp]]:
+    """For every size of group, [G, size]: the rows of the groups of this size. Each row by itself
+    where all are of one group, which cannot be left out."""
+    rows: dict[Hashable, list[int]] = {}
+    for row, group in enumerate(groups):
+        rows.setdefault(group, []).append(row)
+    if len(rows) == 1:
+        rows = {row: [row] for row in range(len(groups))}
+    sizes: dict[int, list[list[int]]] = {}
+    for members in rows.values():
+        sizes.setdefault(len(members), []).append(members)
+    return [np.array(members, dtype=np.intp) for members in sizes.values()]
+
+
+def _left_out(
+    y: Float64, u: Float64, shrink: Float64, projected: Float64, together: list[NDArray[np.intp]]
+) -> Float64:
+    """[n, A]: each row's error by the ridge that was fitted without its group, the mean included.
+
+    For a linear smoother y -> H y it is (I - H_gg)^-1 (y - H y)_g, exactly (block leave-one-out;
+    Hastie, Tibshirani and Friedman, The Elements of Statistical Learning, section 7.10, for groups
+    of one row). H is u diag(shrink) u^T, and 1/n for the mean that was taken off.
+    """
+    residual = y - (u * shrink) @ projected
+    errors = np.empty_like(residual)
+    for rows in together:
+        own = u[rows]  # [G, size, m]
+        hat = (own * shrink) @ own.transpose(0, 2, 1) + 1 / len(y)  # [G, size, size]
+        errors[rows] = np.linalg.solve((1 + 1e-9) * np.eye(rows.shape[1]) - hat, residual[rows])
+    return errors

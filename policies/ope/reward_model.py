@@ -39,14 +39,16 @@ def cross_fitted(inputs: Float32, log: Log, arms: int, *, folds: int = 2, seed: 
         x = ((inputs - mean) / std).astype(np.float64)  # [n, w]
         for arm in range(arms):
             took = seen & (log.actions == arm)
-            predicted[out, arm] = _predict(x[took], log.rewards[took], x[out], log.rewards[seen])
+            predicted[out, arm] = _predict(
+                x[took], log.rewards[took], units[took].tolist(), x[out], log.rewards[seen]
+            )
     return predicted
 
 
-def _predict(x: Float64, y: Float64, asked: Float64, every: Float64) -> Float64:
-    """[len(asked)]. x, y: the arm's rows. every: the rewards of all arms."""
+def _predict(x: Float64, y: Float64, groups: list[int], asked: Float64, every: Float64) -> Float64:
+    """[len(asked)]. x, y, groups: of the arm's rows. every: the rewards of all arms."""
     if len(y) < LEAST_ROWS or not x.shape[1]:
         return np.full(len(asked), (y.sum() + every.mean()) / (len(y) + 1))
     center = x.mean(axis=0)
-    slope = ridge_weights(x - center, (y - y.mean())[:, None], None)[0][0]  # [w]
+    slope = ridge_weights(x - center, (y - y.mean())[:, None], None, groups)[0][0]  # [w]
     return np.asarray(np.clip(y.mean() + (asked - center) @ slope, every.min(), every.max()))

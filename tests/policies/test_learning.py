@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from policy_tables import separable, table, with_features
+from sklearn.linear_model import Ridge
 
 import policies
 from policies.base import moments
 from policies.learners.exact import exact_loss
+from policies.learners.regression import GRID, ridge_weights
 from policies.learners.reinforce import PAPER, reinforce_loss
 from policies.learners.training import CHOOSING_SHARE, entropy
 
@@ -176,9 +179,43 @@ def test_ridge_shrinks_to_the_best_fixed_arm() -> None:
     assert (policy.distribution(fresh).argmax(axis=1) == 1).all()
 
 
-def test_ridge_matches_scikit_learn() -> None:
-    from sklearn.linear_model import Ridge
+@pytest.mark.parametrize("arms", [1, 3])
+def test_a_strength_is_judged_by_refits_without_each_group(arms: int) -> None:
+    """The closed form against refitting: groups of one to four rows, means included."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(24), rng.integers(1, 5, size=24))
+    queries = rng.normal(size=(24, 10))
+    x = queries[groups] + 0.1 * rng.normal(size=(len(groups), 10))
+    y = x[:, :arms] + rng.normal(size=(24, arms))[groups] + 0.1 * rng.normal(size=(len(x), arms))
 
+    def error(strength: float) -> float:
+        total = []
+        for group in range(24):
+            seen, out = groups != group, groups == group
+            slope = Ridge(alpha=strength).fit(x[seen], y[seen])
+            off = y[out] - slope.predict(x[out]).reshape(-1, arms)
+            total.append(off - off.mean(axis=1, keepdims=True) if arms > 1 else off)
+        return float(np.square(np.concatenate(total)).mean())
+
+    _, chosen = ridge_weights(x - x.mean(axis=0), y - y.mean(axis=0), None, groups.tolist())
+    assert chosen == min(GRID, key=error)
+    assert chosen not in (GRID[0], GRID[-1])
+
+
+def test_a_query_in_several_rows_is_not_remembered() -> None:
+    """The embedding says nothing of what arms earn; six rows share each query."""
+    rng = np.random.default_rng(1)
+    queries, own = rng.normal(size=(80, 120)), rng.normal(size=(80, 3))
+    groups = np.repeat(np.arange(80), 6)
+    rewards = own[groups] + 0.1 * rng.normal(size=(480, 3))
+    data = replace(
+        table(queries[groups].astype(np.float32), rewards), groups=[str(each) for each in groups]
+    )
+    fitted = policies.fit("regression", data).policy
+    assert fitted.origin.options["ridge"] >= 1e3  # near the best fixed arm; rows alone choose 0.1
+
+
+def test_ridge_matches_scikit_learn() -> None:
     data = separable(60)
     policy = policies.fit("regression", data, ridge=3.0, standardise=False).policy
     theirs = Ridge(alpha=3.0).fit(data.embeddings, data.rewards).predict(data.embeddings)
