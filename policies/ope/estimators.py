@@ -103,15 +103,16 @@ def standard_error(residual: Float64, units: NDArray[np.intp]) -> float:
 def simulate(policy: Policy, table: RewardTable, rng: np.random.Generator) -> Log:
     """What the policy would have logged on the table: one sampled arm a query.
 
-    A draw of a failed arm has no reward and is left out, as in a real log.
+    An arm that fails where it is drawn earns the worst reward of the others, as in a real log.
     """
     probs = aligned(policy, table)
     draws = rng.random((len(table), 1))
     actions = np.minimum((probs.cumsum(axis=1) < draws).sum(axis=1), probs.shape[1] - 1)
     rows = np.arange(len(table))
     rewards = table.rewards[rows, actions]
-    kept = ~np.isnan(rewards)
-    return Log(actions[kept], rewards[kept], probs[rows, actions][kept])
+    if np.isnan(rewards).all():
+        raise PolicyError("every arm that was drawn failed; there is nothing to estimate from")
+    return Log(actions, np.nan_to_num(rewards, nan=np.nanmin(rewards)), probs[rows, actions])
 
 
 class OffPolicyEstimator(ABC):

@@ -48,7 +48,8 @@ class Version:
 class ArmFigures:
     """One arm in the log.
 
-    taken: rows. failed: answers that failed, not among them.
+    taken: rows. failed: those of them whose answer failed, which earned the worst reward of the
+        log.
     mean: reward of the rows that took it; None where none did. Not what the arm is worth, since the
         policy chose them.
     always: what taking it always would have earned (doubly robust); None where some requests could

@@ -20,7 +20,6 @@ from .record import LoggedDecision, Result
 
 FORCED = "the arm was forced, so nothing was chosen"
 OTHERS = "of another target, of other arms, or in another embedder's space"
-FAILED = "the arm failed"
 NO_EMBEDDING = "without the embedding that the policy reads"
 NO_FEATURE = "without a feature that the policy reads"
 NO_REWARD = "without a value of this reward"
@@ -37,7 +36,8 @@ class UsableDecisions:
     inputs: [n, w] what rewards are predicted from: the embedding where all rows have one, their
         features, and what was asked for: log prompt tokens, log max_new_tokens, temperature.
     excluded: why -> rows left out for it.
-    failures: arm -> answers that failed.
+    failures: arm -> answers that failed. They are among the decisions: each earned the worst
+        reward of the others, as when policies learn.
     """
 
     decisions: list[LoggedDecision]
@@ -68,18 +68,21 @@ def usable(
     kept = _of_one_world(chosen, policy)
     excluded[OTHERS] = len(chosen) - len(kept)
     failures = Counter(each.arm for each in kept if each.outcome.error is not None)
-    kept = [each for each in kept if each.outcome.error is None]
-    excluded[FAILED] = failures.total()
     if policy is not None:
         kept = _readable(kept, policy, excluded)
-    values = [value(each.outcome) for each in kept]
-    finite = [math.isfinite(one) for one in values]
-    excluded[NO_REWARD] = len(kept) - sum(finite)
-    kept = [each for each, one in zip(kept, finite, strict=True) if one]
-    if not kept:
+    failed = [each.outcome.error is not None for each in kept]
+    values = [
+        math.nan if none else value(each.outcome) for each, none in zip(kept, failed, strict=True)
+    ]
+    finite = [one for one in values if math.isfinite(one)]
+    excluded[NO_REWARD] = len(kept) - len(finite) - sum(failed)
+    if not finite:
+        excluded["the arm failed"] = sum(failed)
         reasons = "; ".join(f"{many} {why}" for why, many in excluded.items() if many)
         raise PolicyError(f"no line of {rows.folder} can be used: {reasons}; log more answers")
-    rewards = np.array([one for one in values if math.isfinite(one)])
+    earned = [min(finite) if none else one for one, none in zip(values, failed, strict=True)]
+    kept = [each for each, one in zip(kept, earned, strict=True) if math.isfinite(one)]
+    rewards = np.array([one for one in earned if math.isfinite(one)])
     return _tabled(kept, rewards, reward, excluded, failures)
 
 

@@ -75,11 +75,12 @@ def test_on_policy_ips_is_the_mean() -> None:
     assert SNIPW.estimate(log, own).value == pytest.approx(float(log.rewards.mean()))
 
 
-def test_simulated_logs_skip_failures() -> None:
+def test_failures_in_simulated_logs_earn_the_worst_reward() -> None:
     data = tiny(failures=True)
     log = simulate(policies.uniform_policy(ARMS), data, np.random.default_rng(0))
-    assert 0 < len(log.actions) < len(data)
-    assert np.isfinite(log.rewards).all()
+    assert len(log.actions) == len(data)
+    failed = np.isnan(data.rewards[np.arange(len(data)), log.actions])
+    assert failed.any() and (log.rewards[failed] == log.rewards.min()).all()
 
 
 def test_bad_logs_are_refused() -> None:

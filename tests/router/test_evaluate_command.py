@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from decoders.common.seeds import derived_seed
 from decoders.records import Request
 from policies import PolicyError
 from policies.fixed import ConstantPolicy, fixed_policy, uniform_policy
+from policies.ope.estimators import InverseProbabilityWeighting
 from policies.records import ANY, Origin
 from router import cli
 from router.commands.views import judgement_lines, judgement_tables
@@ -25,6 +27,7 @@ from router.logs import rows as reasons
 from router.logs.judge import LEAST, Judgement, judge
 from router.logs.reader import DecisionRows, read_log
 from router.logs.record import Result, Vector
+from router.logs.rows import usable
 from router.logs.writer import DecisionLog
 from router.routing.router import Router
 
@@ -169,15 +172,33 @@ def test_what_does_not_count_is_counted() -> None:
         *many(6, outcome=Result(new_tokens=1, rounds=0)),
     ]
     found = judge(of(*lines, broken=7), WIDE)
-    assert (found.rows, found.used, found.broken) == (120, 100, 7)
+    assert (found.rows, found.used, found.broken) == (120, 105, 7)
     assert found.excluded == {
-        reasons.FORCED: 4, reasons.OTHERS: 5, reasons.FAILED: 5, reasons.NO_REWARD: 6,
+        reasons.FORCED: 4, reasons.OTHERS: 5, reasons.NO_REWARD: 6,
     }  # fmt: skip
     assert [each.failed for each in found.arms] == [3, 2]
     told = judgement_lines(found)
-    assert told[0] == "100 of 120 decisions count"
+    assert told[0] == "105 of 120 decisions count"
     assert any("7 lines cut short" in line for line in told)
-    assert len([line for line in told if "left out:" in line]) == 4
+    assert len([line for line in told if "left out:" in line]) == 3
+
+
+def test_an_arm_that_fails_is_worth_what_its_failures_leave() -> None:
+    """Drawn evenly, `small` always earns 10 tokens a second; `wide` earns 12 and fails half the
+    time. Without the failures IPS would give `small` a third more than it earns."""
+    lines = many(400)
+    for number, line in enumerate(lines):
+        speed = 10.0 if line.arm == "small" else 12.0
+        outcome = Result(new_tokens=9, rounds=4, tokens_per_s=speed, wall_s=9 / speed)
+        fails = line.arm == "wide" and number % 4 == 1
+        given = Result(error="RuntimeError") if fails else outcome
+        lines[number] = line.model_copy(update={"outcome": given})
+    held = usable(of(*lines), None, "measured", lambda outcome: outcome.tokens_per_s or math.nan)
+    assert held.failures == {"wide": 100} and len(held.log.actions) == 400
+    for arm, worth in (("small", 10.0), ("wide", (12.0 + 10.0) / 2)):
+        always = np.tile(np.array(held.table.arms) == arm, (400, 1)).astype(float)
+        estimate = InverseProbabilityWeighting().estimate(held.log, always)
+        assert estimate.value == pytest.approx(worth)
 
 
 def test_rows_of_other_recipes_are_not_mixed() -> None:
