@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from decoders.common.errors import DraftpickError, NoSuchName
-from decoders.common.text import whole
+from decoders.common.text import require_whole
 
 TASKS = ("mt_bench", "translation", "summarization", "qa", "math", "rag")  # of Spec-Bench
 OVERALL = "overall"  # what all tasks together are called in every table, so that none may be
@@ -164,10 +164,7 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, object]]]:
             raise DraftpickError(
                 f"{where}: not JSON ({reason}); each line must hold one JSON object"
             ) from None
-        if not whole(json.dumps(record, ensure_ascii=False)):
-            raise DraftpickError(
-                f"{where}: holds half a surrogate pair (\\ud800 to \\udfff); write whole characters"
-            )
+        require_whole(record, where)
         if not isinstance(record, dict):
             raise DraftpickError(
                 f"{where}: holds a {type(record).__name__}, not an object; write "

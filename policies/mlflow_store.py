@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -12,6 +11,8 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+
+from decoders.common.secrets import masked
 
 from .errors import PolicyError
 
@@ -24,11 +25,6 @@ LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreach
 def default_uri() -> str:
     """MLFLOW_TRACKING_URI where it is set, else mlruns/mlflow.db under the working directory."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{Path.cwd()}/mlruns/mlflow.db"
-
-
-def shown(uri: str) -> str:
-    """The URI without its password."""
-    return re.sub(r"(://[^/@:]*):[^/@]*@", r"\1:***@", uri)
 
 
 def sqlite_path(uri: str) -> Path | None:
@@ -158,9 +154,9 @@ def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
 
 def unreachable(uri: str, why: str) -> PolicyError:
     """The error for a store that does not work; credentials are taken out of it."""
-    reason = shown(" ".join(why.split()))[:200]
+    reason = masked(" ".join(why.split()))[:200]
     return PolicyError(
-        f"cannot use the MLflow tracking store {shown(uri)}: {reason}; start that server, or give "
+        f"cannot use the MLflow tracking store {masked(uri)}: {reason}; start that server, or give "
         "another one with --tracking-uri or MLFLOW_TRACKING_URI"
     )
 
@@ -190,11 +186,11 @@ def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
             return Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
         except Exception as error:  # MLflow, the file system or an object store: one sentence
             raise PolicyError(
-                f"cannot fetch {uri} from {shown(store)}: {one_line(error)}; check the name, or "
+                f"cannot fetch {uri} from {masked(store)}: {one_line(error)}; check the name, or "
                 "give the store with --tracking-uri"
             ) from error
 
 
 def one_line(error: Exception) -> str:
     """What an error says, in one line of at most 300 characters, without passwords."""
-    return shown(" ".join(str(error).split()))[:300]
+    return masked(" ".join(str(error).split()))[:300]

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
+import sys
 import tomllib
+from collections.abc import Iterator
+from importlib import metadata
+from importlib.metadata import packages_distributions
 from pathlib import Path
 from types import ModuleType
 
@@ -42,6 +47,64 @@ def test_every_dependency_is_pinned_within_its_range() -> None:
         assert each.url is None, f"{each} comes from a URL"
         if each.name not in OURS:
             assert each.specifier.contains(pins[canonicalize_name(each.name)]), each
+
+
+EXTRAS = {  # what needs an extra -> where else it may be imported
+    "serve": ("router/serve/", "router/commands/serving/"),
+    "ray": ("collect/sweeps/on_ray.py", "collect/sweeps/ray_cluster.py", "router/serve/"),
+    "dev": ("decoders/backends/cuda/",),  # triton, which comes with torch where there is a GPU
+}
+
+
+def imported() -> Iterator[tuple[str, str]]:
+    """(file, top-level module) of every import in the four packages."""
+    for package in ("decoders", "policies", "collect", "router"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Import):
+                    names = [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+                    names = [node.module]
+                else:
+                    continue
+                for name in names:
+                    yield path.relative_to(ROOT).as_posix(), name.partition(".")[0]
+
+
+def installed_with(requirements: list[str]) -> set[str]:
+    """The distributions that these bring, and those that they need in turn."""
+    found, open_ = set[str](), [Requirement(each) for each in requirements]
+    while open_:
+        one = open_.pop()
+        name = canonicalize_name(one.name)
+        if name not in found and name != "draftpick":
+            found.add(name)
+            more = [Requirement(each) for each in metadata.distribution(name).requires or ()]
+            open_ += [
+                each
+                for each in more
+                if each.marker is None
+                or any(each.marker.evaluate({"extra": extra}) for extra in ("", *one.extras))
+            ]
+    return found
+
+
+def test_a_plain_install_has_all_that_is_imported_outside_of_the_extras() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    distributions = packages_distributions()
+    own = {*sys.stdlib_module_names, "decoders", "policies", "collect", "router"}
+
+    always = installed_with(project["dependencies"])
+    extras = {extra: installed_with(project["optional-dependencies"][extra]) for extra in EXTRAS}
+    missing = set()
+    for file, module in imported():
+        from_ = {canonicalize_name(each) for each in distributions.get(module, [module])}
+        optional = any(
+            from_ & extras[extra] and file.startswith(places) for extra, places in EXTRAS.items()
+        )
+        if module not in own and not from_ & always and not optional:
+            missing.add((file, module))
+    assert not missing
 
 
 @pytest.fixture(scope="module")

@@ -90,6 +90,19 @@ def test_collect_train_and_generate_route_by_the_query(
     assert shown.out.strip() == CODE[0].upper() and "[arm copier ·" in shown.err
 
 
+def test_speeds_are_not_compared_where_tokens_were_not_counted(
+    place: Path, servers: tuple[FakeEndpoint, FakeEndpoint], capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers[1].counts = False
+    told = said(
+        capsys, "collect", "--queries", "queries.jsonl", "--config", "arms.yaml", "--out", "rewards"
+    )
+    assert "arm drafter did not count the tokens of 16 answers" in told and "arm copier" not in told
+    found = table_of(place / "rewards", "measured")
+    assert np.isnan(found.rewards[:, found.arms.index("drafter")]).all()
+    assert np.isfinite(found.rewards[:, found.arms.index("copier")]).all()
+
+
 def test_a_dead_endpoint_is_skipped_told_of_and_healed(
     place: Path, servers: tuple[FakeEndpoint, FakeEndpoint]
 ) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
+
+from .errors import DraftpickError
 
 _HALF = re.compile("[\ud800-\udfff]")
 
@@ -11,3 +14,11 @@ def whole(text: str) -> bool:
     """Whether the text has whole characters alone. JSON may spell half of one, and a command line's
     bytes that are no text come as such halves; no tokenizer and no file takes them."""
     return _HALF.search(text) is None
+
+
+def require_whole(record: object, where: str) -> None:
+    """Raises DraftpickError, naming where it stands, for JSON with half a character in a text."""
+    if not whole(json.dumps(record, ensure_ascii=False)):
+        raise DraftpickError(
+            f"{where}: holds half a surrogate pair (\\ud800 to \\udfff); write whole characters"
+        )

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 # Deployments move; what they serve stays.
-FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url", "tokenizer"}
+FINGERED = {"note", "api_key_env", "limit_field", "timeout_s", "url"}
 
 
 def remote(recipes: Mapping[str, ArmRecipe]) -> bool:

@@ -55,11 +55,20 @@ class Event:
 
 def client() -> httpx.Client:
     """Connections to endpoints, kept between requests; proxies and certificates are the
-    environment's. Redirects are not followed: a key stays with the server that it is for."""
-    return httpx.Client(
-        follow_redirects=False,
-        limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
-    )
+    environment's. Redirects are not followed: a key stays with the server that it is for.
+
+    Raises DraftpickError for a proxy or certificates that cannot be used.
+    """
+    try:
+        return httpx.Client(
+            follow_redirects=False,
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=32),
+        )
+    except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
+        raise DraftpickError(
+            f"endpoints cannot be asked: {_words(error)}; see to HTTP_PROXY, HTTPS_PROXY, "
+            "ALL_PROXY and SSL_CERT_FILE in the environment"
+        ) from error
 
 
 def completions(

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoders.common.provenance import tags
+from decoders.common.secrets import masked
 
 from ..errors import PolicyError
 from ..evaluation.calibration import calibration, scores_of
@@ -18,7 +19,7 @@ from ..evaluation.decisions import decisions, gap_closed
 from ..evaluation.evaluate import Evaluation, aligned, report
 from ..evaluation.regret import Regret, regret
 from ..fitting import fit
-from ..mlflow_store import one_line, shown, sqlite_path, using
+from ..mlflow_store import one_line, sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
@@ -156,12 +157,12 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
             yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {shown(uri)} refused the run: {one_line(error)}; repair the "
+                f"the tracking store {masked(uri)} refused the run: {one_line(error)}; repair the "
                 "store or give another one with --tracking-uri"
             ) from error
         except OSError as error:
             raise PolicyError(
-                f"cannot write the run to {shown(uri)} or its policy next to it: "
+                f"cannot write the run to {masked(uri)} or its policy next to it: "
                 f"{error.strerror or error}; free the disk or choose other folders"
             ) from error
 
@@ -211,7 +212,7 @@ def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
             )
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {shown(store.uri)} stopped working while the run was "
+                f"the tracking store {masked(store.uri)} stopped working while the run was "
                 f"logged: {one_line(error)}; the trained policy is in {folder}"
             ) from error
     champion = False
@@ -271,7 +272,7 @@ def experiment_of(client: MlflowClient, uri: str, name: str) -> str:
         return str(client.create_experiment(name, artifact_location=place))
     if found.lifecycle_stage != "active":
         raise PolicyError(
-            f"the experiment {name!r} was deleted in {shown(uri)}; restore it or choose another "
+            f"the experiment {name!r} was deleted in {masked(uri)}; restore it or choose another "
             "name with --experiment"
         )
     return str(found.experiment_id)

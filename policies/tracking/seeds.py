@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from decoders.common.provenance import tags
+from decoders.common.secrets import masked
 
 from ..errors import PolicyError
-from ..mlflow_store import one_line, shown
+from ..mlflow_store import one_line
 from .figures import sweep_dots
 from .run import Task, TrainedRun, check_registered, opened, run_task
 from .run_log import log_input, metric_name
@@ -123,7 +124,7 @@ def sweep_run(
                 _log(done)
             except MlflowException as error:
                 raise PolicyError(
-                    f"the tracking store {shown(store.uri)} stopped working when all runs were "
+                    f"the tracking store {masked(store.uri)} stopped working when all runs were "
                     f"done: {one_line(error)}; the first one's policy is in "
                     f"{done[0].runs[0].folder}"
                 ) from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from decoders.common.secrets import masked
 from router.commands.options import AsJson
 
 from .router_options import TrackingUri
@@ -87,7 +88,7 @@ def promote(
 ) -> None:
     from collect.store.collection import Collection
     from policies import PolicyError
-    from policies.mlflow_store import one_line, shown, using
+    from policies.mlflow_store import one_line, using
     from policies.selection.promotion import compare_on
     from policies.tracking.registry import check_alias, fetched, holder, version_of
 
@@ -130,7 +131,7 @@ def promote(
                     client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
                 except MlflowException as error:
                     raise PolicyError(
-                        f"the tracking store {shown(uri)} did not move @{alias}: {one_line(error)}"
+                        f"the tracking store {masked(uri)} did not move @{alias}: {one_line(error)}"
                     ) from error
     moved = compared is not None and passed and not dry_run
     promotion = Promotion(model, alias, candidate, incumbent, compared, moved, words)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from decoders.common.errors import DraftpickError
-from decoders.common.text import whole
+from decoders.common.text import require_whole
 
 from ..routing.messages import Message
 
@@ -52,10 +52,7 @@ def _prompt(line: str, where: str) -> Prompt:
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", "nested too deeply")
         raise DraftpickError(f"{where}: not JSON ({reason})") from None
-    if not whole(json.dumps(data, ensure_ascii=False)):
-        raise DraftpickError(
-            f"{where}: holds half a surrogate pair (\\ud800 to \\udfff); write whole characters"
-        )
+    require_whole(data, where)
     if isinstance(data, str):
         return Prompt(None, (), (data,))
     if not isinstance(data, dict):

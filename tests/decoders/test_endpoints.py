@@ -449,6 +449,14 @@ def test_a_key_that_no_header_can_hold_is_refused_and_not_shown(
     assert "ary" not in "".join(traceback.format_exception(error.value)) and not server.asked
 
 
+@pytest.mark.parametrize("proxy", ["socks9://h:1", "http://me:canary@h:port"])
+def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", proxy)
+    with pytest.raises(DraftpickError, match="see to HTTP_PROXY") as error:
+        engine_of(FakeEndpoint())
+    assert "canary" not in str(error.value)
+
+
 def test_a_query_in_the_address_stays_behind_the_path(server: FakeEndpoint) -> None:
     for url in (f"{server.url}?api-version=1", f"{server.url}/chat/completions?api-version=1"):
         arms = {"a": recipe(name="a", kind="endpoint", url=url, model="m")}

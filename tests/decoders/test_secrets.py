@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from collect.align.finish import command
 from decoders.common.errors import DraftpickError
+from decoders.common.provenance import provenance, tags
 from decoders.common.secrets import masked, masked_arguments, secret
 
 
@@ -51,3 +53,10 @@ def test_addresses_lose_their_passwords(text: str, shown: str) -> None:
 )
 def test_command_lines_are_stored_without_keys(given: list[str], shown: str) -> None:
     assert " ".join(masked_arguments(given)) == shown
+
+
+def test_what_is_stored_of_a_run_has_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["draftpick", "train", "--api-key", "canary", "--tracking-uri", "http://me:canary@h"]
+    monkeypatch.setattr("sys.argv", words)
+    for stored in (provenance()["argv"], tags()["argv"], command("draftpick")):
+        assert "canary" not in str(stored) and "me:***@h" in str(stored)

@@ -159,3 +159,11 @@ print(before - len(os.listdir("/proc/self/task")))
 def test_who_lets_go_has_no_helper() -> None:
     run = subprocess.run([sys.executable, "-c", LETS_GO], capture_output=True, text=True)
     assert run.stdout.strip() == "1", run.stderr
+
+
+@pytest.mark.parametrize(("quota", "most"), [(None, 4), (8.0, 4), (2.0, 2), (1.5, 1), (0.5, 1)])
+def test_no_more_threads_than_the_control_group_s_quota(
+    four: list[int], quota: float | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(threads.control_group, "cores", lambda: quota)
+    assert Threads().full == most == torch.get_num_threads()

@@ -17,8 +17,9 @@ import pytest
 from policy_tables import separable, table, tiny, with_features
 
 import policies
+from decoders.common.secrets import masked
 from policies import PolicyError, RewardTable, mlflow_store
-from policies.mlflow_store import default_uri, shown
+from policies.mlflow_store import default_uri
 from policies.tracking import run as tracking
 from policies.tracking.pyfunc import predictions
 from policies.tracking.run import Task, TrainedRun, train_run
@@ -271,7 +272,7 @@ def test_an_unreachable_store_is_refused_before_training(
         trained(tiny(), tracking_uri=uri)
     assert time.monotonic() - began < 15
     message = str(caught.value)
-    assert shown(uri) in message
+    assert masked(uri) in message
     assert "--tracking-uri" in message
     assert "secret" not in message
     assert "MLFLOW_HTTP_REQUEST_TIMEOUT" not in os.environ
@@ -295,7 +296,7 @@ def test_a_store_that_breaks_keeps_the_policy(
 def test_the_environment_names_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://somewhere")
     assert default_uri() == "http://somewhere"
-    assert shown("http://a:b@c/d") == "http://a:***@c/d"
+    assert masked("http://a:b@c/d") == "http://a:***@c/d"
 
 
 def test_a_disk_that_fills_up_meanwhile_is_one_sentence(

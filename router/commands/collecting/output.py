@@ -45,7 +45,7 @@ def _embedded(report: SweepReport) -> str:
 def _uncounted(report: SweepReport) -> str:
     return "".join(
         f"The server of arm {arm} did not count the tokens of {many} answers, so they have no "
-        "measured speed; name a `tokenizer` for the arm.\n"
+        "measured speed; name a `tokenizer` for the arm and collect into another folder.\n"
         for arm, many in report.uncounted.items()
     )
 

@@ -21,7 +21,7 @@ from ..with_records import with_records
 from .served import Served
 
 ENGINES = ("local", "ray")
-PACKAGES = ("fastapi", "uvicorn", "prometheus_client", "greenlet")  # of the extra `serve`
+PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
 
 
 @dataclass(frozen=True)

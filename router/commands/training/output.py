@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from decoders.common.secrets import masked
 from decoders.common.terminal import show
-from policies.mlflow_store import shown
 from policies.risk_control.policy import RiskControlPolicy
 
 from .max_loss import risk_control_json, risk_control_tables
@@ -55,7 +55,7 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
         + f"Policy:     {run.folder}\n"
         f"MLflow run: {run.run_id} (experiment {run.experiment})\n"
         + (f"Registered: {role}\n" if run.registered else "")
-        + f"Look:       mlflow ui --backend-store-uri {shown(run.tracking_uri)}\n"
+        + f"Look:       mlflow ui --backend-store-uri {masked(run.tracking_uri)}\n"
         f'Use:        draftpick generate "..." --policy {run.folder}'
     )
 

@@ -105,14 +105,14 @@ def remarks(run: TrainedRun) -> list[str]:
 
 def run_json(run: TrainedRun, more: Further) -> dict[str, Any]:
     """JSON-ready; `guard` is null where the run was unguarded."""
-    from policies.mlflow_store import shown
+    from decoders.common.secrets import masked
 
     rows = [*run.evaluation.rows, run.evaluation.gain]
     guarded = run.guarded
     found: dict[str, Any] = {
         "run_id": run.run_id,
         "experiment": run.experiment,
-        "tracking_uri": shown(run.tracking_uri),
+        "tracking_uri": masked(run.tracking_uri),
         "policy": str(run.folder),
         "policy_uri": run.policy_uri,
         "registered": run.registered,
@@ -179,13 +179,13 @@ def _words(spread: Spread, unit: str = "", digits: int = 4) -> str:
 
 def sweep_json(found: Sweep) -> dict[str, Any]:
     """JSON-ready."""
-    from policies.mlflow_store import shown
+    from decoders.common.secrets import masked
     from policies.tracking.seeds import rows_of
 
     return {
         "run_id": found.run_id,
         "experiment": found.experiment,
-        "tracking_uri": shown(found.tracking_uri),
+        "tracking_uri": masked(found.tracking_uri),
         "policy": str(found.first.folder),
         "registered": found.first.registered,
         "groups": [
@@ -205,7 +205,7 @@ def sweep_json(found: Sweep) -> dict[str, Any]:
 
 def where(found: Sweep) -> Sequence[str]:
     """Lines that say where things are."""
-    from policies.mlflow_store import shown
+    from decoders.common.secrets import masked
 
     folders = [
         f"Policy:     {group.runs[0].folder}" + (f" ({group.name})" if group.name else "")
@@ -217,5 +217,5 @@ def where(found: Sweep) -> Sequence[str]:
         *folders,
         f"MLflow run: {found.run_id} (experiment {found.experiment}), with a child for each run",
         *([f"Registered: {found.first.registered}"] if found.first.registered else []),
-        f"Look:       mlflow ui --backend-store-uri {shown(found.tracking_uri)}",
+        f"Look:       mlflow ui --backend-store-uri {masked(found.tracking_uri)}",
     ]

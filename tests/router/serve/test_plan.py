@@ -21,7 +21,7 @@ def test_the_defaults() -> None:
 def test_options_reach_what_is_served() -> None:
     found = plan(
         policy=["here", "mine=there"],
-        api_key="key",
+        api_key=" key\n",  # as a file that holds it ends
         allow_origin=["https://Chat.example"],
         max_tokens=32,
         temperature=0.5,
