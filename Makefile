@@ -37,6 +37,8 @@ audit: install
 demo: install
 	$(BIN)/draftpick demo --out runs/demo
 
+# With the waiting that the commands choose (decoders/common/openmp.py).
+bench: export GOMP_SPINCOUNT = 10000
 bench: install
 	$(BIN)/python benchmarks/decode.py
 	$(BIN)/python benchmarks/floor.py
