@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 
 from .base import ArmRecipe
 from .length import Length, LengthRecipe
-from .nested import check_target
 from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
@@ -58,7 +57,8 @@ class BeamRecipe(ArmRecipe):
 
     def check_target(self, target: TargetInfo) -> None:
         if self.drafter is not None:
-            check_target(self.drafter, self.name, target)
+            drafter = self.drafter.model_copy(update={"name": self.name})
+            drafter.check_same_tokenizer(target)
 
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..backends.llama.tree import require_trees

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 from pydantic import Field, field_validator
 
 from .base import ArmRecipe, DraftingRecipe
 from .nested import Nested, check_target, make, prepare
+from .neural import NeuralRecipe
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -97,10 +98,16 @@ class SequenceCascadeRecipe(CascadeRecipe):
             raise ValueError("must be `kind: neural`: only a model can write and score an answer")
         return drafter
 
+    def check_target(self, target: TargetInfo) -> None:
+        self._model.check_same_tokenizer(target)
+
+    @property
+    def _model(self) -> NeuralRecipe:
+        return cast(NeuralRecipe, self.drafter.model_copy(update={"name": self.name}))
+
     def build(self, target: Backend, tokenizer: Any) -> Strategy:
         from ..drafters import NeuralDrafter
         from ..strategies import SequenceCascade
 
-        drafter = make(self.drafter, self.name, target, tokenizer)
-        assert isinstance(drafter, NeuralDrafter)
+        drafter = NeuralDrafter(*self._model.load_model(target, tokenizer))
         return SequenceCascade(self.name, drafter, self.alpha, self.normalised)

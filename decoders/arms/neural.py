@@ -22,6 +22,10 @@ class DraftModelRecipe(DraftingRecipe):
         return True
 
     def check_target(self, target: TargetInfo) -> None:
+        self.check_same_tokenizer(target)
+
+    def check_same_tokenizer(self, target: TargetInfo) -> None:
+        """Check as `check_target`; no model with another tokenizer will do."""
         from ..models.drafts import fitting
 
         fitting(self.name, self.drafter, target)
@@ -34,11 +38,28 @@ class DraftModelRecipe(DraftingRecipe):
 
 
 class NeuralRecipe(DraftModelRecipe):
-    """One token after another."""
+    """One token after another.
+
+    translate: how the drafts of a model with another tokenizer are carried over: "text" encodes
+        the text of its likeliest tokens, "tokens" keeps to those that both vocabularies have, and
+        "auto" takes text at temperature 0 and tokens above it. Unused where the tokenizers agree.
+    """
 
     kind: Literal["neural"] = "neural"
+    translate: Literal["auto", "text", "tokens"] = "auto"
+
+    def check_target(self, target: TargetInfo) -> None:
+        from ..models.foreign import foreign
+
+        if foreign(self.name, self.drafter, target) is None:
+            super().check_target(target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
         from ..drafters import NeuralDrafter
+        from ..models.drafts import TargetInfo
+        from ..models.foreign import foreign
 
+        model = foreign(self.name, self.drafter, TargetInfo.of(target, tokenizer))
+        if model is not None:
+            return model.load(target, self.translate)
         return NeuralDrafter(*self.load_model(target, tokenizer))

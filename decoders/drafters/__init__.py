@@ -10,6 +10,7 @@ from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 from .recurrent import RecurrentDrafter
+from .translated import TranslatedDrafter
 from .tree import TreeDrafter
 from .vertical import VerticalDrafter
 from .widened import WidenedDrafter
@@ -23,6 +24,7 @@ __all__ = [
     "NullDrafter",
     "Part",
     "RecurrentDrafter",
+    "TranslatedDrafter",
     "TreeDrafter",
     "VerticalDrafter",
     "WidenedDrafter",

@@ -81,14 +81,14 @@ def fitting(arm: str, drafter: str, reading: TargetInfo) -> tuple[Path, DraftVoc
     """The folder of a draft model, and its part of the target's vocabulary if it has not all of it.
     Raises DraftpickError where there is no such model or it does not fit."""
     folder = folder_of(arm, drafter, "config.json")
-    _require_same_kind(arm, folder, reading)
+    require_same_kind(arm, folder, reading)
     vocab = draft_vocab_of(arm, folder, reading.vocab_size)
     if vocab is None:
         _require_same_tokenizer(arm, folder, reading)
     return folder, vocab
 
 
-def _require_same_kind(arm: str, folder: Path, reading: TargetInfo) -> None:
+def require_same_kind(arm: str, folder: Path, reading: TargetInfo) -> None:
     """Drafter and target count the same positions: both are encoder-decoders, or neither is."""
     kinds = {True: "an encoder-decoder", False: "decoder-only"}
     theirs, ours = is_encoder_decoder(folder), reading.encoder_decoder
@@ -133,7 +133,7 @@ class Checkpoint:
 
     def load(self) -> tuple[Backend, DraftVocab | None]:
         """The model, with a cache of its own, and what it can say of the target's vocabulary."""
-        backend = _load(self.folder, self.target)
+        backend = load_for(self.folder, self.target)
         passes = getattr(self.target, "recorded", None)
         if passes is not None and isinstance(backend, LlamaBackend):
             fits = fused.unsupported_reason(backend.shape, backend.weights) is None
@@ -155,7 +155,7 @@ def find(arm: str, drafter: str, target: Backend, tokenizer: Any) -> Checkpoint:
 _LOADED: Shared[Backend] = Shared()
 
 
-def _load(folder: Path, target: Backend) -> Backend:
+def load_for(folder: Path, target: Backend) -> Backend:
     """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
     no more room than the target's."""
     device, dtype, context = target.device, target.dtype, target.context
@@ -168,16 +168,20 @@ def _load(folder: Path, target: Backend) -> Backend:
 
 def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None:
     """A whole-vocabulary drafter must mean the same by every id."""
-    if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
-        same = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()
-    else:
-        same = _vocab_size(folder) == reading.vocab_size
-    if not same:
+    if not same_tokenizer(folder, reading):
         raise DraftpickError(
             f"arm {arm!r}: {folder.name} has another tokenizer than the target; draft "
             "tokens would mean other words. Use a drafter of the target's family, or align one "
             "with `draftpick align`"
         )
+
+
+def same_tokenizer(folder: Path, reading: TargetInfo) -> bool:
+    """Whether a model means what the target does by every id, as far as the files tell."""
+    if (folder / "tokenizer.json").is_file() and reading.tokenizer is not None:
+        same: bool = targets.load_tokenizer(folder).get_vocab() == reading.tokenizer.get_vocab()
+        return same
+    return _vocab_size(folder) == reading.vocab_size
 
 
 def _vocab_size(folder: Path) -> int:
