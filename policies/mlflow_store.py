@@ -11,12 +11,14 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import quote, unquote
 
 from decoders.common.secrets import masked
 
 from .errors import PolicyError
 
 SQLITE = "sqlite:///"
+SQLITE_QUOTED = "sqlite+pysqlite:///"  # the same to SQLAlchemy
 STORE_LOGGER = "mlflow.store.db.utils"
 PING_S = 4  # seconds that a first request to a tracking server may take
 LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreachable
@@ -24,12 +26,26 @@ LIMIT_S = 8.0  # seconds after which a store that says nothing counts as unreach
 
 def default_uri() -> str:
     """MLFLOW_TRACKING_URI where it is set, else mlruns/mlflow.db under the working directory."""
-    return os.environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE}{Path.cwd()}/mlruns/mlflow.db"
+    return os.environ.get("MLFLOW_TRACKING_URI") or sqlite_uri(Path("mlruns", "mlflow.db"))
+
+
+def sqlite_uri(path: str | Path) -> str:
+    """The URI of a database file, whatever characters its folders' names have.
+
+    SQLAlchemy decodes what stands before a question mark, so that % and ? are quoted. MLflow makes
+    the folder of an SQLite file by the name as it is quoted, unless the driver is named.
+    """
+    plain = str(Path(path).absolute())
+    quoted = plain.replace("%", quote("%")).replace("?", quote("?"))
+    return f"{SQLITE if quoted == plain else SQLITE_QUOTED}{quoted}"
 
 
 def sqlite_path(uri: str) -> Path | None:
     """The database file of an SQLite URI, None for any other store."""
-    return Path(uri[len(SQLITE) :].partition("?")[0]) if uri.startswith(SQLITE) else None
+    for prefix in (SQLITE, SQLITE_QUOTED):
+        if uri.startswith(prefix):
+            return Path(unquote(uri.removeprefix(prefix).partition("?")[0]))
+    return None
 
 
 @contextmanager
@@ -98,7 +114,7 @@ def _make(uri: str, path: Path) -> None:
     try:
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}-") as scratch:
             made, whole = Path(scratch) / "made.db", Path(scratch) / "whole.db"
-            MlflowClient(tracking_uri=f"{SQLITE}{made}").search_experiments(max_results=1)
+            MlflowClient(tracking_uri=sqlite_uri(made)).search_experiments(max_results=1)
             with closing(sqlite3.connect(made)) as source, closing(sqlite3.connect(whole)) as copy:
                 source.backup(copy)  # as MLflow keeps the first one open
             with suppress(FileExistsError):  # another process was faster

@@ -48,7 +48,7 @@ from collect.queries import Query
 from collect.store.tables import read_table
 from decoders.costs.measured import Costs
 from decoders.offline.batch import Batch
-from policies.mlflow_store import using
+from policies.mlflow_store import sqlite_uri, using
 from policies.tracking.run import Task, train_run
 from router.logs.reader import read_log
 from router.serve.server import bound
@@ -169,7 +169,7 @@ def training(folder: Path, store: Path) -> None:
         arms_fingerprint="arms-1",
     )
     task = Task(table, out=folder, **TRAINING)  # type: ignore[arg-type]
-    train_run(task, tracking_uri=f"sqlite:///{store}")
+    train_run(task, tracking_uri=sqlite_uri(store))
 
 
 def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[str]) -> Any:
@@ -203,7 +203,7 @@ def train_kills(scratch: Path, kills: int, chance: random.Random, wrong: list[st
     for store in (held, *left[:3]):
         undisturbed(training, scratch / "last", store)
     finished, running = 0, 0
-    with using(f"sqlite:///{held}") as uri:
+    with using(sqlite_uri(held)) as uri:
         client = mlflow.MlflowClient()
         experiments = client.search_experiments(filter_string="name = 'draftpick'")
         if len(experiments) != 1:

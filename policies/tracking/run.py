@@ -25,6 +25,7 @@ from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
 from .card import card, write_card
 from .model_form import ModelForm
+from .own_run import outer_run, own_run
 from .registry import CHAMPION, check_inputs, check_name, holder
 from .run_log import Judged, final_metrics, log_policy, log_run
 from .training_ids import FILE as TRAINING_IDS
@@ -154,6 +155,7 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
 
         client = mlflow.MlflowClient()
         try:
+            outer_run(client)
             yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
         except MlflowException as error:
             raise PolicyError(
@@ -173,15 +175,13 @@ def check_registered(store: Store, task: Task) -> None:
         check_inputs(store.client, task.register, task.form.inputs())
 
 
-def run_task(store: Store, task: Task, nested: bool = False) -> TrainedRun:
-    """Train, evaluate and log in a run of its own; nested: below the run that is active."""
+def run_task(store: Store, task: Task) -> TrainedRun:
+    """Train, evaluate and log in a run of its own (`own_run`)."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
     table, validation = task.split()
-    with mlflow.start_run(
-        experiment_id=store.experiment_id, run_name=task.run_name or task.policy, nested=nested
-    ) as run:
+    with own_run(store.client, store.experiment_id, task.run_name or task.policy) as run:
         run_id = str(run.info.run_id)
         mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
         judged = None

@@ -161,7 +161,7 @@ def log_policy(
         info = mlflow.pyfunc.log_model(
             name="model",
             python_model=str(logged.entry),
-            artifacts={"policy": str(files)},
+            artifacts={"policy": files.as_uri()},
             code_paths=copy_code(logged.packages, Path(scratch) / "code"),
             signature=logged.signature,
             input_example=logged.example,

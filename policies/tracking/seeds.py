@@ -16,6 +16,7 @@ from decoders.common.secrets import masked
 from ..errors import PolicyError
 from ..mlflow_store import one_line
 from .figures import sweep_dots
+from .own_run import own_run
 from .run import Task, TrainedRun, check_registered, opened, run_task
 from .run_log import log_input, metric_name
 
@@ -108,7 +109,7 @@ def sweep_run(
 
         for task in tasks:
             check_registered(store, task)
-        with mlflow.start_run(experiment_id=store.experiment_id, run_name=run_name) as parent:
+        with own_run(store.client, store.experiment_id, run_name) as parent:
             mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
             mlflow.log_params({"asked": tasks[0].policy, **_shared(tasks), **dict(params or {})})
             done: list[Group] = []
@@ -117,7 +118,7 @@ def sweep_run(
                 log_input(members[0].table, metric_name(f"training {name}".strip()))
                 runs = []
                 for task in members:
-                    runs.append(run_task(store, task, nested=True))
+                    runs.append(run_task(store, task))
                     on_progress(sum(len(one.runs) for one in done) + len(runs), len(tasks))
                 done.append(Group.of(name, runs))
             try:

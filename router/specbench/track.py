@@ -9,7 +9,8 @@ from typing import Any
 from collect.queries import OVERALL
 from decoders.common.provenance import tags
 from policies.mlflow_store import using
-from policies.tracking.run import experiment_of
+from policies.tracking.own_run import outer_run, own_run
+from policies.tracking.run import opened
 from policies.tracking.run_log import metric_name
 
 from .markdown import methods_of
@@ -18,17 +19,18 @@ from .markdown import methods_of
 def reach(tracking_uri: str | None) -> None:
     """Raises policies.PolicyError where the store cannot be used, before the run begins."""
     with using(tracking_uri):
-        pass
+        from mlflow import MlflowClient
+
+        outer_run(MlflowClient())
 
 
 def log(summary: dict[str, Any], folder: Path, tracking_uri: str | None, experiment: str) -> str:
     """Settings as params; every point's latency and qualities, and every reading that the curves
     reach, as metrics; the folder's files as artifacts. Returns the run's id."""
-    with using(tracking_uri) as uri:
+    with opened(tracking_uri, experiment) as store:
         import mlflow
 
-        experiment_id = experiment_of(mlflow.MlflowClient(), uri, experiment)
-        with mlflow.start_run(experiment_id=experiment_id, run_name=folder.name) as run:
+        with own_run(store.client, store.experiment_id, folder.name) as run:
             mlflow.set_tags({f"draftpick.{k}": v for k, v in tags().items()})
             methods = ", ".join(summary["settings"]["methods"])
             mlflow.log_params(

@@ -1,0 +1,139 @@
+"""MLflow where a caller has runs of its own, and in folders with names of every kind."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from policy_tables import separable
+
+import policies
+from policies import PolicyError
+from policies.mlflow_store import default_uri, sqlite_path, sqlite_uri, using
+from policies.tracking.run import Task, TrainedRun, train_run
+from policies.tracking.seeds import sweep_run
+from router.mlflow_model.form import TextForm
+
+PARENT = "mlflow.parentRunId"
+FORM = TextForm("toy", "toy/8", 16)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_RUN_ID"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path
+
+
+def task(register: str | None = None) -> Task:
+    form = FORM if register else None
+    return Task(separable(20), policy="uniform", held_out=0, register=register, form=form)
+
+
+def tags(run_id: str, store: str | None = None) -> dict[str, str]:
+    from mlflow import MlflowClient
+
+    with using(store):
+        return dict(MlflowClient().get_run(run_id).data.tags)
+
+
+def outer_of(done: TrainedRun) -> str | None:
+    return tags(done.run_id, done.tracking_uri).get(PARENT)
+
+
+NAMES = (
+    "with space", "100%", "%20", "%25", "why?", "a?b=c", "no#1", "a&b", "a+b", "a@b", "me:pw@h",
+    "ünïcode 日本", "it's", 'a"b', "[a]", "*", "~", "$HOME", "{a}", "a;b", "a,b", "a\\b", "sqlite:",
+    "-rf", "new\nline", "...",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_uri_of_a_file_is_that_files(name: str, here: Path) -> None:
+    """As SQLAlchemy, through which MLflow opens it, reads the URI."""
+    from sqlalchemy import make_url
+
+    path = here / name / "mlflow.db"
+    made = make_url(sqlite_uri(path))
+    assert (made.get_backend_name(), made.database) == ("sqlite", str(path))
+    assert sqlite_path(sqlite_uri(path)) == path
+
+
+@pytest.mark.parametrize("register", [None, pytest.param("drafter", marks=pytest.mark.slow)])
+def test_a_working_folder_may_have_any_name(
+    register: str | None, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = here / "%20 sure? é #1 [*] ~{x}&y+z@w:v"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    done = train_run(task(register))
+    assert sorted(path.name for path in Path().iterdir()) == ["mlruns"]
+    assert os.listdir("..") == [folder.name]
+    assert sqlite_path(done.tracking_uri) == Path.cwd() / "mlruns" / "mlflow.db"
+    uris = [
+        done.folder,
+        done.policy_uri,
+        *(f"models:/{name}@champion" for name in [register] if name),
+    ]
+    for uri in uris:
+        assert policies.load(uri).fingerprint == done.fitted.policy.fingerprint
+
+
+def test_below_the_callers_run(here: Path) -> None:
+    import mlflow
+
+    with using(None), mlflow.start_run(run_name="mine") as mine:
+        mlflow.log_param("policy", "my own")
+        done = train_run(task())
+        swept = sweep_run({"": [task(), task()]})
+        assert mlflow.active_run().info.run_id == mine.info.run_id
+    assert outer_of(done) == mine.info.run_id == tags(swept.run_id)[PARENT]
+    assert [outer_of(run) for run in swept.groups[0].runs] == [swept.run_id] * 2
+    with using(None):
+        kept = mlflow.get_run(mine.info.run_id)
+    assert kept.data.params == {"policy": "my own"} and not kept.data.metrics
+    assert kept.info.status == "FINISHED" and kept.info.run_name == "mine"
+
+
+def test_a_callers_run_in_another_store(here: Path) -> None:
+    import mlflow
+
+    with using(sqlite_uri(here / "other.db")), mlflow.start_run() as mine:
+        done = train_run(task(), tracking_uri=sqlite_uri(here / "ours.db"))
+        mlflow.log_param("still", "mine")
+    assert outer_of(done) is None and mine.info.run_id != done.run_id
+
+
+def test_a_run_of_the_environment_is_not_written_over(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow
+
+    first = train_run(task())
+    monkeypatch.setenv("MLFLOW_RUN_ID", first.run_id)
+    before = tags(first.run_id)
+    done = train_run(task(), experiment="another")
+    assert outer_of(done) == first.run_id != done.run_id
+    assert tags(first.run_id) == before and os.environ["MLFLOW_RUN_ID"] == first.run_id
+    with using(None):
+        assert mlflow.active_run() is None
+
+
+@pytest.mark.parametrize("named", ["0" * 32, "nonsense", "deleted"])
+def test_a_run_of_the_environment_that_is_not_there(
+    named: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    from router.specbench import track
+
+    if named == "deleted":
+        named = train_run(task()).run_id
+        MlflowClient(tracking_uri=default_uri()).delete_run(named)
+    monkeypatch.setenv("MLFLOW_RUN_ID", named)
+    for begin in (lambda: train_run(task()), lambda: track.reach(None)):
+        with pytest.raises(PolicyError, match=f"MLFLOW_RUN_ID names the run '{named}', which"):
+            begin()
