@@ -67,6 +67,8 @@ class Outcome:
         greedy one, or above temperature 0 one that the target drew, where they are expectations.
     calls: steps that the models of its drafter took meanwhile; None where each drafted token is
         one, as it is not where tokens are copied too.
+    widths: at index i, how many of the rounds' passes read i + 1 tokens; None where nobody counted,
+        as of endpoints and in collections of earlier versions.
     how: where they come from above temperature 0: "exact", "simulated" or "live", as in
         `decoders.records.Expected`; None at temperature 0, where they are exact.
     new_tokens: tokens of that answer, end-of-sequence included; the first comes from the prompt's
@@ -81,7 +83,7 @@ class Outcome:
     error: why there are no numbers, else None.
 
     Rows with others (running > 0) have the target's answer and what is the same for every load
-    from the row without others; only rounds, drafted, accepted and calls are their own.
+    from the row without others; only rounds, drafted, accepted, calls and widths are their own.
 
     For an arm whose answer is its own (it does not draft, or its verifier is lossy) rounds,
     drafted, accepted and new_tokens are of its own answer, and rounds counts the target's passes
@@ -98,6 +100,7 @@ class Outcome:
     drafted: float | None = None
     accepted: float | None = None
     calls: float | None = None
+    widths: tuple[float, ...] | None = None
     how: str | None = None
     new_tokens: int | None = None
     repetitive: bool | None = None

@@ -123,14 +123,15 @@ def saved_passes(outcome: Outcome, context: Context) -> float:
 def modelled(outcome: Outcome, context: Context) -> float:
     """Speed-up over autoregressive decoding, from exact rounds and measured costs.
 
-    (new_tokens - 1) * (verify(1) + overhead) over rounds * (verify(width) + overhead) + steps *
-    draft_s: width = 1 + drafted / rounds; `Costs.verify` says what such a pass costs, and
-    `Costs.overhead_s` what a round of plain decoding or of the arm takes besides it; steps are the
-    drafted tokens, those of its models alone where others are copied. Prefill excluded; 1 where the
-    prompt's own pass wrote the whole answer. Of several answers at once, the machine's tokens a
-    second over those of plain decoding with as many (goodput): all of it is then for all of them. A
-    pass that leaves the target early (CALM) counts as a whole one: only the measured rewards see
-    what it saves.
+    (new_tokens - 1) * (verify(1) + overhead) over the sum of verify(width) over all passes + rounds
+    * overhead + steps * draft_s: `Costs.passes_s` sums passes width by width, and
+    `Costs.overhead_s` says what a round of plain decoding or of the arm takes besides its pass;
+    steps are the drafted tokens, those of its models alone where others are copied. Prefill
+    excluded; 1 where the prompt's own pass wrote the whole answer. Of several answers at once, the
+    machine's tokens a second over those of plain decoding with as many (goodput): all of it is then
+    for all of them. A pass that leaves the target early (CALM) counts as a whole one: only the
+    measured rewards see what it saves. Where widths were not counted, every pass is priced at the
+    mean width, 1 + drafted / rounds.
     """
     rounds, drafted = _known(outcome.rounds), _known(outcome.drafted)
     decoded = _known(outcome.new_tokens) - 1
@@ -138,9 +139,12 @@ def modelled(outcome: Outcome, context: Context) -> float:
         return 1.0
     costs = context.costs
     steps = drafted if outcome.calls is None else outcome.calls
-    verify_s = costs.verify(1 + drafted / rounds) if rounds else 0.0
-    round_s = verify_s + costs.overhead_s(outcome.arm, outcome.temperature)
-    arm_s = rounds * round_s + steps * costs.draft_s.get(outcome.arm, 0.0)
+    if outcome.widths is not None:
+        passes_s = costs.passes_s(outcome.widths, outcome.running + 1)
+    else:
+        passes_s = rounds * costs.verify(1 + drafted / rounds) if rounds else 0.0
+    rounds_s = rounds * costs.overhead_s(outcome.arm, outcome.temperature)
+    arm_s = passes_s + rounds_s + steps * costs.draft_s.get(outcome.arm, 0.0)
     plain_s = costs.verify_s[0] + costs.overhead_s(PLAIN, outcome.temperature)
     return decoded * plain_s / arm_s if arm_s > 0 else math.nan
 
@@ -233,14 +237,14 @@ REWARDS: dict[str, Reward] = {
         Reward("saved-passes", 2, saved_passes, "share of target passes saved"),
         Reward(
             "modelled",
-            4,
+            5,
             modelled,
             "speed-up from exact rounds and measured costs",
             needs_costs=True,
         ),
         Reward(
             "time-saved",
-            3,
+            4,
             time_saved,
             "share of plain decoding's time saved, modelled",
             needs_costs=True,

@@ -78,7 +78,7 @@ def decode(strategy: SpeculativeDecoding, job: Job) -> DecodeResult:
         made = run_round(target, strategy, context, stopper.room, sampling, job.chance, tally.clock)
         verdict = made.verdict
         tally.rounds += 1
-        tally.target_calls += 1
+        tally.passed(1 + len(verdict.draft_ids))
         tally.drafted += len(verdict.draft_ids)
         tally.draft_s += made.draft_s
         tally.verify_s += made.verify_s

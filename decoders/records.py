@@ -204,6 +204,8 @@ class DecodeResult:
     counted: False where an endpoint did not count its tokens, so that ids are no count of them.
     load_s: seconds that the answer waited while models were loaded, its own arm's or another
         answer's; none of the other times holds them. None where nothing was.
+    widths: at index i, how many of the target's passes after the prompt's read i + 1 tokens; their
+        sum is target_calls - 1.
     """
 
     arm: str
@@ -228,6 +230,7 @@ class DecodeResult:
     cost: float | None = None
     counted: bool = True
     load_s: float | None = None
+    widths: list[int] = field(default_factory=list)
 
     @property
     def tokens_read(self) -> int:
@@ -274,6 +277,7 @@ class Replay:
     drafted, accepted: as in DecodeResult.
     calls: steps that the models of its drafter took; None where each drafted token is one, as it
         is not where tokens are copied too.
+    widths: at index i, how many of the rounds read i + 1 tokens; empty where nobody counted.
     """
 
     agree: list[bool]
@@ -281,18 +285,20 @@ class Replay:
     drafted: int
     accepted: int
     calls: int | None = None
+    widths: list[int] = field(default_factory=list)
 
     @classmethod
     def without_drafts(cls, answer: Sequence[int]) -> Replay:
         """The target alone: the prompt's own pass gives the first token, each round one more."""
-        return cls(agree=[], rounds=max(len(answer) - 1, 0), drafted=0, accepted=0)
+        rounds = max(len(answer) - 1, 0)
+        return cls(agree=[], rounds=rounds, drafted=0, accepted=0, widths=[rounds])
 
 
 @dataclass(frozen=True)
 class Expected:
     """What an arm's loop does on average while it writes one sampled answer.
 
-    rounds, drafted, accepted, calls: as in Replay, expectations.
+    rounds, drafted, accepted, calls, widths: as in Replay, expectations.
     how: "exact"; "simulated", the mean of simulated runs; or "live", one run of the arm, along an
         answer of its own.
     """
@@ -302,11 +308,13 @@ class Expected:
     accepted: float
     how: Literal["exact", "simulated", "live"]
     calls: float | None = None
+    widths: list[float] = field(default_factory=list)
 
     @classmethod
     def of(cls, replay: Replay, how: Literal["exact", "live"] = "exact") -> Expected:
         """Of a loop that can only go one way, or that has run."""
-        return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls)
+        widths = list(map(float, replay.widths))
+        return cls(replay.rounds, replay.drafted, replay.accepted, how, replay.calls, widths)
 
 
 @dataclass(frozen=True)

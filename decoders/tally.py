@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 
 from .backends.sync import synchronize
 from .protocols import Job
 from .records import DecodeResult, TokenLogprob
+
+N = TypeVar("N", int, float)
+
+
+def count_width(widths: list[N], width: int, times: N) -> None:
+    """Count passes over `width` tokens at index width - 1."""
+    widths += [type(times)(0)] * (width - len(widths))
+    widths[width - 1] += times
 
 
 class Clock:
@@ -45,11 +54,17 @@ class Tally:
     drafted: int = 0
     accepted: list[int] = field(default_factory=list)
     target_calls: int = 1
+    widths: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.clock = Clock(self.job.target.device)
         self.prefill_s = self.job.prefilled.prefill_s
+
+    def passed(self, width: int) -> None:
+        """The target has read `width` tokens in one pass."""
+        self.target_calls += 1
+        count_width(self.widths, width, 1)
 
     def accept(self, count: int, of: int) -> None:
         """A round drafted `of` tokens along its longest branch; the first `count` were accepted."""
@@ -92,4 +107,5 @@ class Tally:
             other_s=self.other_s,
             mean_layers=mean_layers,
             logprobs=None if self.job.request.logprobs is None else self.logprobs,
+            widths=self.widths,
         )

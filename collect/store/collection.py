@@ -65,7 +65,8 @@ class Collection:
         """The numbers of every row: key -> arm -> outcome, in stored order."""
         found: dict[OutcomeKey, dict[str, Outcome]] = {}
         for record in read_table(self.folder, "outcomes", _NUMBERS).to_pylist():
-            outcome = Outcome(**record)
+            widths = record["widths"]
+            outcome = Outcome(**record | {"widths": None if widths is None else tuple(widths)})
             key = OutcomeKey(outcome.query_id, outcome.temperature, outcome.running)
             found.setdefault(key, {})[outcome.arm] = outcome
         return found

@@ -13,7 +13,8 @@ from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 
-FORMAT = "draftpick-rewards-2"  # raised with a column, and with what ROUGE-L or sizes count
+FORMAT = "draftpick-rewards-3"  # raised with a column, and with what ROUGE-L or sizes count
+READ = (FORMAT, "draftpick-rewards-2")  # that one has no widths of passes, and costs measured once
 MANIFEST = "manifest.json"
 
 
@@ -85,10 +86,10 @@ def read_manifest(folder: str | Path) -> Manifest:
     except ValueError:
         raise Damaged(f"{path} is damaged: not JSON; collect again into another --out") from None
     try:
-        if record["format"] != FORMAT:
+        if record["format"] not in READ:
             raise DraftpickError(
-                f"{path} has the format {record['format']!r}, and this version reads {FORMAT!r} "
-                "alone; collect again into another --out"
+                f"{path} has the format {record['format']!r}, and this version reads "
+                f"{' and '.join(READ)}; collect again into another --out"
             )
         return Manifest(
             identity=_identity(record["identity"]),

@@ -44,6 +44,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("drafted", pa.float64()),
         ("accepted", pa.float64()),
         ("calls", pa.float64()),
+        ("widths", pa.list_(pa.float64())),
         ("how", pa.string()),
         ("new_tokens", pa.int32()),
         ("repetitive", pa.bool_()),
@@ -61,6 +62,8 @@ OUTCOMES_SCHEMA = pa.schema(
         ("agree", pa.list_(pa.bool_())),
     ]
 )
+
+LATER = ("widths",)  # columns that collections of the format before lack
 
 
 @dataclass(frozen=True)
@@ -84,15 +87,24 @@ def read_table(folder: str | Path, table: str, columns: Sequence[str] | None = N
     for shard in shards(folder, "outcomes"):  # an outcomes shard is what commits its pair
         path = folder / table / shard.name
         try:
-            parts.append(
-                pq.read_table(path, columns=schema.names).select(schema.names).cast(schema)
-            )
+            parts.append(_columns(path, schema))
         except (pa.ArrowException, OSError, ValueError) as error:
             raise Damaged(
                 f"{path} is damaged ({_first_line(error)}); delete {folder}/outcomes/{shard.name} "
                 "and collect into the same folder again: only its queries are collected again"
             ) from error
     return pa.concat_tables(parts) if parts else schema.empty_table()
+
+
+def _columns(path: Path, schema: pa.Schema) -> pa.Table:
+    """A shard's; those that it was written without are null where they are LATER ones."""
+    stored = set(pq.read_schema(path).names)
+    names = [name for name in schema.names if name in stored or name not in LATER]
+    table = pq.read_table(path, columns=names)
+    for name in schema.names:
+        if name not in names:
+            table = table.append_column(name, pa.nulls(len(table), schema.field(name).type))
+    return table.select(schema.names).cast(schema)
 
 
 def load(folder: str | Path) -> Tables:

@@ -321,6 +321,7 @@ def _rows(
             drafted=replay.drafted,
             accepted=replay.accepted,
             calls=replay.calls,
+            widths=tuple(replay.widths) or None,
             new_tokens=len(answer.ids),
             repetitive=is_repetitive(answer.ids, setup.engine.eos_ids),
             target_ids=tuple(answer.ids),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from decoders.common.seeds import derived_seed
-from decoders.records import Expected
+from decoders.records import Expected, Replay
 
 from ..records import ArmInfo, OutcomeRow, error_row
 from ..repetition import is_repetitive
@@ -83,7 +83,7 @@ def _arm_rows(
     own: list[list[int]] | None = None
     found: list[Expected] | None
     if arm.autoregressive:
-        found = [Expected(max(len(ids) - 1, 0), 0.0, 0.0, "exact") for ids in answers]
+        found = [Expected.of(Replay.without_drafts(ids)) for ids in answers]
     else:
         found = batch.expected(arm.name, prompts, answers, most, temperature, seeds)
     if found is None:
@@ -103,6 +103,7 @@ def _arm_rows(
                 drafted=figures.drafted,
                 accepted=figures.accepted,
                 calls=figures.calls,
+                widths=tuple(figures.widths) or None,
                 how=figures.how,
                 new_tokens=len(ids or one.ids),
                 repetitive=is_repetitive(one.ids, setup.engine.eos_ids),

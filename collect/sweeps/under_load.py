@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
+
+from decoders.records import Expected
 
 from ..records import OutcomeRow, error_row
 from .batch import Collected, Prompt, Setup, describe, each
@@ -83,16 +86,19 @@ def _replayed(
     if temperature == 0:
         replays = batch.replay(arm, prompts, answers, max_new_tokens)
         return [
-            replace(row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls)
-            for row, r in zip(rows, replays, strict=True)
+            replace(row, **_counts(Expected.of(replay)))
+            for row, replay in zip(rows, replays, strict=True)
         ]
     seeds = [row.seed for row in rows if row.seed is not None]
     found = batch.expected(arm, prompts, answers, max_new_tokens, temperature, seeds)
     if found is None:  # it was run as it is
         return rows
     return [
-        replace(
-            row, rounds=r.rounds, drafted=r.drafted, accepted=r.accepted, calls=r.calls, how=r.how
-        )
-        for row, r in zip(rows, found, strict=True)
+        replace(row, **_counts(each), how=each.how) for row, each in zip(rows, found, strict=True)
     ]
+
+
+def _counts(made: Expected) -> dict[str, Any]:
+    """The fields of a row that a load changes."""
+    names = ("rounds", "drafted", "accepted", "calls")
+    return {name: getattr(made, name) for name in names} | {"widths": tuple(made.widths) or None}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 PLAIN = "autoregressive"  # the arm without drafts, whose rounds speed-ups are over
 
@@ -59,11 +63,46 @@ class Costs:
 
         return PassCosts(self.verify_s)(width)
 
+    def passes_s(self, widths: Sequence[float], answers: int = 1) -> float:
+        """Seconds of an answer's passes, priced width by width: v is no straight line.
+
+        widths: at index i, how many of them read i + 1 tokens.
+        answers: that share each pass (these costs are of as many); the others' widths are taken to
+            be drawn from the same ones, independently.
+        """
+        counts = np.asarray(widths, dtype=np.float64)
+        rounds = float(counts.sum())
+        if rounds <= 0:
+            return 0.0
+        shares = _mean_of(counts / rounds, answers)  # at i, that the mean width is 1 + i / answers
+        return rounds * float(shares @ _prices(self.verify_s, answers, len(shares)))
+
     def overhead_s(self, arm: str, temperature: float) -> float:
         """Of `round_s`, or of `drawn_round_s` where tokens are drawn; plain decoding's for an arm
         whose own is unknown."""
         seconds = self.drawn_round_s if temperature > 0 else self.round_s
         return seconds.get(arm, seconds.get(PLAIN, 0.0))
+
+
+def _mean_of(shares: NDArray[np.float64], draws: int) -> NDArray[np.float64]:
+    """Of [n] probabilities of 0 .. n - 1, those of the mean of independent draws, in steps of
+    1 / draws; by the convolution theorem."""
+    if draws == 1:
+        return shares
+    size = draws * (len(shares) - 1) + 1
+    if size == 1:
+        return shares
+    found: NDArray[np.float64] = np.fft.irfft(np.fft.rfft(shares, size) ** draws, size)
+    return found
+
+
+@lru_cache(64)
+def _prices(verify_s: tuple[float, ...], answers: int, count: int) -> NDArray[np.float64]:
+    """[count] seconds of passes over 1, 1 + 1 / answers, 1 + 2 / answers ... tokens."""
+    from .passes import PassCosts
+
+    passes = PassCosts(verify_s)
+    return np.array([passes(1 + i / answers) for i in range(count)])
 
 
 def _by_arm(record: Any) -> dict[str, float]:

@@ -237,8 +237,8 @@ class Batch:
             sum(result.prefill_s for result in results),
             sum(result.decode_s for result in results),
             [
-                Replay([], result.target_calls - 1, result.drafted, result.accepted)
-                for result in results
+                Replay([], each.target_calls - 1, each.drafted, each.accepted, widths=each.widths)
+                for each in results
             ],
         )
 

@@ -9,12 +9,14 @@ accepted before, only the drawing of acceptances.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..protocols import ReplayedLoop
 from ..records import Expected, Replay
+from ..tally import count_width
 from .replay import REJECTED, Draft, replay
 
 RUNS = 32  # simulated acceptances of one answer
@@ -32,6 +34,7 @@ def expected(tokens: int, chances: Chances, k: int, max_new_tokens: int) -> Expe
     begins = np.zeros(tokens + 1)  # the probability that a round begins after i tokens
     begins[1:2] = 1.0
     rounds = drafted = accepted = 0.0
+    widths = list[float]()
     for at in range(1, tokens):
         reached = begins[at]
         if reached == 0:
@@ -40,13 +43,14 @@ def expected(tokens: int, chances: Chances, k: int, max_new_tokens: int) -> Expe
         draft = chances(at, most) if most > 0 else []
         rounds += reached
         drafted += reached * len(draft)
+        count_width(widths, len(draft) + 1, float(reached))
         for place, chance in enumerate(draft[: tokens - at], at + 1):
             begins[place] += reached * (1 - chance)
             reached *= chance
             accepted += reached
         if at + len(draft) < tokens:  # else the answer ended within the draft
             begins[at + len(draft) + 1] += reached
-    return Expected(float(rounds), float(drafted), float(accepted), "exact")
+    return Expected(float(rounds), float(drafted), float(accepted), "exact", widths=widths)
 
 
 def simulated(
@@ -68,7 +72,9 @@ def simulated(
     rounds, drafted, accepted = np.mean([[r.rounds, r.drafted, r.accepted] for r in runs], axis=0)
     counted = [r.calls for r in runs if r.calls is not None]
     steps = float(np.mean(counted)) if counted else None
-    return Expected(float(rounds), float(drafted), float(accepted), "simulated", steps)
+    each = zip_longest(*(r.widths for r in runs), fillvalue=0)
+    widths = [sum(counts) / len(runs) for counts in each]
+    return Expected(float(rounds), float(drafted), float(accepted), "simulated", steps, widths)
 
 
 def spread(runs: int, places: int, seed: int) -> NDArray[np.float64]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..drafters.catch_up import agreeing
 from ..protocols import ReplayedLoop
 from ..records import Replay, StepStats
+from ..tally import count_width
 
 REJECTED = -1  # stands for a drafted token that is not the answer's
 
@@ -35,7 +36,7 @@ def replay(
     and all of its tokens count as drafted, those past the answer's end included."""
     length, last = loop.length, loop.max_new_tokens - 1
     length.reset()
-    at, rounds, drafted, accepted = 1, 0, 0, 0
+    at, rounds, drafted, accepted, widths = 1, 0, 0, 0, list[int]()
     while at < len(answer):
         k = min(length.next(), last - at)
         proposed = list(drafts.draft(at, k)) if k > 0 else []
@@ -43,11 +44,12 @@ def replay(
         rounds += 1
         drafted += len(proposed)
         accepted += right
+        count_width(widths, len(proposed) + 1, 1)
         draft_s, verify_s = loop.draft_s * len(proposed), loop.verify_s(len(proposed) + 1)
         length.observe(StepStats(len(proposed), right, draft_s, verify_s))
         at += right + 1
     calls = None if drafts.calls is None else drafts.calls()
-    return Replay(agree or [], rounds, drafted, accepted, calls)
+    return Replay(agree or [], rounds, drafted, accepted, calls, widths)
 
 
 def agreement(answer: Sequence[int], drafts: Draft) -> list[bool]:

@@ -175,4 +175,4 @@ class UnbatchedReplay:
         stopper = KnownEnd(tokens, most)
         job = Job(self.target, prompt, prefilled, Request(most), stopper, chance, lambda *_: None)
         made = self.strategy.decode(job)
-        return Replay([], made.rounds, made.drafted, made.accepted)
+        return Replay([], made.rounds, made.drafted, made.accepted, widths=made.widths)

@@ -147,10 +147,10 @@ class BeamSearch:
             tree.keep(ends)
             levels = self._propose(tree, search, job.request.max_new_tokens - written - 1)
             lap_draft = tally.clock.lap()
-            tree.read([*ends, *(beam.ids for level in levels for beam in level)])
+            read = tree.read([*ends, *(beam.ids for level in levels for beam in level)])
             lap_verify = tally.clock.lap()
             tally.rounds += 1
-            tally.target_calls += 1
+            tally.passed(read)
             tally.drafted += sum(map(len, levels))
             tally.draft_s += lap_draft
             tally.verify_s += lap_verify

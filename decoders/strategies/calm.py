@@ -91,7 +91,7 @@ class Calm:
             tokens = [choose(logits, sampling, job.chance)]
             tally.verify_s += tally.clock.lap()
             tally.rounds += 1
-            tally.target_calls += 1
+            tally.passed(1)
             layers += depth
         ids = context[len(start) :]
         mean_layers = layers / tally.rounds if tally.rounds else None

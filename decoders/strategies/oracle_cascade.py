@@ -61,7 +61,7 @@ class OracleCascade(Drafting):
             target.truncate(len(context) - 1)  # an early exit drafts from the newest token on
             tally.verify_s += tally.clock.lap()
             tally.rounds += 1
-            tally.target_calls += 1
+            tally.passed(len(unread))
         ids = context[len(start) :]
         calls, spent = self.drafter.calls, work(self.drafter)
         return tally.close(self.name, ids, calls, spent)

@@ -18,6 +18,7 @@ drafter reads the prompt for each.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -72,6 +73,7 @@ class SampledBeams(Drafting):
             draft_s=sum(result.draft_s for result in results),
             verify_s=sum(result.verify_s for result in results),
             other_s=sum(result.other_s for result in results),
+            widths=[sum(each) for each in zip_longest(*(r.widths for r in results), fillvalue=0)],
         )
 
 

@@ -57,7 +57,7 @@ class TokenCascade(Drafting):
                 if not first:
                     unread = torch.tensor(context[target.length :], device=target.device)
                     logits = target.extend(unread)[-1]
-                    tally.target_calls += 1
+                    tally.passed(len(unread))
                 logits = penalised(logits, context, sampling)
                 tokens = [choose(logits, sampling, job.chance)]
                 tally.verify_s += tally.clock.lap()

@@ -170,8 +170,26 @@ def test_a_collection_of_another_format_is_refused_and_left_alone(folder: Path, 
     assert tree(folder) == before
 
 
+def test_a_collection_of_the_format_before_is_read_and_gone_on_with(folder: Path) -> None:
+    """Its passes are priced at their mean width."""
+    record = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**record, "format": "draftpick-rewards-2"}))
+    for path in (folder / "outcomes").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["widths"]), path)
+    old = Collection.open(folder)
+    assert all(row.widths is None for arms in old.outcomes.values() for row in arms.values())
+    before = table_of(folder)
+    sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
+    after = Collection.open(folder)
+    assert len(after.queries) > len(old.queries)
+    rows = [row for arms in after.outcomes.values() for row in arms.values()]
+    assert any(row.widths for row in rows) and any(row.widths is None for row in rows)
+    kept = [table_of(folder).query_ids.index(name) for name in before.query_ids]
+    np.testing.assert_array_equal(table_of(folder).rewards[kept], before.rewards)
+
+
 def test_the_default_reward_is_of_speed(folder: Path) -> None:
-    assert table_of(folder).reward_name == summarise(Collection.open(folder)).reward == "modelled@4"
+    assert table_of(folder).reward_name == summarise(Collection.open(folder)).reward == "modelled@5"
 
 
 def test_reward_table(folder: Path) -> None:

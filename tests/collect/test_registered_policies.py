@@ -145,7 +145,7 @@ def test_promote_refuses_queries_that_were_trained_on(
         (["pair", "--alias", "p", "--margin", "-1"], "the margin must be 0 or more, not -1"),
         (["pair", "--alias", "p", "--reward", "guess"], "unknown reward 'guess'"),
         (["pair", "--alias", "p", "--rewards", "few"], "5 queries are too few to compare"),
-        (["pair"], "different rewards (modelled@4 and acceptance@2)"),
+        (["pair"], "different rewards (modelled@5 and acceptance@2)"),
         (["pair", "--tracking-uri", "sqlite:///{place}/none.db"], "there is no MLflow store"),
     ],
 )

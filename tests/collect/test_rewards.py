@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from dataclasses import asdict, replace
@@ -93,6 +94,28 @@ def test_modelled_speed_up() -> None:
     assert compute("modelled", one, CONTEXT) == 1
 
 
+def test_passes_are_priced_width_by_width() -> None:
+    # nine passes over one token (10 ms) and one over 41, at 20 ms and 2.5 ms for each beyond 5
+    wide = replace(ROW, widths=(9.0, *[0.0] * 39, 1.0))
+    assert compute("modelled", wide, CONTEXT) == pytest.approx(0.340 / (0.090 + 0.110 + 0.040))
+    even = replace(ROW, widths=(0.0, 0.0, 0.0, 0.0, 10.0))
+    assert compute("modelled", even, CONTEXT) == compute("modelled", ROW, CONTEXT)
+
+
+@pytest.mark.parametrize("answers", [1, 2, 3])
+def test_passes_that_are_shared_are_priced_by_the_mean_of_their_widths(answers: int) -> None:
+    """Against every way in which the answers' widths can fall together."""
+    counts = (3.0, 0.0, 1.5, 0.0, 0.5)
+    rounds = sum(counts)
+    expected = 0.0
+    for widths in itertools.product(range(1, 6), repeat=answers):
+        chance = math.prod(counts[width - 1] / rounds for width in widths)
+        expected += rounds * chance * COSTS.verify(sum(widths) / answers)
+    assert COSTS.passes_s(counts, answers) == pytest.approx(expected, rel=1e-9)
+    row = replace(ROW, rounds=rounds, drafted=0, running=answers - 1, widths=counts)
+    assert compute("modelled", row, CONTEXT) == pytest.approx(0.340 / expected)
+
+
 @pytest.mark.parametrize("width", [1, 3, 5, 7, 33])
 def test_a_pass_costs_what_draft_lengths_are_chosen_by(width: int) -> None:
     row = replace(ROW, rounds=10, drafted=10 * (width - 1), new_tokens=35)
@@ -167,4 +190,4 @@ def test_unknown_reward_and_bad_alpha() -> None:
 
 def test_labels_say_what_matters() -> None:
     assert get("paper").label(0.5) == "paper@2 alpha=0.5"
-    assert get("modelled").label(0.5) == "modelled@4"
+    assert get("modelled").label(0.5) == "modelled@5"

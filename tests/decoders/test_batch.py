@@ -53,8 +53,8 @@ from decoders.verify import Lossless
 Tiny = Callable[..., Path]
 
 
-def figures(made: Replay | DecodeResult) -> tuple[int, int, int]:
-    return made.rounds, made.drafted, made.accepted
+def figures(made: Replay | DecodeResult) -> tuple[int, int, int, list[int]]:
+    return made.rounds, made.drafted, made.accepted, made.widths
 
 
 # -- replay ---------------------------------------------------------------------------------------
@@ -102,14 +102,14 @@ def test_a_replay_tells_the_length_rule() -> None:
     guesses = {1: [1, 2], 4: [7]}
     loop = ReplayedLoop(Noting(2), 6, 0.5, lambda width: 10.0 * width)
     made = replay(answer, Draft(lambda at, k: guesses[at][:k]), loop)
-    assert (made.rounds, made.drafted, made.accepted) == (3, 3, 2)
+    assert figures(made) == (3, 3, 2, [1, 1, 1])
     assert seen == [(2, 2, 1.0, 30.0), (1, 0, 0.5, 20.0), (0, 0, 0.0, 10.0)]
 
 
 @pytest.mark.parametrize("answer", [[], [7]])
 def test_a_replay_of_hardly_anything(answer: list[int]) -> None:
     made = replay(answer, Draft(lambda at, k: []), ReplayedLoop(FixedLength(3), 3))
-    assert (made.rounds, made.drafted, made.accepted) == (0, 0, 0)
+    assert figures(made) == (0, 0, 0, [])
 
 
 # -- engines over tiny models ---------------------------------------------------------------------
@@ -294,7 +294,7 @@ def test_teacher_forcing_equals_the_live_loop(name: str, engine: Engine) -> None
         assert (made.rounds, made.accepted) == (result.rounds, result.accepted)
         assert len(made.agree) == len(result.ids) and made.agree[0]
         if engine.arms[name].length.min_confidence == 0:
-            assert made.drafted == result.drafted
+            assert figures(made) == figures(result)
         accepted += made.accepted
     assert accepted > 0
 
@@ -403,9 +403,7 @@ def test_a_drafter_alone_is_replayed_as_it_runs(
     answers = one_by_one(engine, 20)
     made = batch_of(engine).replay(name, PROMPTS, answers, 20)
     for prompt, forced in zip(PROMPTS, made, strict=True):
-        result = engine.decode(name, prompt, Request(20))
-        assert forced.rounds == result.rounds
-        assert (forced.drafted, forced.accepted) == (result.drafted, result.accepted)
+        assert figures(forced) == figures(engine.decode(name, prompt, Request(20)))
 
 
 @pytest.mark.parametrize("pattern", [[3, 0, 0, 0], [2, 0, 4], [1]])
@@ -477,9 +475,7 @@ def test_a_tree_is_collected_as_its_lead_and_as_it_runs(
     chains = batch_of(engine).replay("small", PROMPTS, answers, 20)
     assert [tree.agree for tree in made] == [chain.agree for chain in chains]
     for prompt, forced in zip(PROMPTS, made, strict=True):
-        live = trees.decode("small", prompt, Request(20))
-        assert forced.rounds == live.rounds
-        assert (forced.drafted, forced.accepted) == (live.drafted, live.accepted)
+        assert figures(forced) == figures(trees.decode("small", prompt, Request(20)))
     assert sum(tree.rounds for tree in made) < sum(chain.rounds for chain in chains)
 
 
@@ -510,8 +506,8 @@ def test_arms_with_answers_of_their_own_are_run(tiny: Tiny) -> None:
         assert out.replays is not None
         for made, result in zip(out.replays, results, strict=True):
             assert made.agree == []
-            assert made.rounds == result.target_calls - 1
-            assert (made.drafted, made.accepted) == (result.drafted, result.accepted)
+            assert made.rounds == result.target_calls - 1 == sum(result.widths)
+            assert figures(made)[1:] == figures(result)[1:]
         with pytest.raises(DraftpickError, match=f"'{name}' gives answers of its own"):
             batch_of(engine).replay(name, PROMPTS, [[1]] * 5, 1)
     assert all(made.rounds == 0 for made in batch_of(engine).arm("few-words", PROMPTS, 12).replays)

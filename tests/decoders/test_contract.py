@@ -213,13 +213,15 @@ def answer(engine: Engine, name: str, prompt: list[int], request: Request) -> De
     assert 1 <= len(result.ids) <= request.max_new_tokens
     assert (result.finish_reason == "length") <= (len(result.ids) == request.max_new_tokens)
     assert sum(result.accepted_per_position) == result.accepted <= result.drafted
-    assert result.target_calls >= 1
+    assert result.target_calls == 1 + sum(result.widths)
+    read = sum(width * count for width, count in enumerate(result.widths, 1))
     if name != "sampled-beams":  # which counts those of the others too
         assert result.target_calls <= 1 + result.rounds
     assert (result.draft_work > 0) <= (result.draft_calls > 0)
     strategy = engine.strategy(name)
     if isinstance(strategy, SpeculativeDecoding) and result.finish_reason == "length":
         assert result.accepted + result.rounds + 1 == len(result.ids)
+        assert read == result.rounds + result.drafted
     return result
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from decoder_toys import (
 from effort import examples, slow_after
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from decoders.arms import recipe
 from decoders.backends.toy import ToyBackend
@@ -103,6 +104,7 @@ class Figures:
     rounds: float = 0.0
     drafted: float = 0.0
     accepted: float = 0.0
+    widths: NDArray[np.float64] = field(default_factory=lambda: np.zeros(8))
 
 
 def enumerated(engine: Engine, prompt: list[int], most: int) -> dict[tuple[int, ...], Figures]:
@@ -118,10 +120,12 @@ def enumerated(engine: Engine, prompt: list[int], most: int) -> dict[tuple[int, 
         figures.rounds += weight * made.rounds
         figures.drafted += weight * made.drafted
         figures.accepted += weight * made.accepted
+        figures.widths[: len(made.widths)] += weight * np.array(made.widths)
     for figures in found.values():
         figures.rounds /= figures.weight
         figures.drafted /= figures.weight
         figures.accepted /= figures.weight
+        figures.widths /= figures.weight
     return found
 
 
@@ -148,6 +152,8 @@ def test_the_loop_on_average(drafter: str, length: str, monkeypatch: pytest.Monk
         assert one.accepted == pytest.approx(figures.accepted, **margin), answer
         if length != "unsure":  # where the loop's own draft strays, so does its confidence
             assert one.drafted == pytest.approx(figures.drafted, **margin), answer
+            widths = [*one.widths, *[0.0] * (8 - len(one.widths))]
+            assert widths == pytest.approx(figures.widths.tolist(), **margin), answer
     mean = sum(f.weight * one.rounds for f, one in zip(live.values(), made, strict=True))
     true = sum(figures.weight * figures.rounds for figures in live.values())
     assert mean == pytest.approx(true, abs=0.005 if simulating else 1e-9)
@@ -200,6 +206,7 @@ def test_a_recursion_by_hand() -> None:
     rows = [[], [0.5], []]
     made = expected(3, table_of(rows), 4, 3)
     assert (made.rounds, made.drafted, made.accepted) == (1.5, 1.0, 0.5)
+    assert made.widths == [0.5, 1.0]
 
 
 @given(st.integers(0, 10_000), st.integers(2, 14))

@@ -227,10 +227,11 @@ def test_collection_reads_sources_and_copies(folder: Path) -> None:
     for source, ids, replayed in zip(sources, answers.ids, replays, strict=True):
         live = engine.decode("copy", source, Request(20))
         assert ids == live.ids
-        assert (replayed.rounds, replayed.drafted, replayed.accepted) == (
+        assert (replayed.rounds, replayed.drafted, replayed.accepted, replayed.widths) == (
             live.rounds,
             live.drafted,
             live.accepted,
+            live.widths,
         )
     assert sum(replayed.accepted for replayed in replays) > 0
     assert batch.arm("copy", [[3, 4, 5, 3]], 5).ids == [[4, 5, 3, 4, 5]]
@@ -263,10 +264,11 @@ def test_collection_reads_trees(folder: Path, tiny_t5: Tiny) -> None:
         assert [tree.agree for tree in trees] == [chain.agree for chain in chains]
         for source, tree in zip(sources, trees, strict=True):
             live = engine.decode(branched, source, Request(20))
-            assert (tree.rounds, tree.drafted, tree.accepted) == (
+            assert (tree.rounds, tree.drafted, tree.accepted, tree.widths) == (
                 live.rounds,
                 live.drafted,
                 live.accepted,
+                live.widths,
             )
 
 
