@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.costs.measured import Costs
 from policies.records import RewardTable
 
 from . import rewards
@@ -88,10 +89,16 @@ def read_rewards(
             counts["repetitive"] += 1
         else:
             keys.append(key)
-    values = np.array(
-        [_rewards_of(outcomes[key], key, reward, manifest, names, options.alpha) for key in keys],
-        dtype=np.float64,
-    ).reshape(len(keys), len(names))
+
+    def valued(costs: Costs) -> NDArray[np.float64]:
+        """[n, A]"""
+        rows = [
+            _rewards_of(outcomes[key], key, reward, manifest, names, options.alpha, costs)
+            for key in keys
+        ]
+        return np.array(rows, dtype=np.float64).reshape(len(keys), len(names))
+
+    values = valued(manifest.costs)
     usable = np.flatnonzero(~np.isnan(values).all(axis=1))
     left_out = LeftOut(
         counts["unembedded"], len(keys) - len(usable), counts["repetitive"], counts["other"]
@@ -107,6 +114,7 @@ def read_rewards(
         )
     contexts = [_request(queries[key.query], key) for key in keys]
     columns, read = _features(options.features, contexts)
+    repeats = manifest.costs.repeats if reward.needs_costs else ()
     table = RewardTable(
         query_ids=[key.name for key in keys],
         tasks=[queries[key.query].task for key in keys],
@@ -122,6 +130,7 @@ def read_rewards(
         feature_names=columns,
         losses=np.array([_losses(outcomes, key, manifest, names) for key in keys]),
         machine=_machine(manifest),
+        repeats=np.array([valued(costs)[usable] for costs in repeats]) if repeats else None,
     )
     return table, left_out
 
@@ -275,13 +284,18 @@ def _rewards_of(
     manifest: Manifest,
     names: Sequence[str],
     alpha: float,
+    costs: Costs,
 ) -> list[float]:
     """One key's rewards in the order of names; NaN for an arm that failed."""
     plain = next((arm.name for arm in manifest.arms if arm.autoregressive), None)
     baseline = outcomes.get(plain) if plain else None  # chosen or not
     arms = {arm.name: arm for arm in manifest.arms if arm.name in names}
-    costs = manifest.costs.of_answers(key.running + 1)
-    context = rewards.Context(arms=arms, costs=costs, autoregressive=baseline, alpha=alpha)
+    context = rewards.Context(
+        arms=arms,
+        costs=costs.of_answers(key.running + 1),
+        autoregressive=baseline,
+        alpha=alpha,
+    )
     return [
         rewards.compute(reward, outcomes[name], context) if name in outcomes else float("nan")
         for name in names

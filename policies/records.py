@@ -39,6 +39,9 @@ class RewardTable:
     losses: [n, A] float64 in [0, 1], what an arm's answer loses against the target's, 0 for a
         lossless arm; nan where that arm failed. None where nobody asked.
     machine: where the rewards were collected, in words; no part of the digest.
+    repeats: [R, n, A], the rewards by each of R measurements of the costs behind them, for bounds
+        to include how far costs can be trusted; no part of the digest. None where costs play no
+        part, or were measured once.
 
     The arrays are copied and made read-only.
 
@@ -62,6 +65,7 @@ class RewardTable:
     feature_names: tuple[str, ...] = ()
     losses: Float64 | None = None
     machine: str = ""
+    repeats: Float64 | None = None
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -103,7 +107,10 @@ class RewardTable:
             raise PolicyError(f"losses have shape {losses.shape}, the rewards ({n}, {arms})")
         if losses is not None and ((losses < 0) | (losses > 1)).any():
             raise PolicyError("a loss is outside [0, 1]; scale the losses")
-        for array in (embeddings, rewards, features, losses):
+        repeats = None if self.repeats is None else np.array(self.repeats, dtype="<f8", order="C")
+        if repeats is not None and repeats.shape[1:] != (n, arms):
+            raise PolicyError(f"repeats have shape {repeats.shape}, the rewards ({n}, {arms})")
+        for array in (embeddings, rewards, features, losses, repeats):
             if array is not None:
                 array.setflags(write=False)
         object.__setattr__(self, "query_ids", list(self.query_ids))
@@ -115,6 +122,7 @@ class RewardTable:
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         object.__setattr__(self, "losses", losses)
+        object.__setattr__(self, "repeats", repeats)
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -178,6 +186,7 @@ class RewardTable:
             groups=[self.groups[i] for i in keep],
             features=self.features[keep],
             losses=None if self.losses is None else self.losses[keep],
+            repeats=None if self.repeats is None else self.repeats[:, keep],
         )
 
     def filled(self) -> RewardTable:
@@ -188,9 +197,13 @@ class RewardTable:
         table = self if len(some) == len(self) else self.rows(some)
         if not np.isnan(table.rewards).any():
             return table
-        worst = np.nanmin(table.rewards, axis=1, keepdims=True)  # [n, 1]
-        rewards = np.where(np.isnan(table.rewards), worst, table.rewards)
-        return replace(table, rewards=rewards)
+
+        def whole(rewards: Float64) -> Float64:
+            worst = np.nanmin(rewards, axis=-1, keepdims=True)
+            return np.where(np.isnan(rewards), worst, rewards)
+
+        repeats = None if table.repeats is None else whole(table.repeats)
+        return replace(table, rewards=whole(table.rewards), repeats=repeats)
 
     def best_arms(self) -> NDArray[np.intp]:
         """[m] index of the best arm per query, never a failed one; queries as in ``filled``."""

@@ -56,6 +56,14 @@ def one_mlflow_store(
         yield make
 
 
+@pytest.fixture(scope="session", autouse=True)
+def costs_are_measured_twice() -> Iterator[None]:
+    """And not five times, which gives a test nothing. Processes that tests start do as users' do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("decoders.costs.measured.TIMES", 2)
+        yield
+
+
 @pytest.fixture
 def stores_are_made(
     one_mlflow_store: Callable[[str, Path], None], monkeypatch: pytest.MonkeyPatch

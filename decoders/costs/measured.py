@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+import statistics
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+TIMES = 5  # that costs are measured, to see how far they can be trusted
 PLAIN = "autoregressive"  # the arm without drafts, whose rounds speed-ups are over
 
 
@@ -23,6 +25,8 @@ class Costs:
         i + 1 tokens, a drafted one, or a round, of each.
     round_s, drawn_round_s: by arm, what a round takes besides its pass and its drafted tokens, at
         temperature 0 and above it: choosing tokens, looking for copies. Empty where unknown.
+    repeats: each measurement that these costs are made of, to show how far they can be trusted;
+        empty where they were measured once.
     """
 
     verify_s: tuple[float, ...]
@@ -30,6 +34,13 @@ class Costs:
     at_once: dict[int, Costs] = field(default_factory=dict)
     round_s: dict[str, float] = field(default_factory=dict)
     drawn_round_s: dict[str, float] = field(default_factory=dict)
+    repeats: tuple[Costs, ...] = ()
+
+    @classmethod
+    def of_repeats(cls, repeats: Sequence[Costs]) -> Costs:
+        """Their medians. repeats: at least one, of the same arms and numbers of answers."""
+        made = _medians(repeats)
+        return replace(made, repeats=tuple(repeats)) if len(repeats) > 1 else made
 
     @classmethod
     def from_json(cls, record: Mapping[str, Any]) -> Costs:
@@ -41,6 +52,7 @@ class Costs:
             {int(answers): cls.from_json(costs) for answers, costs in shared},
             _by_arm(record.get("round_s", {})),
             _by_arm(record.get("drawn_round_s", {})),
+            tuple(cls.from_json(costs) for costs in record.get("repeats", ())),
         )
 
     def of_answers(self, answers: int) -> Costs:
@@ -55,7 +67,8 @@ class Costs:
 
         at_once = {answers: costs.of(arms) for answers, costs in self.at_once.items()}
         rounds = kept(self.round_s), kept(self.drawn_round_s)
-        return Costs(self.verify_s, kept(self.draft_s), at_once, *rounds)
+        repeats = tuple(costs.of(arms) for costs in self.repeats)
+        return Costs(self.verify_s, kept(self.draft_s), at_once, *rounds, repeats)
 
     def verify(self, width: float) -> float:
         """Seconds of one target pass over `width` tokens, which need not be whole."""
@@ -82,6 +95,29 @@ class Costs:
         whose own is unknown."""
         seconds = self.drawn_round_s if temperature > 0 else self.round_s
         return seconds.get(arm, seconds.get(PLAIN, 0.0))
+
+
+def _medians(repeats: Sequence[Costs]) -> Costs:
+    def median(of: Callable[[Costs], Mapping[str, float]]) -> dict[str, float]:
+        arms = dict.fromkeys(arm for one in repeats for arm in of(one))
+        return {arm: statistics.median(of(r)[arm] for r in repeats if arm in of(r)) for arm in arms}
+
+    widest = max(len(one.verify_s) for one in repeats)
+    passes = tuple(
+        statistics.median(one.verify_s[i] for one in repeats if i < len(one.verify_s))
+        for i in range(widest)
+    )
+    at_once = {
+        answers: _medians([one.at_once[answers] for one in repeats])
+        for answers in repeats[0].at_once
+    }
+    return Costs(
+        passes,
+        median(lambda one: one.draft_s),
+        at_once,
+        median(lambda one: one.round_s),
+        median(lambda one: one.drawn_round_s),
+    )
 
 
 def _mean_of(shares: NDArray[np.float64], draws: int) -> NDArray[np.float64]:

@@ -145,9 +145,9 @@ def learn(target: Backend, fingerprint: str, folder: Path) -> PassCosts:
     return costs
 
 
-def measure(target: Backend) -> PassCosts:
+def measure(target: Backend, repeats: int = REPEATS) -> PassCosts:
     """What the target held is forgotten."""
-    return undisturbed(time_passes(target))
+    return undisturbed(time_passes(target, repeats))
 
 
 def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
@@ -161,7 +161,7 @@ def undisturbed(times: Sequence[Sequence[float]]) -> PassCosts:
     return PassCosts(tuple(reversed(list(least))), busy)
 
 
-def time_passes(target: Backend) -> list[list[float]]:
+def time_passes(target: Backend, repeats: int = REPEATS) -> list[list[float]]:
     """Seconds of each repeat, by width; the repeats take turns."""
     prompt_tokens = max(1, min(CONTEXT, target.context - WIDEST - 1))
     target.prefill([1 + i % min(97, target.vocab_size - 1) for i in range(prompt_tokens)])
@@ -169,7 +169,7 @@ def time_passes(target: Backend) -> list[list[float]]:
     widest = min(WIDEST, target.context - start)
     ids = torch.arange(widest, device=target.device) % target.vocab_size
     times: list[list[float]] = [[] for _ in range(widest)]
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         for width in range(1, widest + 1):
             times[width - 1].append(seconds_of(target, ids[:width]))
             target.truncate(start)

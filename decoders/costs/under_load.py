@@ -127,9 +127,14 @@ def measure(slots: BatchSlots) -> SharedCosts:
     """What the slots held is forgotten."""
     narrow = slots.narrow = _crossover(slots)
     most = len(slots.all)
-    rows = tuple(sorted({most, *(n for n in ROWS if n < most)}))
+    return timed(slots, sorted({most, *(n for n in ROWS if n < most)}), narrow)
+
+
+@torch.inference_mode()
+def timed(slots: BatchSlots, rows: Sequence[int], narrow: int) -> SharedCosts:
+    """Of these numbers of answers, as the slots multiply now. What they held is forgotten."""
     times = tuple(tuple(_seconds(slots, n, t) for t in TOKENS) for n in rows)
-    return SharedCosts(rows, TOKENS, times, narrow)
+    return SharedCosts(tuple(rows), TOKENS, times, narrow)
 
 
 def _crossover(slots: BatchSlots) -> int:

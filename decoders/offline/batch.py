@@ -14,6 +14,7 @@ from ..arms import AUTOREGRESSIVE
 from ..backends.native import LlamaBackend
 from ..common.errors import DraftpickError
 from ..common.seeds import derived_seed
+from ..costs import measured, under_load
 from ..costs.measured import Costs
 from ..loop import SpeculativeDecoding
 from ..protocols import ReplayedLoop
@@ -64,19 +65,30 @@ class Batch:
 
     @property
     def cost_table(self) -> Costs:
-        """What passes and drafted tokens cost on this machine, measured when first asked for."""
+        """What passes and drafted tokens cost on this machine, measured when first asked for, and a
+        few times."""
         if self._costs is None:
-            costs = costs_of(self._engine)
-            greedy, drawn = rounds.alone(self._engine, costs)
-            self._costs = replace(costs, round_s=greedy, drawn_round_s=drawn)
-        if self._at_once and not self._costs.at_once:
-            most = max(self._at_once)
-            batch, shared = install_shared_costs(
-                self._engine, most, self._folder, lambda: self._answers
+            self._costs = Costs.of_repeats(
+                [self._alone(time > 0) for time in range(measured.TIMES)]
             )
-            at_once = costs_at_once(self._engine, self._costs, batch, shared, self._at_once)
-            self._costs = replace(self._costs, at_once=at_once)
+        if self._at_once and not self._costs.at_once:
+            batch, shared = install_shared_costs(
+                self._engine, max(self._at_once), self._folder, lambda: self._answers
+            )
+            made = []
+            for time, alone in enumerate(self._costs.repeats or (self._costs,)):
+                if time > 0:
+                    shared = under_load.timed(batch.passes, self._at_once, shared.narrow)
+                at_once = costs_at_once(self._engine, alone, batch, shared, self._at_once)
+                made.append(replace(alone, at_once=at_once))
+            self._costs = Costs.of_repeats(made)
         return self._costs
+
+    def _alone(self, again: bool) -> Costs:
+        """Those of one answer, measured once."""
+        costs = costs_of(self._engine, again)
+        greedy, drawn = rounds.alone(self._engine, costs)
+        return replace(costs, round_s=greedy, drawn_round_s=drawn)
 
     @contextmanager
     def at_batch_size(self, answers: int) -> Iterator[None]:

@@ -27,31 +27,35 @@ if TYPE_CHECKING:
     from ..engine import Engine
 
 DRAFTED = 4
+A_TIME = 3  # passes of each width and drafts of each arm, in all but the first
 
 
-def costs_of(engine: Engine) -> Costs:
+def costs_of(engine: Engine, again: bool = False) -> Costs:
     """`measure` of an engine's target and of all its drafters."""
     strategies = {name: engine.strategy(name) for name in engine.arms if name != AUTOREGRESSIVE}
     drafters = {name: s.drafter for name, s in strategies.items() if isinstance(s, Drafts)}
-    return measure(engine.target, drafters)
+    return measure(engine.target, drafters, again)
 
 
-def measure(target: Backend, drafters: Mapping[str, Drafter]) -> Costs:
+def measure(target: Backend, drafters: Mapping[str, Drafter], again: bool = False) -> Costs:
     """The passes' costs, measured unless they are known; and the drafters'. What the target held is
     forgotten.
+
+    again: known costs are not taken, and each is timed fewer times.
 
     An early exit spares the target the lower layers of the tokens that it drafted; that saving,
     measured pass next to pass, is taken off its drafting cost, so that drafted * draft_s + verify
     is the round's time. A drafter that chooses is charged for each token as for one of its most
     expensive part, copied or not.
     """
-    passes = known(target) or measure_passes(target)
+    repeats = A_TIME if again else REPEATS
+    passes = (None if again else known(target)) or measure_passes(target, repeats)
     prompt = [1 + i % 97 for i in range(CONTEXT)]
-    draft_s = {name: _draft_s(target, drafter, prompt) for name, drafter in drafters.items()}
+    draft_s = {name: _draft_s(target, each, prompt, repeats) for name, each in drafters.items()}
     return Costs(passes.verify_s, draft_s)
 
 
-def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
+def _draft_s(target: Backend, drafter: Drafter, prompt: list[int], repeats: int) -> float:
     drafter = adapter_of(drafter).timed
     sampling, chance = Sampling(), Generator(target.device, 0)
     context = [*decoder_prefix(target, prompt), 5]
@@ -59,7 +63,7 @@ def _draft_s(target: Backend, drafter: Drafter, prompt: list[int]) -> float:
     target.prefill(prompt)
     drafter.reset(prompt)
     spent, spared = [], []
-    for _ in range(REPEATS):
+    for _ in range(repeats):
         started = time.perf_counter()
         proposal = drafter.propose(context, DraftRequest(DRAFTED, sampling, chance))
         synchronize(target.device)

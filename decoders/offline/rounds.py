@@ -25,8 +25,8 @@ from .registry import adapter_of
 if TYPE_CHECKING:
     from ..engine import Engine
 
-MOST, FEWEST = 24, 6  # rounds of each arm
-SECONDS = 0.5  # about, of each arm
+MOST, FEWEST = 8, 4  # rounds of each arm, each time
+SECONDS = 0.15  # about, of each arm
 LONGEST = 256  # tokens of an answer, where copies make them many
 PROMPTS = (
     "How does a bicycle stay upright while it is moving?",

@@ -57,7 +57,9 @@ def leave_one_arm_out(
 def _columns(table: RewardTable, kept: list[int]) -> RewardTable:
     losses = None if table.losses is None else table.losses[:, kept]
     arms = [table.arms[i] for i in kept]
-    return replace(table, arms=arms, rewards=table.rewards[:, kept], losses=losses)
+    repeats = None if table.repeats is None else table.repeats[..., kept]
+    rewards = table.rewards[:, kept]
+    return replace(table, arms=arms, rewards=rewards, losses=losses, repeats=repeats)
 
 
 def _scores(policy: str, seed: int, options: dict[str, Any]) -> Chooser:

@@ -68,13 +68,18 @@ def _collect(plan: CollectPlan, as_json: bool) -> None:
 
 
 def _summarise(plan: SummaryPlan, as_json: bool) -> None:
+    from collect.cautions import cautions
     from collect.store.collection import Collection
     from collect.summary import summarise_all
 
     from .collecting.output import print_summaries, summaries_json
 
-    found = summarise_all(Collection.open(plan.folder), plan.reward, plan.alpha)
+    collection = Collection.open(plan.folder)
+    found = summarise_all(collection, plan.reward, plan.alpha)
+    careful = cautions(collection, plan.reward)
     if as_json:
-        typer.echo(json.dumps(summaries_json(found)))
-    else:
-        print_summaries(found)
+        typer.echo(json.dumps(summaries_json(found) | {"cautions": careful}))
+        return
+    print_summaries(found)
+    for sentence in careful:
+        typer.echo(f"Note: {sentence}.")

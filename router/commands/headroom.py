@@ -69,6 +69,7 @@ def headroom(
     as_json: AsJson = False,
 ) -> None:
     from collect import rewards as known
+    from collect.cautions import cautions
     from collect.store.collection import Collection
     from collect.table import read_rewards
     from policies.selection.headroom import headroom as found_in
@@ -84,8 +85,9 @@ def headroom(
         from policies.tracking.figures import draw_headroom
 
         draw_headroom(found, out)
+    careful = cautions(collection, reward)
     if as_json:
-        typer.echo(json.dumps(as_dict(found)))
+        typer.echo(json.dumps(as_dict(found) | {"cautions": careful}))
         return
     show(partial(headroom_tables, found))
     for sentence in found.advice:
@@ -94,6 +96,8 @@ def headroom(
         typer.echo(f"Left out: {left_out}.")
     if found.left_out:
         typer.echo(f"Note: {found.left_out}.")
+    for sentence in careful:
+        typer.echo(f"Note: {sentence}.")
     if out is not None:
         typer.echo(f"Figure: {out}")
 

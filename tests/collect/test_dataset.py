@@ -17,6 +17,7 @@ import pytest
 from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
 from stored_tables import table_of
 
+from collect.cautions import cautions
 from collect.queries import TASKS, Query
 from collect.rewards import Reward
 from collect.store import writer
@@ -179,9 +180,10 @@ def test_a_collection_of_the_format_before_is_read_and_gone_on_with(folder: Path
     old = Collection.open(folder)
     assert all(row.widths is None for arms in old.outcomes.values() for row in arms.values())
     before = table_of(folder)
+    assert any("priced at the mean width" in said for said in cautions(old, "modelled"))
+    assert cautions(old, "acceptance") == []
     sweep(FakeEngine(), make_queries(3), folder, OPTIONS)
     after = Collection.open(folder)
-    assert len(after.queries) > len(old.queries)
     rows = [row for arms in after.outcomes.values() for row in arms.values()]
     assert any(row.widths for row in rows) and any(row.widths is None for row in rows)
     kept = [table_of(folder).query_ids.index(name) for name in before.query_ids]

@@ -47,7 +47,8 @@ def test_arms_that_go_by_costs_draft_less_beside_others(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dear = SharedCosts((1, 2, 8), (1, 2), ((1.0, 1.0), (1.0, 1.5), (1.0, 8.0)), narrow=8)
-    monkeypatch.setattr("decoders.offline.at_once.under_load.measure", lambda slots: dear)
+    monkeypatch.setattr("decoders.costs.under_load.measure", lambda slots: dear)
+    monkeypatch.setattr("decoders.costs.under_load.timed", lambda *given: dear)
     batch = Batch(engine, at_once=(1, 2, 8))
     costs = batch.cost_table
     assert set(costs.at_once) == {2, 8} and costs.of_answers(8).verify_s == (1.0, 8.0)

@@ -153,7 +153,7 @@ def test_a_measurement_on_a_busy_machine_is_kept_until_a_quieter_one(
     learnt = []
     for least, usual in ((0.01, 0.05), (0.02, 0.2), (0.03, 0.03), (0.04, 0.04)):
         times = [[least, usual, usual]] * 3
-        monkeypatch.setattr("decoders.costs.passes.time_passes", lambda target, t=times: t)
+        monkeypatch.setattr("decoders.costs.passes.time_passes", lambda target, repeats, t=times: t)
         learnt.append(learn(counted(), "model", tmp_path).verify_s[0])
     assert learnt == [0.01, 0.01, 0.03, 0.03]
 
@@ -337,7 +337,7 @@ def test_loading_an_engine_learns_them_once(
     assert costs is not None and len(list((tmp_path / "costs").iterdir())) == 1
     again = load(plain, copy)
     assert known(again.target) == costs
-    assert Batch(again).cost_table.verify_s == costs.verify_s
+    assert Batch(again).cost_table.repeats[0].verify_s == costs.verify_s
 
 
 def test_what_an_exit_spares_is_taken_off_its_tree_too(

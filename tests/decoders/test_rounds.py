@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,8 @@ from test_engine import tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.costs import measured
+from decoders.costs.measured import Costs
 from decoders.costs.passes import PassCosts, assume
 from decoders.offline.batch import Batch
 from decoders.offline.rounds import OverheadTimer
@@ -50,6 +54,22 @@ def test_every_arm_is_timed_alone_and_beside_others(engine: Engine) -> None:
         assert one.overhead_s("copy", 0.0) == one.round_s["copy"]
         assert one.overhead_s("copy", 0.5) == one.drawn_round_s["copy"]
     assert engine.decode("copy", [1, 2, 3], Request(4)).ids  # nothing is left in the target's way
+
+
+def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    assert len(costs.repeats) == measured.TIMES
+    assert len({one.round_s["copy"] for one in costs.repeats}) > 1
+    for answers in (1, 3):
+        one, each = costs.of_answers(answers), [r.of_answers(answers) for r in costs.repeats]
+        assert not one.at_once or answers == 1
+        for arm in ("both", "cell"):
+            assert one.draft_s[arm] == statistics.median(r.draft_s[arm] for r in each)
+            assert one.drawn_round_s[arm] == statistics.median(r.drawn_round_s[arm] for r in each)
+        assert one.verify_s[1] == statistics.median(r.verify_s[1] for r in each)
+    kept = costs.of(["copy"])
+    assert all(set(one.round_s) == {"autoregressive", "copy"} for one in kept.repeats)
+    assert Costs.from_json(json.loads(json.dumps(asdict(costs)))) == costs
 
 
 def test_what_a_verifier_takes_is_counted_for_every_answer(

@@ -422,7 +422,7 @@ def test_collecting_a_named_arm_on_the_command_line(
     from router import cli
 
     costs = Costs((0.01,) * 4, {"copy": 0.001})  # measuring takes a larger vocabulary
-    monkeypatch.setattr("decoders.offline.costs.measure", lambda target, drafters: costs)
+    monkeypatch.setattr("decoders.offline.costs.measure", lambda *given: costs)
     (tmp_path / "q.jsonl").write_text(json.dumps({"id": "q", "task": "qa", "turns": [TEXT]}))
     out, how = tmp_path / "out", ["--max-new-tokens", "5", "--dtype", "float32", "--device", "cpu"]
     files = ["--queries", str(tmp_path / "q.jsonl"), "--config", str(arms_file), "--out", str(out)]

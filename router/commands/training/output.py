@@ -24,8 +24,9 @@ if TYPE_CHECKING:
 def to_json(outcome: TrainOutcome | SweepOutcome) -> dict[str, Any]:
     """JSON-ready."""
     if isinstance(outcome, SweepOutcome):
-        return sweep_json(outcome.sweep)
-    found = run_json(outcome.run, outcome.more) | {"features": list(outcome.features)}
+        return sweep_json(outcome.sweep) | {"cautions": outcome.cautions}
+    found = run_json(outcome.run, outcome.more)
+    found |= {"features": list(outcome.features), "cautions": outcome.cautions}
     made = outcome.run.fitted.policy
     if isinstance(made, RiskControlPolicy):
         found["guarantee"] = risk_control_json(made, outcome.losses)
@@ -39,7 +40,7 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
     show(lambda width: _tables(outcome, width))
     if isinstance(outcome, SweepOutcome):
         left_out = [f"Left out:   {outcome.left_out}"] if outcome.left_out else []
-        for line in [*left_out, *where(outcome.sweep)]:
+        for line in [*_notes(outcome), *left_out, *where(outcome.sweep)]:
             typer.echo(line)
         return
     run, made = outcome.run, outcome.run.fitted.policy
@@ -48,6 +49,8 @@ def print_outcome(outcome: TrainOutcome | SweepOutcome) -> None:
     else:
         for sentence in remarks(run):
             typer.echo(sentence)
+    for sentence in _notes(outcome):
+        typer.echo(sentence)
     role = f"{run.registered}{_role(run, outcome.registered_as)}"
     typer.echo(
         f"Reads:      {', '.join(['the query', *outcome.features])}\n"
@@ -70,6 +73,10 @@ def _tables(outcome: TrainOutcome | SweepOutcome, width: int) -> list[Table]:
     if outcome.judged is not None:
         found += judged_tables(outcome.judged, outcome.judged_by, width)
     return found
+
+
+def _notes(outcome: TrainOutcome | SweepOutcome) -> list[str]:
+    return [f"Note: {sentence}." for sentence in outcome.cautions]
 
 
 def _role(run: TrainedRun, name: str | None) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from collect.cautions import cautions
 from collect.store.collection import Collection
 from collect.table import read_rewards
 from policies import report
@@ -39,6 +40,7 @@ class TrainOutcome:
     more: the further evaluations of the plan.
     features: what the policy reads besides the query.
     left_out: rows that the table lacks, in words; "" for none.
+    cautions: sentences about what the collection's figures leave out.
     held_out: whether the run was judged on queries that were held out.
     judged_by, judged: the other reward of --judge-by and what the policy earns of it.
     losses: of the policy under risk control and of every fixed arm; none for other policies.
@@ -49,6 +51,7 @@ class TrainOutcome:
     more: Further
     features: tuple[str, ...]
     left_out: str
+    cautions: list[str]
     held_out: bool
     judged_by: str
     judged: Evaluation | None
@@ -58,10 +61,11 @@ class TrainOutcome:
 
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What several runs came to. left_out: as of TrainOutcome."""
+    """What several runs came to. left_out, cautions: as of TrainOutcome."""
 
     sweep: Sweep
     left_out: str
+    cautions: list[str]
 
 
 def run(
@@ -93,7 +97,7 @@ def run(
             },
             on_progress=on_progress,
         )
-        return SweepOutcome(sweep, left_out)
+        return SweepOutcome(sweep, left_out, cautions(collection, plan.table.reward))
     return _run_one(plan, collection, tables[plan.weights[0]], left_out)
 
 
@@ -134,6 +138,7 @@ def _run_one(
         more=more,
         features=tuple(table.feature_names),
         left_out=left_out,
+        cautions=cautions(collection, plan.table.reward),
         held_out=held is not None,
         judged_by="" if judge is None else judge.reward_name,
         judged=None if judge is None else report(made, judge, seed=seed),
