@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 class HybridRecipe(DraftingRecipe):
     """model: the drafter for where copying promises less; its `length` is not used.
     shortest, longest: tokens of the matches that are copied after, as for `max_gram`.
-    draft_cost: of a token that the model drafts, in passes of the target over one token.
+    draft_cost: of a token that the model drafts, in passes of the target over one token; left out,
+        it is measured for a draft model of its own and 0.06 for what runs on the target's states.
     length: a bound on either's draft.
     """
 
@@ -26,7 +27,7 @@ class HybridRecipe(DraftingRecipe):
     model: Nested
     shortest: Annotated[int, Field(ge=1)] = 2
     longest: Annotated[int, Field(ge=1, le=64)] = 12
-    draft_cost: Annotated[float, Field(ge=0)] = 0.06
+    draft_cost: Annotated[float, Field(ge=0)] | None = None
     length: Length = LengthRecipe(k=16)
 
     @model_validator(mode="after")
@@ -62,6 +63,7 @@ class HybridRecipe(DraftingRecipe):
         prepare(self.model, self.name, target)
 
     def make_drafter(self, target: Backend, tokenizer: Any) -> Drafter:
+        from ..costs.drafted import draft_cost
         from ..costs.passes import PassCosts, known
         from ..drafters import HybridDrafter, MaxGramDrafter
         from ..drafters.copy_chances import CopyChances
@@ -78,4 +80,5 @@ class HybridRecipe(DraftingRecipe):
             acceptance=chances,
         )
         model = make(self.model, self.name, target, tokenizer)
-        return HybridDrafter(copying, chances, model, passes, self.draft_cost)
+        cost = draft_cost(model, target) if self.draft_cost is None else self.draft_cost
+        return HybridDrafter(copying, chances, model, passes, cost)

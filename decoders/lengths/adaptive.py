@@ -7,12 +7,16 @@ from ..costs.passes import PassCosts
 from ..costs.theory import best_length
 from ..records import StepStats
 
+IDLE = 16  # rounds without a draft after which one is tried
+
 
 class AdaptiveLength:
-    """Longest when drafts are accepted, short when not; at least 1, so that it goes on learning.
+    """Longest when drafts are accepted, short when not, none where no draft pays.
 
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
-    one round of `longest` tokens. A drafted token costs what it did in the last rounds.
+    one round of `longest` tokens. While nothing is drafted it returns to that, and one round in
+    IDLE drafts all the same, so that it goes on learning. A drafted token costs what it did in the
+    last rounds.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
@@ -31,26 +35,42 @@ class AdaptiveLength:
         self.longest, self.min_confidence = longest, min_confidence
         self.prior, self.memory = prior, memory
         self._passes = passes
-        self._cost = 0.1  # of a drafted token, in passes over one
+        self._cost, self._timed = (
+            0.1,
+            0.0,
+        )  # of a drafted token, in passes over one; rounds it is of
         self.reset()
 
     def reset(self) -> None:
         self._right = self.prior * self.longest
         self._tried = float(self.longest)
+        self._idle = IDLE  # the first round drafts
 
     def next(self) -> int:
         acceptance, widths = self._right / self._tried, None
         if self._passes is not None:  # which may change with what else is decoded
             widths = self._passes.ratios(self.longest)
-        return max(1, best_length(acceptance, self._cost, self.longest, widths))
+        k = best_length(acceptance, self._cost, self.longest, widths)
+        if k == 0 and self._idle < IDLE:
+            self._idle += 1
+            self._learn(
+                self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
+            )
+            return 0
+        self._idle = 0
+        return max(1, k)
 
     def observe(self, stats: StepStats) -> None:
         if stats.drafted == 0:
             return
-        tried = min(stats.accepted + 1, stats.drafted)  # nothing is known after the first rejection
-        self._right = self.memory * self._right + stats.accepted
-        self._tried = self.memory * self._tried + tried
+        # nothing is known after the first rejection
+        self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
         pass_s = stats.verify_s if self._passes is None else self._passes(1)
         if pass_s > 0:
             cost = stats.draft_s / stats.drafted / pass_s
-            self._cost = self.memory * self._cost + (1 - self.memory) * cost
+            self._timed = 1 + self.memory * self._timed
+            self._cost += (cost - self._cost) / self._timed
+
+    def _learn(self, right: float, tried: float) -> None:
+        self._right = self.memory * self._right + right
+        self._tried = self.memory * self._tried + tried

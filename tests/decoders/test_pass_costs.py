@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from decoder_toys import CPU, greedy, native, random_exit, run, speculative
+from decoder_toys import (
+    CPU,
+    SlowToy,
+    TickingClock,
+    greedy,
+    native,
+    neural,
+    random_exit,
+    recurrent,
+    run,
+    speculative,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +28,19 @@ from decoders.arms import ArmRecipe, load_arms, recipe
 from decoders.backends.native import LlamaBackend
 from decoders.backends.toy import ToyBackend
 from decoders.common.errors import DraftpickError
+from decoders.costs.drafted import draft_cost
 from decoders.costs.passes import (
     CONTEXT,
     QUIET,
     WIDEST,
     PassCosts,
+    assume,
     known,
     learn,
     measure,
     undisturbed,
 )
-from decoders.drafters import MaxGramDrafter, WidenedDrafter
+from decoders.drafters import MaxGramDrafter, NeuralDrafter, WidenedDrafter
 from decoders.lengths import AdaptiveLength
 from decoders.loop import SpeculativeDecoding
 from decoders.offline.batch import Batch
@@ -355,3 +368,24 @@ def test_what_an_exit_spares_is_taken_off_its_tree_too(
     tree = WidenedDrafter(random_exit(target, 2, seed=1), (4, 4), 512)
     assert measure_costs(target, {"tree": tree}).draft_s["tree"] > 0
     assert set(widths) == {1 + DRAFTED}
+
+
+# -- a drafted token ------------------------------------------------------------------------------
+
+
+def test_a_draft_model_s_token_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second a pass, where the target's takes four."""
+    clock = TickingClock()
+    monkeypatch.setattr("time.perf_counter", clock)
+    target = ToyBackend.random(3, seed=1)
+    drafter = NeuralDrafter(SlowToy(ToyBackend.random(3, seed=2).table, clock))
+    assume(target, PassCosts((4.0, 4.0)))
+    assert draft_cost(drafter, target) == pytest.approx(0.25, rel=1e-3)
+    clock.tick = 9.0
+    assert draft_cost(drafter, target) == pytest.approx(0.25, rel=1e-3)  # once
+
+
+def test_what_runs_on_the_target_s_states_has_a_fixed_cost() -> None:
+    target = ToyBackend.random(3, seed=1)
+    assert draft_cost(recurrent(target, seed=7), target) == 0.06
+    assert draft_cost(neural(3, seed=2), target) == 1.0  # by parameters, where no pass was timed
