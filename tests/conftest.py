@@ -58,7 +58,7 @@ def one_mlflow_store(
 
 @pytest.fixture(scope="session", autouse=True)
 def costs_are_measured_twice() -> Iterator[None]:
-    """And not five times, which gives a test nothing. Processes that tests start do as users' do."""
+    """Not five times, which takes longer. Processes that tests start do as users' do."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("decoders.costs.measured.TIMES", 2)
         yield
