@@ -7,8 +7,6 @@ result = engine.decode("max-gram", ids, Request(max_new_tokens=64))
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,6 +16,7 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
+from .arms.fingerprint import fingerprint
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName
 from .costs import passes as pass_costs
 from .loop import SpeculativeDecoding
@@ -200,12 +199,7 @@ class Engine:
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
         """Eight hex digits over the named arms' recipes."""
-        recipes = {
-            name: self.arm(name).kind
-            + self.arm(name).model_dump_json(exclude_defaults=True, exclude={"note"})
-            for name in names
-        }
-        return hashlib.sha256(json.dumps(recipes, sort_keys=True).encode()).hexdigest()[:8]
+        return fingerprint({name: self.arm(name) for name in names})
 
     def arm(self, name: str) -> ArmRecipe:
         """Raises NoSuchName."""

@@ -53,16 +53,17 @@ class Vector(_Part):
 
 
 class Asked(_Part):
-    """The request, without its words.
+    """The request, without its words; None for what was not known where the arm was chosen, as
+    inside another engine.
 
     prompt_tokens: of the prompt, or of the whole chat.
     """
 
     prompt_tokens: int
-    max_new_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
+    max_new_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
 
 
 class Result(_Part):

@@ -16,7 +16,7 @@ from policies.ope.estimators import Log
 from policies.records import ANY
 
 from .reader import DecisionRows
-from .record import LoggedDecision, Result
+from .record import Asked, LoggedDecision, Result
 
 FORCED = "the arm was forced, so nothing was chosen"
 OTHERS = "of another target, of other arms, or in another embedder's space"
@@ -34,7 +34,8 @@ class UsableDecisions:
     log: what the estimators read.
     offered: [n, A] the chance that every arm had.
     inputs: [n, w] what rewards are predicted from: the embedding where all rows have one, their
-        features, and what was asked for: log prompt tokens, log max_new_tokens, temperature.
+        features, and what was asked for: log prompt tokens, and where all rows know them log
+        max_new_tokens and temperature.
     excluded: why -> rows left out for it.
     failures: arm -> answers that failed. They are among the decisions: each earned the worst
         reward of the others, as when policies learn.
@@ -175,19 +176,27 @@ def _tabled(
         features=np.array([[each.features[name] for name in names] for each in kept]),
         feature_names=tuple(names),
     )
-    asked = [each.request for each in kept]
-    more = [
-        [math.log1p(one.prompt_tokens), math.log1p(one.max_new_tokens), one.temperature]
-        for one in asked
-    ]
+    more = _asked_for([each.request for each in kept])
     log = Log(
         actions,
         rewards,
         np.array([each.propensity for each in kept]),
         np.unique(groups, return_inverse=True)[1],
     )
-    inputs = np.concatenate([table.inputs, np.array(more, dtype=np.float32)], axis=1)
+    inputs = np.concatenate([table.inputs, more], axis=1)
     return UsableDecisions(kept, table, log, offered, inputs, dict(excluded), dict(failures))
+
+
+def _asked_for(asked: list[Asked]) -> NDArray[np.float32]:
+    """[n, 1 to 3]: as in `UsableDecisions.inputs`."""
+    columns = [[math.log1p(one.prompt_tokens) for one in asked]]
+    limits = [one.max_new_tokens for one in asked if one.max_new_tokens is not None]
+    heats = [one.temperature for one in asked if one.temperature is not None]
+    if len(limits) == len(asked):
+        columns.append([math.log1p(limit) for limit in limits])
+    if len(heats) == len(asked):
+        columns.append(heats)
+    return np.array(columns, dtype=np.float32).T
 
 
 def _embeddings(kept: list[LoggedDecision]) -> NDArray[np.float32]:

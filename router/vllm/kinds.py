@@ -1,0 +1,160 @@
+"""What the arms of a proposer are made of: entries of KINDS, by the `kind` of their recipe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from weakref import WeakKeyDictionary
+
+from decoders.arms import ArmRecipe
+from decoders.common.errors import DraftpickError
+
+from .copying import ChainDraft, copied
+from .rows import TrackedRequest
+
+if TYPE_CHECKING:
+    from decoders.drafters.copy_chances import CopyChances
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What a proposer knows of the engine.
+
+    model, tokenizer: as vLLM was given them.
+    most: tokens of a draft, at most.
+    context: positions of a request, at most.
+    rows: requests at once, at most.
+    vocabulary: tokens of the model.
+    ends: tokens that end an answer.
+    """
+
+    model: str
+    tokenizer: str
+    most: int
+    context: int
+    rows: int
+    vocabulary: int
+    ends: tuple[int, ...] = ()
+
+
+class ArmDrafter(Protocol):
+    """Drafts for all rows of one arm.
+
+    by_cost: its drafts end where they no longer pay, by what steps of the engine cost.
+    """
+
+    by_cost: bool
+
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
+        """A draft for each request, of at most this many tokens."""
+        ...
+
+    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+        """What came after a draft of this arm, `request.came`. draft: as it was before what would
+        not pay was cut off."""
+        ...
+
+    def forget(self, request: TrackedRequest) -> None:
+        """It has ended, or another arm drafts for it now."""
+        ...
+
+
+# Makes the drafter of an arm; raises DraftpickError where the engine cannot have it.
+MakeDrafter = Callable[[Any, EngineFacts], ArmDrafter]
+
+
+class NoDrafts:
+    """Plain decoding."""
+
+    by_cost = False
+
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
+        return [ChainDraft() for _ in requests]
+
+    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+        pass
+
+    def forget(self, request: TrackedRequest) -> None:
+        pass
+
+
+class CopyingDrafts:
+    """Prompt lookup; how often copies are accepted is learnt within each answer.
+
+    recipe: a MaxGramRecipe.
+    """
+
+    def __init__(self, recipe: Any) -> None:
+        self._recipe = recipe
+        self.by_cost = bool(recipe.by_cost)
+        self._chances: WeakKeyDictionary[TrackedRequest, CopyChances] = WeakKeyDictionary()
+
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
+        return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
+
+    def _of(self, request: TrackedRequest, k: int) -> ChainDraft:
+        recipe = self._recipe
+        return copied(
+            request.ids,
+            min(k, recipe.length.longest),
+            recipe.shortest,
+            recipe.longest,
+            self._learnt(request),
+            recipe.earliest,
+            recipe.stop_below,
+        )
+
+    def _learnt(self, request: TrackedRequest) -> CopyChances:
+        from decoders.drafters.copy_chances import CopyChances
+
+        if request not in self._chances:
+            self._chances[request] = CopyChances()
+        return self._chances[request]
+
+    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+        from decoders.drafters.catch_up import agreeing
+
+        came = request.came
+        self._learnt(request).observe(draft.matched, agreeing(draft.ids, came), len(came))
+
+    def forget(self, request: TrackedRequest) -> None:
+        self._chances.pop(request, None)
+
+
+def no_drafts(recipe: Any, engine: EngineFacts) -> ArmDrafter:
+    return NoDrafts()
+
+
+def copying(recipe: Any, engine: EngineFacts) -> ArmDrafter:
+    """Raises DraftpickError for a length that is not fixed, and for a table."""
+    if recipe.drafter is not None:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} asks the table {recipe.drafter!r} where nothing matches, "
+            "which a proposer does not; leave `drafter` out"
+        )
+    if recipe.length.kind != "fixed":
+        raise DraftpickError(
+            f"the arm {recipe.name!r} has a draft length of the kind {recipe.length.kind!r}; in a "
+            "proposer give `length: {k: N}` with `by_cost: true`, which ends drafts where they no "
+            "longer pay"
+        )
+    return CopyingDrafts(recipe)
+
+
+KINDS: dict[str, MakeDrafter] = {"autoregressive": no_drafts, "max_gram": copying}
+
+
+def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:
+    """Raises DraftpickError for an arm that a proposer cannot be, and for a lossy one."""
+    if recipe.kind not in KINDS:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} is of the kind {recipe.kind!r}, which vLLM's proposer cannot "
+            f"be; it can be one of {', '.join(KINDS)}"
+        )
+    if not recipe.lossless:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} is lossy, and vLLM verifies every draft itself; leave "
+            "`verifier` out"
+        )
+    return KINDS[recipe.kind](recipe, engine)
