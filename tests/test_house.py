@@ -159,6 +159,14 @@ def test_what_decodes_and_trains_needs_torch_and_transformers_alone() -> None:
         loaded_by(f"{refused}; import datasets")
 
 
+def test_a_proposer_for_vllm_needs_little() -> None:
+    """`pip install --no-deps draftpick` is enough: what it needs comes with vLLM."""
+    absent = (*ABSENT, "accelerate", "gguf", "greenlet", "httpx_sse", "huggingface_hub", "rich")
+    refused = f"sys.modules.update(dict.fromkeys({absent}))"
+    loaded = loaded_by(f"{refused}; from router.vllm import Proposer")
+    assert not loaded & (HEAVY - set(absent))
+
+
 def test_the_default_target_is_named_once() -> None:
     name = import_module("decoders.zoo.catalogue").TARGET
     naming = [

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from decoders.arms import ArmRecipe, DraftingRecipe
 
 MODEL = "MODEL"
+SAFE_MATCH = 8  # tokens of a match in vLLM
 
 
 @dataclass(frozen=True)
@@ -54,13 +55,20 @@ def vllm(arm: ArmRecipe) -> Exported:
         return Exported(())
     settings: dict[str, Any]
     if type(arm) is MaxGramRecipe:
+        shortest = max(arm.shortest, SAFE_MATCH)
         settings = {
             "method": "ngram",
             "num_speculative_tokens": arm.length.longest,
-            "prompt_lookup_max": arm.longest,
-            "prompt_lookup_min": arm.shortest,
+            "prompt_lookup_max": max(arm.longest, shortest),
+            "prompt_lookup_min": shortest,
         }
         differs = _copying(arm)
+        if arm.shortest < SAFE_MATCH:
+            differs += (
+                f"matches have {SAFE_MATCH} tokens or more, the arm's {arm.shortest}: with matches "
+                "of 2 vLLM has corrupted tool calls of some models, and with 8 it has not "
+                "(vllm-project/vllm#40875)",
+            )
     elif type(arm) is NeuralRecipe:
         settings = {
             "method": "draft_model",

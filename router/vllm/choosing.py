@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,6 +54,8 @@ class ByRules:
         for rule in rules:
             known_arm(rule.arm, arms)
         self._rules, self._arms, self._explore = rules, tuple(arms), explore
+        said = json.dumps([[rule.model_dump() for rule in rules], explore], sort_keys=True)
+        self._name = (hashlib.sha256(said.encode()).hexdigest()[:16], "rules")
 
     def choose(self, ids: Any, running: int, rng: np.random.Generator) -> Choice:
         """ids: [S] the text that the model goes on from. running: requests, this one included."""
@@ -71,7 +75,7 @@ class ByRules:
             chances[arm],
             chances,
             drawn=self._explore > 0,
-            policy=("rules", "rules"),
+            policy=self._name,
             features=features_of(ids, running),
         )
 

@@ -24,7 +24,8 @@ from .options import place_of, read_options, within
 from .rows import RequestRows, TrackedRequest
 from .steps import StepCosts, slots
 
-IDLE_S = 5.0  # without a step, after which what is running is taken to have ended
+SETTLED = 8  # steps without a request after which its line is written
+IDLE_S = 10.0  # without a step, after which what is running is taken to have ended
 IDLE_STEPS = 20.0  # or this many steps' time, where steps are long
 
 
@@ -96,7 +97,8 @@ class Proposer:
         now = time.monotonic()
         before = {request for request in self._rows.known if request.missed == 0}
         found, ended = self._rows.step(came, lengths, token_ids)
-        for request in ended:
+        gone = [request for request in self._rows.known if request.missed == SETTLED]
+        for request in (*ended, *gone):
             self._end(request)
         if self._left and all(request in before for request in found):  # none reads its prompt
             tokens = sum(1 + len(request.verified) for request in found if request is not None)

@@ -60,6 +60,11 @@ class TrackedRequest:
             and np.array_equal(self.ids, ids[: self.length])
         )
 
+    def unlikely(self, row: int) -> tuple[bool, bool]:
+        """Sorts requests that could be in a row alike: first those of the last step, and of them
+        the one that was in it."""
+        return self.missed > 0, self.row != row
+
     def go_on(self, ids: NDArray[np.int32], came: Sequence[int], row: int) -> None:
         if len(ids) > len(self._ids):
             self._ids = np.concatenate([self.ids, np.empty(2 * len(ids), dtype=np.int32)])
@@ -106,7 +111,7 @@ class RequestRows:
             tokens = came[row]
             alike = waiting[len(ids) - len(tokens)]
             fitting = (each for each in alike if each.precedes(ids, tokens))
-            before = min(fitting, key=lambda each: each.row != row, default=None)
+            before = min(fitting, key=lambda each: each.unlikely(row), default=None)
             if before is None:
                 found[row] = TrackedRequest(ids, len(tokens), row)
             else:

@@ -22,8 +22,8 @@ GGUF: dict[str, Any] = {
 GOLDEN = {
     ("vllm", "plain"): "vllm serve M",
     ("vllm", "copy"): "vllm serve M --speculative-config "
-    '\'{"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 5, '
-    '"prompt_lookup_min": 3}\'',
+    '\'{"method": "ngram", "num_speculative_tokens": 8, "prompt_lookup_max": 8, '
+    '"prompt_lookup_min": 8}\'',
     ("vllm", "draft"): "vllm serve M --speculative-config "
     '\'{"method": "draft_model", "model": "org/small", "num_speculative_tokens": 4}\'',
     ("sglang", "plain"): "python3 -m sglang.launch_server --model-path M",
@@ -54,7 +54,7 @@ def test_the_commands(engine: str, name: str) -> None:
 
 def test_what_an_engine_does_otherwise_is_said() -> None:
     arms = {
-        "exact": arm("exact", **{**COPY, "shortest": 5}),
+        "exact": arm("exact", **{**COPY, "shortest": 9, "longest": 12}),
         "table": arm("table", **COPY, drafter="bigram", by_cost=True, earliest=True),
         "adaptive": arm("adaptive", **{**DRAFT, "length": {"kind": "adaptive", "k": 4}}),
         "doubting": arm("doubting", **{**DRAFT, "length": {"k": 4, "min_confidence": 0.4}}),
@@ -65,7 +65,10 @@ def test_what_an_engine_does_otherwise_is_said() -> None:
         "the table 'bigram'",
         "drafts do not end where their chance of being accepted no longer pays",
         "which of several matches is taken is the engine's choice",
+        "matches have 8 tokens or more",
     ]
+    assert '"prompt_lookup_min": 9' in command("vllm", found["exact"].options)
+    assert "vllm-project/vllm#40875" in found["table"].differs[-1]
     assert found["adaptive"].differs == (
         "drafts have up to 4 tokens; the adaptive draft length is left out",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -23,8 +24,11 @@ from router_fakes import FakeEngine, FakePolicy
 
 import policies
 from decoders.common.errors import DraftpickError
+from router.logs.judge import judge
 from router.logs.reader import read_log
-from router.logs.record import Result, Vector
+from router.logs.record import Asked, Result, Vector
+from router.logs.rewards import LOG_REWARDS
+from router.logs.rows import usable
 from router.logs.writer import DecisionLog, log_files
 from router.routing.router import Router
 
@@ -359,3 +363,21 @@ def test_the_benchmark_logs_what_it_measures_and_not_its_warm_up(
     turns = sum(len(question.turns) for question in asked)
     assert Counter(each.choice for each in found) == {"forced": 3 * turns, "best": turns}
     assert {each.group for each in found} == {question.id for question in asked}
+
+
+def test_a_line_may_lack_what_was_not_known_where_the_arm_was_chosen(tmp_path: Path) -> None:
+    """A proposer inside another engine knows no temperature and no limit; what all lines know is
+    still read."""
+    log, chance = DecisionLog(tmp_path), random.Random(0)
+    for at in range(80):
+        arm = chance.choice(["small", "wide"])
+        known = {"max_new_tokens": 8, "temperature": 0.0} if at == 0 else {}
+        log.add(
+            decision(
+                str(at), arm=arm, propensity=0.75 if arm == "small" else 0.25,
+                request=Asked(prompt_tokens=5 + at, **known),
+            )
+        )  # fmt: skip
+    held = usable(read_log(tmp_path), None, "tokens_per_s", LOG_REWARDS["tokens_per_s"])
+    assert held.inputs.shape == (80, 1) and not any(held.excluded.values())
+    assert judge(read_log(tmp_path)).used == 80

@@ -1,0 +1,99 @@
+"""What a proposer drafts, and how much of it pays: against slow and obvious ways."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from effort import examples
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decoders.drafters import MaxGramDrafter
+from decoders.drafters.copy_chances import copied_acceptance
+from router.vllm.copying import copied, longest_match
+from router.vllm.steps import StepCosts, slots
+
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+
+
+@examples(400)
+@given(
+    text=TEXTS,
+    shortest=st.integers(1, 4),
+    more=st.integers(0, 8),
+    earliest=st.booleans(),
+    stop_below=st.sampled_from([0.0, 0.2]),
+    k=st.integers(0, 9),
+)
+def test_a_copy_is_that_of_the_index(
+    text: list[int], shortest: int, more: int, earliest: bool, stop_below: float, k: int
+) -> None:
+    indexed = MaxGramDrafter(
+        torch.device("cpu"),
+        shortest=shortest,
+        longest=shortest + more,
+        earliest=earliest,
+        stop_below=stop_below,
+    )
+    indexed.reset(text[:1])
+    indexed.commit(text)
+    wanted = indexed.copy(text, k)
+    made = copied(
+        np.array(text, dtype=np.int32), k, shortest, shortest + more, copied_acceptance, earliest,
+        stop_below,
+    )  # fmt: skip
+    assert (made.ids, made.chances, made.matched) == (wanted.ids, wanted.chances, wanted.matched)
+
+
+def test_no_match_in_one_token() -> None:
+    assert longest_match(np.array([5], dtype=np.int32), 1, 4) is None
+
+
+ROWS = st.lists(st.lists(st.floats(0.01, 1.0), max_size=3), min_size=1, max_size=3)
+
+
+@examples(300)
+@given(
+    rows=ROWS,
+    base=st.floats(0.1, 5.0),
+    a_token=st.floats(0.0, 2.0),
+    fixed=st.lists(st.floats(0, 1), max_size=3),
+)
+def test_slots_give_the_most_tokens_a_second(
+    rows: list[list[float]], base: float, a_token: float, fixed: list[float]
+) -> None:
+    rows = [list(itertools.accumulate(each, lambda a, b: a * b)) for each in rows]
+
+    def rate(cuts: tuple[int, ...]) -> float:
+        tokens = len(rows) + sum(fixed)
+        tokens += sum(sum(each[:cut]) for each, cut in zip(rows, cuts, strict=True))
+        return tokens / (base + a_token * (len(rows) + len(fixed) + sum(cuts)))
+
+    best = max(map(rate, itertools.product(*(range(len(each) + 1) for each in rows))))
+    assert rate(tuple(slots(rows, (base, a_token), fixed))) == pytest.approx(best)
+
+
+def test_what_a_step_costs_is_found_and_found_again() -> None:
+    costs, chance = StepCosts(), np.random.default_rng(0)
+    assert costs.line == (1.0, 0.03)
+
+    def run(base: float, a_token: float) -> tuple[float, float]:
+        for _ in range(3000):
+            tokens = int(chance.integers(1, 40))
+            costs.observe(tokens, (base + a_token * tokens) * chance.uniform(0.95, 1.05))
+            if chance.random() < 0.02:
+                costs.observe(tokens, 100.0)  # held up by something else
+        return costs.line
+
+    assert run(0.1, 0.002) == pytest.approx((0.1, 0.002), rel=0.1)
+    assert run(0.05, 0.004) == pytest.approx((0.05, 0.004), rel=0.15)
+
+
+def test_steps_that_are_all_alike_teach_nothing_of_a_token_more() -> None:
+    costs = StepCosts(a_token=0.5)
+    for _ in range(200):
+        costs.observe(4, 3.0)
+    assert costs.line == pytest.approx((1.0, 0.5))

@@ -1,0 +1,314 @@
+"""The proposer against a stand-in for vLLM: the same answers, and decisions real and logged."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from effort import examples
+from hypothesis import HealthCheck, given
+from hypothesis import strategies as st
+from vllm_stand_in import VOCABULARY, Asked, Batch, answers, plain, vllm_config
+
+from decoders.common.errors import DraftpickError
+from policies import fit_binned, fit_thompson
+from policies.records import ANY, RewardTable
+from router.logs.judge import judge
+from router.logs.reader import read_log
+from router.vllm import Proposer
+from router.vllm.choosing import KNOWN
+
+COPY = {"kind": "max_gram", "shortest": 2, "longest": 6, "length": {"k": 5}}
+ARMS = {"copy": COPY, "short": {**COPY, "length": {"k": 2}, "by_cost": True}}
+ALWAYS = {"arms": ARMS, "policy": "copy", "log": "log"}
+
+
+@pytest.fixture
+def made() -> Iterator[list[Proposer]]:
+    """Proposers, closed at the end."""
+    proposers: list[Proposer] = []
+    yield proposers
+    for proposer in proposers:
+        proposer.close()
+
+
+def written(folder: Path, options: Any) -> str:
+    place = folder / "options.json"
+    place.write_text(options if isinstance(options, str) else json.dumps(options))
+    return str(place)
+
+
+def proposer(folder: Path, options: Any, made: list[Proposer] | None = None) -> Proposer:
+    one = Proposer(vllm_config(written(folder, options)))
+    if made is not None:
+        made.append(one)
+    return one
+
+
+def asked(many: int, seed: int = 0) -> list[Asked]:
+    chance = random.Random(seed)
+    prompts = [[chance.randrange(3, 9) for _ in range(chance.randrange(1, 30))] for _ in range(4)]
+    return [
+        Asked(str(at), prompts[at % 4] if at % 3 else [at % 60 + 3, *prompts[0]],
+              chance.randrange(1, 40))
+        for at in range(many)
+    ]  # fmt: skip
+
+
+@examples(40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 2**32), explore=st.sampled_from([0.0, 0.6]), every=st.integers(0, 9))
+def test_answers_are_plain_decodings_and_the_log_says_what_was_accepted(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, explore: float, every: int
+) -> None:
+    folder = tmp_path_factory.mktemp("vllm")
+    one = proposer(folder, {**ALWAYS, "explore": explore, "decide_every": every, "seed": 1})
+    requests = asked(9, seed)
+    preempt = 0.1 * (seed % 2)
+    answers(Batch(requests, 4, random.Random(seed), preempt), one)
+    one.close()
+    assert one.failures == 0
+    for each in requests:
+        whole = plain(each.prompt, each.most)
+        assert each.answer[: len(whole)] == whole
+    rows = read_log(folder / "log").decisions
+    outcomes = [each.outcome for each in rows]
+    assert sum(each.drafted or 0 for each in outcomes) == sum(each.drafted for each in requests)
+    assert sum(each.accepted or 0 for each in outcomes) == sum(each.accepted for each in requests)
+    groups = Counter(each.group for each in rows)
+    assert len(groups) == len(requests)
+    if not every and not preempt:
+        assert set(groups.values()) == {1}
+    if not explore:
+        assert {(each.arm, each.propensity, each.choice) for each in rows} == {
+            ("copy", 1.0, "best")
+        }
+
+
+def test_the_arm_that_was_drawn_drafts(tmp_path: Path, made: list[Proposer]) -> None:
+    """Plain rows get no draft, `copy` up to 5 tokens and `short` up to 2, by their propensities."""
+    one = proposer(tmp_path, {**ALWAYS, "explore": 0.6, "seed": 5}, made)
+    requests = asked(150)
+    answers(Batch(requests, 8, random.Random(3), preempt=0.02), one)
+    one.close()
+    rows = read_log(tmp_path / "log").decisions
+    taken = Counter(each.arm for each in rows)
+    assert taken["copy"] > taken["short"] > 15 and taken["autoregressive"] > 15
+    for each in rows:
+        assert each.probabilities == pytest.approx(
+            {"autoregressive": 0.2, "copy": 0.6, "short": 0.2}
+        )
+        drafted, rounds = each.outcome.drafted, each.outcome.rounds
+        assert drafted is not None and rounds is not None
+        longest = {"autoregressive": 0, "short": 2, "copy": 5}[each.arm]
+        assert drafted <= longest * rounds
+    by_arm = {arm: sum(each.outcome.drafted or 0 for each in rows if each.arm == arm)
+              for arm in taken}  # fmt: skip
+    assert by_arm["copy"] > by_arm["short"] > 0 == by_arm["autoregressive"]
+    judged = judge(read_log(tmp_path / "log"), reward="saved-passes")
+    assert {each.arm for each in judged.arms} == set(taken) and not judged.excluded
+
+
+def test_rules_read_the_length_and_the_load(tmp_path: Path, made: list[Proposer]) -> None:
+    rules = [
+        {"arm": "short", "context_to": 10, "running_to": 2},
+        {"arm": "copy", "context_to": 20},
+        {"arm": "autoregressive"},
+    ]
+    one = proposer(tmp_path, {"arms": ARMS, "policy": rules}, made)
+    choose = one._chooser.choose
+    rng = np.random.default_rng(0)
+    ids = np.arange(30)
+    found = [
+        choose(ids[:length], running, rng).arm
+        for length, running in [(10, 2), (10, 3), (11, 1), (20, 9), (21, 1)]
+    ]
+    assert found == ["short", "copy", "copy", "copy", "autoregressive"]
+
+
+def test_an_arm_is_chosen_again_as_the_answer_grows(tmp_path: Path, made: list[Proposer]) -> None:
+    rules = [{"arm": "copy", "context_to": 12}, {"arm": "autoregressive"}]
+    options = {"arms": ARMS, "policy": rules, "decide_every": 4, "log": "log"}
+    one = proposer(tmp_path, options, made)
+    answers(Batch([Asked("a", [5] * 10, 20)], 1, random.Random(0), 0), one)
+    one.close()
+    rows = read_log(tmp_path / "log").decisions
+    arms = [each.arm for each in rows]
+    assert arms[0] == "copy" and arms[-1] == "autoregressive"
+    assert all(a.request.prompt_tokens < b.request.prompt_tokens for a, b in pairwise(rows))
+
+
+# -- policies that were trained --------------------------------------------------------------------
+
+
+def table(features: tuple[str, ...]) -> RewardTable:
+    """`copy` is best for prompts above e^3 tokens, plain decoding below."""
+    chance = np.random.default_rng(0)
+    inputs = chance.uniform(0, 6, (120, len(features))).astype(np.float32)
+    long = inputs[:, 0] > 3
+    rewards = np.stack([np.ones(120), np.where(long, 1.5, 0.5)], axis=1)
+    return RewardTable(
+        query_ids=[str(at) for at in range(120)],
+        tasks=["t"] * 120,
+        embeddings=np.zeros((120, 1), dtype=np.float32),
+        arms=["autoregressive", "copy"],
+        rewards=rewards + chance.normal(0, 0.01, rewards.shape),
+        reward_name="modelled@1",
+        embedder="hashing@0123456789ab",
+        arms_fingerprint="",
+        features=inputs,
+        feature_names=features,
+    )
+
+
+def test_a_trained_policy_chooses_by_what_it_knows(tmp_path: Path, made: list[Proposer]) -> None:
+    policy = fit_binned(table(KNOWN[:1]), feature=KNOWN[0]).policy
+    assert policy.embedder == ANY
+    policy.save(tmp_path / "policy")
+    one = proposer(tmp_path, {"arms": ARMS, "policy": "policy"}, made)
+    rng = np.random.default_rng(0)
+    assert one._chooser.choose(np.zeros(5), 1, rng).arm == "autoregressive"
+    assert one._chooser.choose(np.zeros(100), 1, rng).arm == "copy"
+
+
+def test_a_policy_learns_while_it_serves(tmp_path: Path, made: list[Proposer]) -> None:
+    whole = table(KNOWN)
+    bare = replace(whole, embedder=ANY, embeddings=np.zeros((120, 0), dtype=np.float32))
+    policy = fit_thompson(bare).policy
+    policy.save(tmp_path / "policy")
+    options = {"arms": ARMS, "policy": "policy", "learn": "learned", "log": "log"}
+    one = proposer(tmp_path, options, made)
+    answers(Batch(asked(60), 8, random.Random(1)), one)
+    one.close()
+    assert one.failures == 0
+    again = proposer(tmp_path, options, made)
+    assert again._chooser.policy.status.requests > 30  # it goes on from where it was
+    rows = read_log(tmp_path / "log").decisions
+    assert {each.choice for each in rows} == {"drawn"} and len({each.policy for each in rows}) == 1
+
+
+# -- what goes wrong -------------------------------------------------------------------------------
+
+
+class Broken:
+    by_cost = False
+
+    def draft(self, requests: Any, most: Any) -> Any:
+        raise RuntimeError("no luck")
+
+    def learn(self, request: Any, draft: Any) -> None: ...
+
+    def forget(self, request: Any) -> None: ...
+
+
+def test_a_drafter_that_fails_costs_drafts_and_nothing_else(
+    tmp_path: Path, made: list[Proposer], capfd: pytest.CaptureFixture[str]
+) -> None:
+    one = proposer(tmp_path, ALWAYS, made)
+    one._drafters["copy"] = Broken()
+    requests = asked(6)
+    answers(Batch(requests, 3, random.Random(0)), one)
+    one.close()
+    assert all(each.answer == plain(each.prompt, each.most) for each in requests)
+    assert one.failures > 10
+    told = capfd.readouterr().err
+    assert told.count("warning") == 1 and "RuntimeError: no luck" in told
+    rows = read_log(tmp_path / "log").decisions
+    assert rows and {each.outcome.error for each in rows} <= {"RuntimeError", None}
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ([[3]], [1], None),
+        ([[3]], np.array([99]), np.zeros((1, 0), dtype=np.int32)),
+        ([[3], [4]], np.array([1]), np.zeros((1, 8), dtype=np.int32)),
+        ([["x"]], np.array([1]), np.zeros((1, 8), dtype=np.int32)),
+    ],
+)
+def test_no_call_of_a_changed_engine_raises(
+    tmp_path: Path, made: list[Proposer], call: tuple[Any, Any, Any]
+) -> None:
+    one = proposer(tmp_path, ALWAYS, made)
+    assert one.propose(*call, added_by_a_later_version=1) == [[] for _ in call[0]]
+
+
+def test_drafts_leave_room_for_the_answers_next_token(tmp_path: Path, made: list[Proposer]) -> None:
+    one = proposer(tmp_path, ALWAYS, made)
+    ids = np.full((1, 4096), 7, dtype=np.int32)
+    for length, room in [(4000, 5), (4092, 3), (4094, 1), (4095, 0), (4096, 0)]:
+        assert len(one.propose([[7]], np.array([length]), ids)[0]) == room
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ("{", "JSON"),
+        ({"arms": ARMS, "polcy": "copy"}, "polcy: there is no such field"),
+        ({"arms": {"x": {"kind": "max_gram", "shortest": 0}}}, "arms.x.shortest"),
+        ({"arms": ARMS, "policy": "nowhere"}, "neither an arm (there are autoregressive, copy"),
+        ({"arms": ARMS, "policy": [{"arm": "copy", "context_to": 9}]}, "last rule must hold"),
+        ({"arms": ARMS, "policy": [{"arm": "other"}]}, "names the arm 'other'"),
+        ({"arms": {"x": {"kind": "early_exit", "drafter": "exit-2"}}}, "kind 'early_exit'"),
+        ({"arms": {"x": {**COPY, "drafter": "bigram"}}}, "leave `drafter` out"),
+        ({"arms": {"x": {**COPY, "length": {"kind": "adaptive", "k": 4}}}}, "'adaptive'"),
+        ({"arms": {"x": {**COPY, "verifier": {"rule": "lenient"}}}}, "lossy"),
+        ({"arms": ARMS, "policy": "copy", "learn": "l"}, "--policy thompson"),
+        ({"arms": "none.yaml"}, "cannot read the arms file"),
+    ],
+)
+def test_wrong_options_are_refused_before_the_model_loads(
+    tmp_path: Path, options: Any, words: str
+) -> None:
+    with pytest.raises(DraftpickError) as refused:
+        proposer(tmp_path, options)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("features", "embedder", "words"),
+    [
+        (("log-prompt-length", "temperature"), ANY, "temperature, which vLLM does not tell"),
+        (("log-prompt-length",), "target@123456", "embeddings of target@123456"),
+    ],
+)
+def test_a_policy_that_reads_what_a_proposer_cannot_know_is_refused(
+    tmp_path: Path, features: tuple[str, ...], embedder: str, words: str
+) -> None:
+    from policies import fit_regression
+
+    held = replace(table(features), embedder=embedder)
+    fit_regression(held).policy.save(tmp_path / "policy")
+    with pytest.raises(DraftpickError) as refused:
+        proposer(tmp_path, {"arms": ARMS, "policy": "policy"})
+    assert words in str(refused.value)
+
+
+def test_other_arms_of_the_same_names_are_refused(tmp_path: Path) -> None:
+    held = replace(table(KNOWN[:1]), arms_fingerprint="00000000")
+    fit_binned(held, feature=KNOWN[0]).policy.save(tmp_path / "policy")
+    with pytest.raises(DraftpickError, match="fingerprint 00000000"):
+        proposer(tmp_path, {"arms": ARMS, "policy": "policy"})
+
+
+def test_an_engine_without_the_method_is_refused(tmp_path: Path) -> None:
+    place = written(tmp_path, ALWAYS)
+    with pytest.raises(DraftpickError, match="custom_class"):
+        Proposer(vllm_config(place, method="draft_model"))
+
+
+def test_without_a_file_the_ways_to_name_one_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[Proposer]
+) -> None:
+    with pytest.raises(DraftpickError, match="DRAFTPICK_VLLM"):
+        Proposer(vllm_config(None))
+    monkeypatch.setenv("DRAFTPICK_VLLM", written(tmp_path, ALWAYS))
+    made.append(Proposer(vllm_config(None)))
+    assert VOCABULARY
