@@ -6,11 +6,13 @@ from collect.queries import Query, first_per_task, shipped
 from decoders.arms import AUTOREGRESSIVE
 from decoders.zoo.catalogue import TARGET
 
+from .draws import margin
 from .records import (
     MEAN,
     Arms,
     Claim,
     Column,
+    Interval,
     Line,
     Measured,
     Models,
@@ -19,7 +21,7 @@ from .records import (
     Run,
     Table,
 )
-from .t5 import BASE, EPOCHS, SPEED
+from .t5 import BASE, EPOCHS, SPEED, opposite
 
 MODELS = Models(TARGET, "auto", 64)
 RUN = "sampling"
@@ -56,9 +58,8 @@ def table_5() -> Reproduction:
     plans = tuple(PolicyPlan(names[title], pair, epochs=EPOCHS) for title, pair in pairs.items())
 
     def near_the_best(name: str, pair: tuple[str, str]) -> Claim:
-        def holds(found: Measured) -> bool:
-            best = max(found.value(RUN, arm, MEAN) for arm in pair)
-            return found.value(RUN, name, MEAN) >= 0.98 * best
+        def holds(found: Measured) -> list[Interval]:
+            return [margin(found, RUN, name, arm, MEAN, 0.98) for arm in pair]
 
         return Claim(f"`{name}` has 98% of the speed of the better of the two, on average", holds)
 
@@ -124,16 +125,14 @@ def table_6() -> Reproduction:
         Line("dynamic policy, plain an option", f"{plain} (dynamic)"),
     )
 
-    def option_helps(found: Measured) -> bool:
-        return all(
-            found.value(RUN, plain, task) > found.value(RUN, exits, task) for task, _ in tasks
-        )
+    def option_helps(found: Measured) -> list[Interval]:
+        return [margin(found, RUN, plain, exits, task) for task, _ in tasks]
 
-    def near_plain(found: Measured) -> bool:
-        return all(found.value(RUN, plain, task) >= 0.95 for task, _ in tasks)
+    def near_plain(found: Measured) -> list[Interval]:
+        return [margin(found, RUN, plain, AUTOREGRESSIVE, task, 0.95) for task, _ in tasks]
 
-    def slower(found: Measured) -> bool:
-        return all(found.value(RUN, arm, task) < 1 for arm in arms for task, _ in tasks)
+    def slower(found: Measured) -> list[Interval]:
+        return [opposite(margin(found, RUN, arm, None, task)) for arm in arms for task, _ in tasks]
 
     return Reproduction(
         name="table-6",

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from router.specbench.candidates import DRAWN
 from router.specbench.markdown import interval, percent, table_lines, times
 
+from .draws import drawn_above
 from .records import MEAN, Claim, Column, Curve, Line, Measured, Reproduction, Table
 
 SHARES = ("acceptance_rate", "quality")
@@ -32,16 +34,41 @@ def as_json(what: Reproduction, found: Measured, about: dict[str, Any]) -> dict[
             for table in what.tables
         },
         "curves": {curve.title: found.curves[curve.title] for curve in what.curves},
-        "claims": [{"says": one.says, "holds": verdict(one, found)} for one in what.claims],
+        "claims": [{"says": one.says, "verdict": verdict(one, found)} for one in what.claims],
+        "by_chance": by_chance(what, found),
     }
 
 
-def verdict(claim: Claim, found: Measured) -> bool | None:
-    """None where figures that it needs are missing, or nothing meets its condition."""
+HOLDS, FAILS, OPEN, UNSAID = "holds", "does not hold", "not settled", "cannot be said"
+
+
+def verdict(claim: Claim, found: Measured) -> str:
+    """HOLDS or FAILS, where margins decide with 95% confidence, else OPEN; UNSAID where figures
+    that it needs are missing, or nothing meets its condition."""
     try:
-        return claim.holds(found)
+        holds = claim.holds(found)
     except (KeyError, TypeError):
-        return None
+        return UNSAID
+    if isinstance(holds, bool):
+        return HOLDS if holds else FAILS
+    if all(low > 0 for low, _ in holds):
+        return HOLDS
+    return FAILS if any(high < 0 for _, high in holds) else OPEN
+
+
+def by_chance(what: Reproduction, found: Measured) -> list[str]:
+    """Sentences about dynamic policies that are above their arms, and not with confidence."""
+    plans, told = {plan.name: plan for plan in what.policies}, []
+    for run in what.runs:
+        for name in run.policies if run.dynamic and run.temperature > 0 else ():
+            tasks = drawn_above(found, run.name, name + DRAWN, plans[name].arms)
+            if tasks:
+                told.append(
+                    f"{run.name}: `{name}{DRAWN}` is above every arm that it draws from on "
+                    f"{' and '.join(tasks)}, and not with 95% confidence: that much is noise of "
+                    "the draws."
+                )
+    return told
 
 
 def heading(column: Column) -> str:
@@ -68,15 +95,19 @@ def _lines(what: Reproduction, told: dict[str, Any]) -> Iterator[str]:
             yield from ("", f"The paper: {curve.paper}")
     yield from ("", "## What the paper says, and what was found here", "")
     yield from table_lines(
-        ["claim", "here"], [[claim["says"], _word(claim["holds"])] for claim in told["claims"]]
+        ["claim", "here"], [[claim["says"], claim["verdict"]] for claim in told["claims"]]
     )
+    yield ""
+    yield "A comparison of speeds holds, or does not, where its margin says so with 95% confidence."
+    yield from told["by_chance"]
     yield from ("", "## What differs from the paper", "")
     yield from (f"- {sentence}" for sentence in what.differs)
     yield ""
     yield (
         "Speed-up: tokens a second over plain decoding's on the same questions, prompts and the "
-        f"choice of the arm included; {MEAN}: of the tasks' own. ±: the deviation over seeds. In "
-        "brackets: 95% by bootstrap over questions."
+        f"choice of the arm included; {MEAN}: of the tasks' own. ±: the deviation over seeds; "
+        "above temperature 0 over draws of the whole run, one with each seed. In brackets: 95% by "
+        "bootstrap over questions."
     )
     hardware = told.get("hardware")
     if hardware:
@@ -151,7 +182,3 @@ def _ours(figure: dict[str, Any], shares: bool) -> str:
 
 def _value(value: float | None, shares: bool) -> str:
     return percent(value) if shares else times(value)
-
-
-def _word(holds: bool | None) -> str:
-    return {True: "holds", False: "does not hold", None: "cannot be said"}[holds]

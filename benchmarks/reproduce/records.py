@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from collect.queries import Query
+from policies.records import Float64
 
 MEAN = "mean"  # in the place of a task: the plain mean over tasks
 
 Arms: TypeAlias = Mapping[str, Mapping[str, Any]]  # name -> the body of its recipe
 Summaries: TypeAlias = Mapping[str, dict[str, Any]]  # a run's name -> its benchmark's summary
+Walls: TypeAlias = Mapping[str, Mapping[str, Float64]]  # see `draws.walls_of`
+Interval: TypeAlias = tuple[float, float]  # bounds, each with 95% confidence
 Draw: TypeAlias = Callable[[int], list[Query]]  # a limit a task -> queries
 
 
@@ -121,19 +124,23 @@ class Curve:
 class Claim:
     """A sentence of the paper, and whether what was measured agrees.
 
-    holds: of the measured summaries and judged curves; raises KeyError where they are incomplete.
+    holds: of the measured summaries and judged curves: whether it does, or margins of all that it
+        compares (see `draws.margin`), each above 0 where it does. Raises KeyError where they are
+        incomplete.
     """
 
     says: str
-    holds: Callable[[Measured], bool]
+    holds: Callable[[Measured], bool | Sequence[Interval]]
 
 
 @dataclass(frozen=True)
 class Measured:
-    """summaries: by run. curves: by title, value -> {"dynamic": mean, ...} (see `judged`)."""
+    """summaries: by run. curves: by title, value -> {"dynamic": mean, ...} (see `judged`).
+    walls: by run, what every method's answers took, for margins."""
 
     summaries: Summaries
     curves: Mapping[str, dict[str, dict[str, float]]]
+    walls: Mapping[str, Walls] = field(default_factory=dict)
 
     def cell(self, run: str, method: str, task: str) -> dict[str, Any]:
         """The figures of an arm or a group of policies on a task; MEAN gives those overall."""

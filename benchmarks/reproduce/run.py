@@ -23,10 +23,11 @@ from decoders.common.provenance import measured_on
 from decoders.options import EngineOptions
 from decoders.records import Request, Sampling
 
-from .records import Arms, Curve, Measured, PolicyPlan, Reproduction, Run
+from .records import Arms, Curve, Measured, PolicyPlan, Reproduction, Run, Walls
 
 if TYPE_CHECKING:
     from policies import RewardTable
+    from router.specbench.records import Row
 
 WEIGHTS = "model.safetensors"
 BATCH = 16  # queries; as many are done again after a kill
@@ -98,11 +99,12 @@ def reproduce(what: Reproduction, out: Path, scale: Scale = Scale()) -> Measured
         _say(f"collecting {len(test)} held-out queries, to judge policies by")
         collect(what, test, held, tokens, scale.device, temperatures)
         curves = {curve.title: judged(curve, trained, held, what) for curve in what.curves}
-    summaries = {}
+    summaries, walls = {}, {}
     for run in what.runs:
         _say(f"measuring {run.name}, {len(run.arms)} arms, {len(run.policies)} policies")
-        summaries[run.name] = measure(what, run, test, trained, out, tokens, scale.device)
-    return Measured(summaries, curves)
+        summary, walls[run.name] = measure(what, run, test, trained, out, tokens, scale)
+        summaries[run.name] = summary
+    return Measured(summaries, curves, walls)
 
 
 def require_weights(what: Reproduction) -> None:
@@ -248,29 +250,62 @@ def measure(
     trained: Mapping[str, Sequence[Path]],
     out: Path,
     max_new_tokens: int,
-    device: str,
-) -> dict[str, Any]:
-    """One interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does."""
+    scale: Scale,
+) -> tuple[dict[str, Any], Walls]:
+    """An interleaved benchmark, as `draftpick specbench --candidate ... --dynamic` does: at
+    temperature 0 one, with every seed of the policies, above it one with each seed (`draws`)."""
     from decoders import Engine
     from router.routing.router import Router
     from router.specbench.bench import specbench
     from router.specbench.candidates import candidates_of
+    from router.specbench.journal import read_rows
+    from router.specbench.summary import summarise
+
+    from .draws import spread, together, walls_of
 
     asked = [query for query in questions if not run.tasks or query.task in run.tasks]
-    options = engine_options(what, run.arms, device)
+    options = engine_options(what, run.arms, scale.device)
     engine = Engine.from_options(options)
     router = Router(engine, None)
-    named = [(name, str(folder)) for name in run.policies for folder in trained[name]]
     request = Request(max_new_tokens, Sampling(temperature=run.temperature), seed=0)
-    precision = engine.target_fingerprint.rpartition("/")[2]
-    return specbench(
-        router,
-        asked,
-        request,
-        out / "measured" / run.name.replace(" ", "-"),
-        hardware=measured_on(precision, options.device),
-        candidates=candidates_of(router, named, run.dynamic),
-    )
+    hardware = measured_on(engine.target_fingerprint.rpartition("/")[2], options.device)
+    folder = out / "measured" / run.name.replace(" ", "-")
+    wanted = {question.id for question in asked}
+
+    def once(seed: int, folders: Mapping[str, Sequence[Path]], into: Path) -> Drawn:
+        named = [(name, str(each)) for name in run.policies for each in folders[name]]
+        chosen = candidates_of(router, named, run.dynamic)
+        summary = specbench(
+            router, asked, request, into, seed=seed, hardware=hardware, candidates=chosen
+        )
+        groups: dict[str, list[str]] = {}
+        for one in chosen:
+            groups.setdefault(one.group, []).append(one.method)
+        rows = [row for row in read_rows(into) if row.question_id in wanted]
+        return Drawn(summary, rows, groups)
+
+    if run.temperature == 0:
+        drawn = once(0, trained, folder)
+        return drawn.summary, walls_of(drawn.rows, drawn.groups)
+    draws = [
+        once(seed, {name: each[seed : seed + 1] for name, each in trained.items()}, into)
+        for seed in range(scale.seeds)
+        for into in (folder / f"draw-{seed + 1}",)
+    ]
+    groups, rows = draws[0].groups, together([one.rows for one in draws])
+    pooled = summarise(rows, greedy=False, eos_ids=engine.eos_ids, groups=groups)
+    summary = {**draws[0].summary, **pooled}
+    summary["seeds"] = spread(summary, [one.summary for one in draws])
+    return summary, walls_of(rows, groups)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """One benchmark. groups: the methods of each group of candidates."""
+
+    summary: dict[str, Any]
+    rows: list[Row]
+    groups: dict[str, list[str]]
 
 
 def engine_options(what: Reproduction, arms: Arms, device: str = "cpu") -> EngineOptions:

@@ -9,7 +9,8 @@ from collect.queries import Query
 from decoders.arms import AUTOREGRESSIVE
 
 from . import queries
-from .records import MEAN, Arms, Claim, Column, Line, Measured, Models
+from .draws import margin
+from .records import MEAN, Arms, Claim, Column, Interval, Line, Measured, Models
 
 FAMILY = Path(__file__).resolve().parents[1] / "t5_family"
 EN_DE, SUM = "draft-en-de", "draft-sum"
@@ -74,27 +75,32 @@ def task_columns(run: str, mean: bool = False) -> tuple[Column, ...]:
 def beats_each(run: str, arms: Sequence[str], way: str) -> Claim:
     """The paper's main one: over both tasks, the policy is faster than each specialist alone."""
 
-    def holds(found: Measured) -> bool:
-        ours = found.value(run, way, MEAN)
-        return all(ours > found.value(run, arm, MEAN) for arm in arms)
+    def holds(found: Measured) -> list[Interval]:
+        return [margin(found, run, way, arm, MEAN) for arm in arms]
 
     return Claim(f"{run}: `{way}` is faster than each drafter alone, mean of the tasks", holds)
 
 
 def accelerates(run: str, method: str, task: str) -> Claim:
     return Claim(
-        f"{run}: `{method}` accelerates {task}", lambda found: found.value(run, method, task) > 1
+        f"{run}: `{method}` accelerates {task}",
+        lambda found: [margin(found, run, method, None, task)],
     )
 
 
 def slows_down(run: str, method: str, task: str) -> Claim:
     return Claim(
-        f"{run}: `{method}` slows {task} down", lambda found: found.value(run, method, task) < 1
+        f"{run}: `{method}` slows {task} down",
+        lambda found: [opposite(margin(found, run, method, None, task))],
     )
 
 
 def keeps(run: str, way: str, best: str, task: str, share: float = 0.95) -> Claim:
     return Claim(
         f"{run}: `{way}` keeps {share:.0%} of the speed of `{best}` on {task}",
-        lambda found: found.value(run, way, task) >= share * found.value(run, best, task),
+        lambda found: [margin(found, run, way, best, task, share)],
     )
+
+
+def opposite(bounds: Interval) -> Interval:
+    return -bounds[1], -bounds[0]
