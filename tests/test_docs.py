@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import csv
+import json
 import re
 import shlex
 from collections.abc import Iterator
@@ -80,7 +81,7 @@ def command_lines() -> Iterator[tuple[str, list[str]]]:
 
 COMMANDS = list(command_lines())
 INSTALL = ("pip", "install", ".")
-OPERATORS = ("install", "podman", "python3", "sudo", "systemctl")
+OPERATORS = ("install", "podman", "python3", "sudo", "systemctl", "vllm")
 OURS = [(where, w[1:]) for where, w in COMMANDS if Path(w[0]).name == "draftpick"]
 
 
@@ -175,7 +176,9 @@ def test_the_other_commands_exist() -> None:
     others = [(where, w) for where, w in COMMANDS if Path(w[0]).name != "draftpick"]
     assert others
     for where, (program, *arguments) in others:
-        if Path(program).name == "python":
+        if Path(program).name == "python" and arguments[0] == "-m":
+            assert find_spec(arguments[1]), where
+        elif Path(program).name == "python":
             script = ROOT / arguments[0]
             assert script.is_file(), where
             source = script.read_text()
@@ -183,10 +186,31 @@ def test_the_other_commands_exist() -> None:
                 assert f'"{flag}"' in source, f"{where}: {arguments[0]} has no {flag}"
         else:
             own = Path(program).name  # /opt/draftpick/bin/pip
-            install = (own, *arguments) in (INSTALL, (*INSTALL[:2], ".[serve]"))
+            added = ((), (".[serve]",), ("--no-deps", "."))
+            install = (own, *arguments) in (INSTALL, *((*INSTALL[:2], *each) for each in added))
             assert own in ("make", "mlflow", "curl", *OPERATORS) or install, where
             files = [word for word in arguments if word.startswith("docs/")]
             assert all((ROOT / name).is_file() for name in files), where
+
+
+def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_read(
+    tmp_path: Path,
+) -> None:
+    from router.vllm.options import Options, place_of, read_options
+
+    told = page("docs/engines.md")
+    options = told.partition("### Options\n")[2].partition("\n### ")[0]
+    assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == set(Options.model_fields)
+    (example,) = re.findall(r"```json\n(.*?)```", told, re.DOTALL)
+    (tmp_path / "options.json").write_text(example)
+    read, arms = read_options(tmp_path / "options.json")
+    assert list(arms) == ["autoregressive", "copy"] and len(read.policy) == 2
+    (words,) = [w for _, w in COMMANDS if w[0] == "vllm"]
+    chosen = json.loads(words[words.index("--speculative-config") + 1])
+    module, _, name = chosen["model"].rpartition(".")
+    assert hasattr(import_module(module), name)
+    place = json.loads(words[words.index("--additional-config") + 1])
+    assert place_of(place) == Path("options.json")
 
 
 def test_make_targets_exist() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -81,7 +82,8 @@ class Server:
         return int(sum(map(float, found)))
 
     def kill(self) -> None:
-        os.killpg(self.process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
 
@@ -96,7 +98,8 @@ def served(folder: Path, proposer: str | None = None) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [str(BIN / "vllm"), "serve", str(fetch(TARGET)), "--served-model-name", "target"]
+    words = [str(BIN / "python"), "-m", "vllm.entrypoints.openai.api_server"]
+    words += ["--model", str(fetch(TARGET)), "--served-model-name", "target"]
     words += ["--port", str(port), "--enforce-eager", "--dtype", "float32"]
     words += ["--max-model-len", "1024", "--max-num-seqs", str(CLIENTS)]
     words += ["--no-enable-prefix-caching"]
