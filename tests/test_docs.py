@@ -201,7 +201,7 @@ def test_the_options_of_the_proposer_for_vllm_are_all_there_and_the_example_is_r
     told = page("docs/engines.md")
     options = told.partition("### Options\n")[2].partition("\n### ")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", options, re.MULTILINE)) == set(Options.model_fields)
-    (example,) = re.findall(r"```json\n(.*?)```", told, re.DOTALL)
+    (example,) = re.findall(r"```jsonc\n(.*?)```", told, re.DOTALL)
     (tmp_path / "options.json").write_text(example)
     read, arms = read_options(tmp_path / "options.json")
     assert list(arms) == ["autoregressive", "copy"] and len(read.policy) == 2
