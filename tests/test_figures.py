@@ -1,0 +1,149 @@
+"""Figures that are printed as results stand where they are said to, and say how they were made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]+))?\)")
+FIGURE = re.compile(r"(?<![\w.,/-])(?!95%)(\d[\d,]*(?:\.\d+)?)(?=x\b|%| points| tokens/s)")
+NUMBER = re.compile(r"(?<![\w.])-?\d[\d,]*(?:\.\d+)?(?![\w.]*\d)")
+HEADING = re.compile(r"^(#+) +(.*)$", re.MULTILINE)
+SAID = (  # page, and the section whose figures are to be found; None for all of it
+    ("README.md", None),
+    ("docs/which_arm.md", "What decides"),
+    ("docs/results.md", "Conclusions"),
+    ("docs/reproduction.md", "Conclusions"),
+    ("docs/risk_control.md", "Conclusions"),
+)
+TABLES = ("docs/results.md", "docs/reproduction.md", "docs/scaling.md")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what is below it, deeper ones included. above: those that it is in."""
+
+    level: int
+    title: str
+    text: str
+    own: str
+    above: tuple[str, ...]
+
+
+def sections(page: str) -> list[Section]:
+    heads = list(HEADING.finditer(_quiet(page)))
+    found: list[Section] = []
+    within: list[tuple[int, str]] = []  # the headings that the next one may be below
+    for i, head in enumerate(heads):
+        level, start = len(head[1]), head.start()
+        ends = [h.start() for h in heads[i + 1 :]]
+        later = [h.start() for h in heads[i + 1 :] if len(h[1]) <= level]
+        own = page[start : ends[0] if ends else None]
+        within = [(deep, text) for deep, text in within if deep < level]
+        above = tuple(text for _, text in within)
+        found.append(Section(level, head[2], page[start : later[0] if later else None], own, above))
+        within.append((level, own))
+    return found
+
+
+def _quiet(page: str) -> str:
+    """As long, without the comments of code blocks, which look like headings."""
+    return re.sub(r"^```.*?^```$", lambda m: re.sub("#", " ", m[0]), page, flags=re.M | re.S)
+
+
+def anchor(title: str) -> str:
+    kept = re.sub(r"[^\w\- ]", "", title.lower())
+    return kept.replace(" ", "-")
+
+
+def section(name: str, anchored: str | None) -> str:
+    page = (ROOT / name).read_text(encoding="utf-8")
+    if not anchored:
+        return page
+    return next(one.text for one in sections(page) if anchor(one.title) == anchored)
+
+
+def blocks(text: str) -> list[str]:
+    """Paragraphs, items of lists, and tables together with the paragraph in front of them."""
+    text = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    found: list[str] = []
+    for part in re.split(r"\n\s*\n|\n(?=- )", text):
+        if part.lstrip().startswith("|") and found:
+            found[-1] += "\n" + part
+        elif part.strip():
+            found.append(part)
+    return found
+
+
+def sources(name: str, block: str, said: str | None) -> str:
+    """What a block links to, and of a page with conclusions all the rest of it."""
+    here = (ROOT / name).parent
+    found = []
+    for page, at in LINK.findall(block):
+        if page.endswith(".md") or (at and not page):
+            there = (here / page).resolve() if page else ROOT / name
+            found.append(section(str(there.relative_to(ROOT)), at))
+    if said:
+        page = (ROOT / name).read_text(encoding="utf-8")
+        found.append(page.replace(section(name, anchor(said)), ""))
+    return "\n".join(found)
+
+
+def value(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
+def stands(figure: str, text: str) -> bool:
+    """Whether a number of the text is the figure when it is rounded as the figure is; or, of a
+    share, the hundredth part of it."""
+    digits = len(figure.partition(".")[2])
+    half = 0.5 * 10**-digits + 1e-9
+    found = [abs(value(number)) for number in NUMBER.findall(text)]
+    return any(min(abs(n - value(figure)), abs(100 * n - value(figure))) <= half for n in found)
+
+
+CASES = [
+    (name, said, block)
+    for name, said in SAID
+    for block in blocks(section(name, anchor(said) if said else None))
+    if FIGURE.search(re.sub(r"\]\([^)]*\)", "]", block))
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "said", "block"), CASES, ids=[f"{n}:{b[:40]}" for n, _, b in CASES]
+)
+def test_a_figure_is_found_where_it_is_from(name: str, said: str | None, block: str) -> None:
+    found = sources(name, block, said)
+    figures = FIGURE.findall(re.sub(r"\]\([^)]*\)", "]", block))
+    missing = [figure for figure in figures if not stands(figure, found)]
+    assert not missing, f"{name} says {', '.join(missing)}, which stands nowhere that it links to"
+
+
+def tabled(name: str) -> list[Section]:
+    """Sections with a table of figures."""
+    page = (ROOT / name).read_text(encoding="utf-8")
+    rows = re.compile(r"^\|.*\| \**-?\d+\.\d+\D.*\|$", re.MULTILINE)
+    return [one for one in sections(page) if rows.search(one.own)]
+
+
+@pytest.mark.parametrize(
+    ("name", "one"), [(name, one) for name in TABLES for one in tabled(name)],
+    ids=[f"{name}:{one.title}" for name in TABLES for one in tabled(name)],
+)  # fmt: skip
+def test_a_table_names_its_command(name: str, one: Section) -> None:
+    """In a block or in a sentence, in its section or one that this is in; tests/test_docs.py parses
+    all of them."""
+    said = "\n".join([one.own, *one.above])
+    assert re.search(r"^```bash$|`(make|draftpick|python) ", said, re.MULTILINE), one.title
+
+
+def test_a_figure_that_stands_nowhere_is_caught() -> None:
+    assert stands("31", "| 31.2 |") and stands("0.82", "0.82x") and stands("8", "-7.8")
+    assert not stands("1.5", "0.6% and 3.7%, 11.5 or 1.56") and not stands("7.1", "v7.1.3 17.1")
+    assert stands("57", "| 0.568 |") and not stands("57", "| 0.58 |")
+    assert blocks("a 1%\n\n| x |\n| 2% |\n\n- b\n- c") == ["a 1%\n| x |\n| 2% |", "- b", "- c"]
