@@ -39,6 +39,8 @@ from .protocols import (
 from .records import DecodeResult, Prefilled, Request
 from .sampling.randomness import Generator
 from .sampling.stopping import Stopper
+from .suffixes.earlier import EarlierAnswers
+from .suffixes.seat import seat_of
 from .zoo.catalogue import cache_dir
 
 
@@ -65,6 +67,7 @@ class Engine:
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
         self._cached: tuple[int, list[int]] = (0, [])
+        self._seat = seat_of(target)
         self._warned = False  # that messages are joined
         self.drafters = DrafterMemory() if drafters is None else drafters
         self.drafters.join(self)
@@ -168,7 +171,18 @@ class Engine:
             drafters=self.drafters,
         )
         made._warned = self._warned
+        made.remember(self.earlier)
         return made
+
+    @property
+    def earlier(self) -> EarlierAnswers | None:
+        """The answers that arms may copy from; None where none are kept."""
+        return self._seat.answers
+
+    def remember(self, answers: EarlierAnswers | None) -> None:
+        """Keep answers here from now on, for arms that draft from earlier ones (`kind: suffix`);
+        None keeps none. They may be those of other engines of this target."""
+        self._seat.answers = answers
 
     # -- what it is ---------------------------------------------------------------------------
 
@@ -366,6 +380,7 @@ class Engine:
         else:
             self.target.truncate(len(decoder_prefix(self.target, prompt_ids)))
         self._remember_cached([])  # until the answer is whole
+        self._seat.user = request.user
         before_s = self.drafters.load_s
         chance = Generator(self.target.device, request.seed)
         stopper = Stopper(request, self.eos_ids, self.tokenizer)
@@ -386,6 +401,7 @@ class Engine:
         ):
             result = strategy.decode(job)
         others_s = self.drafters.load_s - before_s
+        self._seat.keep(prompt_ids, result.ids)
         if streamer is not None:
             streamer.end()
         if isinstance(

@@ -61,6 +61,8 @@ class Request:
     seed: None draws fresh randomness; ignored at temperature 0.
     logprobs: number of most probable tokens reported with each token's log-probability (0 reports
         the token's only); None reports none. Lossless arms of the speculative loop can.
+    user: whose earlier answers may be drafted from, where any are kept, and who may draft from this
+        one later; None for nobody. It changes no answer of a lossless arm.
     """
 
     max_new_tokens: int = 128
@@ -69,6 +71,7 @@ class Request:
     eos_ids: tuple[int, ...] | None = None
     seed: int | None = None
     logprobs: int | None = None
+    user: str | None = ""
 
     def __post_init__(self) -> None:
         if self.logprobs is not None and self.logprobs < 0:

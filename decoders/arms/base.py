@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
@@ -39,6 +40,20 @@ class ArmRecipe(Strict):
     def uses_cost_model(self) -> bool:
         """Whether it goes by what the target's passes cost (see `decoders.costs.passes`)."""
         return False
+
+    @property
+    def reads_earlier(self) -> bool:
+        """Whether it drafts from earlier answers too, so that what came before a query matters."""
+        return any(part.reads_earlier for part in self._parts)
+
+    @property
+    def _parts(self) -> Iterator[ArmRecipe]:
+        """The recipes inside it."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for each in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(each, ArmRecipe):
+                    yield each
 
     def check(self, request: Request) -> None:
         """Raises DraftpickError where the arm cannot answer such a request; needs no model."""

@@ -19,6 +19,7 @@ from .max_gram import MaxGramRecipe
 from .neural import NeuralRecipe
 from .recurrent import RecurrentRecipe
 from .sampled_beams import SampledBeamsRecipe
+from .suffix import SuffixRecipe
 from .tree import TreeRecipe
 from .vertical import VerticalRecipe
 
@@ -29,6 +30,7 @@ KINDS.update(
         "early_exit": EarlyExitRecipe,
         "recurrent": RecurrentRecipe,
         "max_gram": MaxGramRecipe,
+        "suffix": SuffixRecipe,
         "hybrid": HybridRecipe,
         "vertical": VerticalRecipe,
         "horizontal": HorizontalRecipe,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 class HybridRecipe(DraftingRecipe):
     """model: the drafter for where copying promises less; its `length` is not used.
     shortest, longest: tokens of the matches that are copied after, as for `max_gram`.
+    suffix: copy as `kind: suffix` does, from earlier answers too; `longest` is not used.
     draft_cost: of a token that the model drafts, in passes of the target over one token; left out,
         it is measured for a draft model of its own and 0.06 for what runs on the target's states.
     length: a bound on either's draft.
@@ -27,6 +28,7 @@ class HybridRecipe(DraftingRecipe):
     model: Nested
     shortest: Annotated[int, Field(ge=1)] = 2
     longest: Annotated[int, Field(ge=1, le=64)] = 12
+    suffix: bool = False
     draft_cost: Annotated[float, Field(ge=0)] | None = None
     length: Length = LengthRecipe(k=16)
 
@@ -34,6 +36,8 @@ class HybridRecipe(DraftingRecipe):
     def _possible(self) -> HybridRecipe:
         if self.model.copies:
             raise ValueError("model: give a drafter that does not copy; the copying is built in")
+        if self.suffix and not 2 <= self.shortest <= 16:
+            raise ValueError("shortest: with `suffix: true` give 2 to 16")
         if self.longest < self.shortest:
             raise ValueError("`longest` must not be below `shortest`")
         if self.length.min_confidence:
@@ -47,6 +51,10 @@ class HybridRecipe(DraftingRecipe):
     @property
     def copies(self) -> bool:
         return True
+
+    @property
+    def reads_earlier(self) -> bool:
+        return self.suffix or super().reads_earlier
 
     @property
     def on_target(self) -> bool:
@@ -66,19 +74,24 @@ class HybridRecipe(DraftingRecipe):
         from ..costs.drafted import draft_cost
         from ..costs.passes import PassCosts, known
         from ..drafters import HybridDrafter, MaxGramDrafter
-        from ..drafters.copy_chances import CopyChances
+        from ..drafters.copying import Copying
         from ..protocols import EncoderDecoder
+        from ..suffixes.copy_chances import CopyChances
+        from .suffix import suffix_drafter
 
         passes = known(target) or PassCosts((1.0,) * (self.length.longest + 1))
-        chances = CopyChances()
-        copying = MaxGramDrafter(
-            target.device,
-            shortest=self.shortest,
-            longest=self.longest,
-            source_apart=isinstance(target, EncoderDecoder),
-            passes=passes,
-            acceptance=chances,
-        )
+        copying: Copying
+        if self.suffix:
+            copying = suffix_drafter(target, self.shortest, self.length.longest)
+        else:
+            copying = MaxGramDrafter(
+                target.device,
+                shortest=self.shortest,
+                longest=self.longest,
+                source_apart=isinstance(target, EncoderDecoder),
+                passes=passes,
+                chances=CopyChances(),
+            )
         model = make(self.model, self.name, target, tokenizer)
         cost = draft_cost(model, target) if self.draft_cost is None else self.draft_cost
-        return HybridDrafter(copying, chances, model, passes, cost)
+        return HybridDrafter(copying, model, passes, cost)

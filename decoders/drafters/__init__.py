@@ -10,6 +10,7 @@ from .max_gram import MaxGramDrafter
 from .neural import NeuralDrafter
 from .null import NullDrafter
 from .recurrent import RecurrentDrafter
+from .suffix import SuffixDrafter
 from .translated import TranslatedDrafter
 from .tree import TreeDrafter
 from .vertical import VerticalDrafter
@@ -24,6 +25,7 @@ __all__ = [
     "NullDrafter",
     "Part",
     "RecurrentDrafter",
+    "SuffixDrafter",
     "TranslatedDrafter",
     "TreeDrafter",
     "VerticalDrafter",

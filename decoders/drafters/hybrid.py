@@ -10,14 +10,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from ..costs.passes import PassCosts
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
-from .copy_chances import CopyChances
-from .max_gram import Copy, MaxGramDrafter
+from .copying import Copying
+from .suffix import proposal
 
 REMEMBERED = (
     0.9  # of the model's record, what each round leaves; without a draft it nears the prior
@@ -28,7 +26,6 @@ PRIOR, PRIOR_WEIGHT = 0.55, 8.0  # of a model's token, and of how many tokens' e
 class HybridDrafter:
     """Proposes what `copying` or `model` does.
 
-    copying: asks `chances` how often copies are accepted.
     model: any drafter of a chain.
     passes: what the target's passes cost.
     draft_cost: of a token that the model drafts, in passes over one token.
@@ -36,22 +33,20 @@ class HybridDrafter:
 
     def __init__(
         self,
-        copying: MaxGramDrafter,
-        chances: CopyChances,
+        copying: Copying,
         model: Drafter,
         passes: PassCosts,
         draft_cost: float = 0.06,
     ) -> None:
         self.copying, self.model = copying, model
-        self._chances, self._draft_cost = chances, draft_cost
-        self._passes = passes
+        self._passes, self._draft_cost = passes, draft_cost
         self.parameters = model.parameters
         self.context = model.context
         self._forget()
 
     def over(self, model: Drafter) -> HybridDrafter:
-        """The same with another model. Copies and chances are shared: use one at a time."""
-        return HybridDrafter(self.copying, self._chances, model, self._passes, self._draft_cost)
+        """The same with another model. What copies is shared: use one at a time."""
+        return HybridDrafter(self.copying, model, self._passes, self._draft_cost)
 
     @property
     def calls(self) -> int:
@@ -64,20 +59,19 @@ class HybridDrafter:
     def reset(self, prompt_ids: list[int]) -> None:
         self.copying.reset(prompt_ids)
         self.model.reset(prompt_ids)
-        self._chances.reset()
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
         self._forget()
 
     def _forget(self) -> None:
         self._at = 0  # where the last round's drafts begin; 0 for none
-        self._copied, self._drafted = Copy(), list[int]()
+        self._drafted = list[int]()
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self._forget()
         k = asked.k
-        self._at, self._chances.temperature = len(context), asked.sampling.temperature
+        self._at = len(context)
         self.copying.commit(context)  # the first round's token comes without one
-        self._copied = copy = self.copying.copy(context, k)
+        copy = self.copying.copy(context, k, asked.sampling.temperature)
         cut = self._passes.best_cut(copy.chances)
         ratios = self._passes.ratios(max(k, cut))
         share, expected, speeds = self._right / self._tried, 1.0, list[float]()
@@ -86,9 +80,7 @@ class HybridDrafter:
             speeds.append(expected / (ratios[n] + n * self._draft_cost))
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
         if copying >= max(speeds):  # it may be that of no draft
-            return Proposal(
-                torch.tensor(copy.ids[:cut], dtype=torch.int64, device=self.copying.device)
-            )
+            return proposal(copy.cut(cut), self.copying.device)
         most = speeds.index(max(speeds)) + 1
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
@@ -104,8 +96,7 @@ class HybridDrafter:
         written = context[self._at :] if self._at else []
         if not written:
             return
-        copied = self._copied
-        self._chances.observe(copied.matched, agreeing(copied.ids, written), len(written))
+        self.copying.learn(written)
         right, tried = (1 - REMEMBERED) * PRIOR * PRIOR_WEIGHT, (1 - REMEMBERED) * PRIOR_WEIGHT
         if self._drafted:
             right = agreeing(self._drafted, written)

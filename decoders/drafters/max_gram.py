@@ -14,8 +14,7 @@ Where nothing matches, a table made from the target's own outputs answers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import torch
 
@@ -23,24 +22,12 @@ from ..common.errors import DraftpickError
 from ..costs.passes import PassCosts
 from ..protocols import DraftRequest
 from ..records import Proposal
+from ..suffixes.copy_chances import CopyChances, copied_acceptance
+from ..suffixes.votes import Draft
 from .catch_up import agreeing
-from .copy_chances import copied_acceptance
 from .next_token_table import NextTokenTable
 
 HOPELESS = 0.02  # a draft that is cut by cost is followed while it is accepted this often
-
-
-@dataclass
-class Copy:
-    """A draft that was copied.
-
-    chances: at i, that all of its first i + 1 tokens are accepted.
-    matched: how many tokens each one's match had, 0 for a token from the table.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    matched: list[int] = field(default_factory=list)
 
 
 class MaxGramDrafter:
@@ -55,7 +42,8 @@ class MaxGramDrafter:
         looked for in the source and the answer, one after the other.
     passes: what the target's passes cost; with them the draft ends where it pays best, and
         stop_below is not used.
-    acceptance: the chance that a copied token is accepted, by the length of its match.
+    chances: that copied tokens are accepted, learnt within the answer; None takes those over all
+        answers.
     """
 
     parameters = 0
@@ -71,7 +59,7 @@ class MaxGramDrafter:
         stop_below: float = 0.0,
         source_apart: bool = False,
         passes: PassCosts | None = None,
-        acceptance: Callable[[int], float] = copied_acceptance,
+        chances: CopyChances | None = None,
     ) -> None:
         if not 1 <= shortest <= longest:
             raise DraftpickError(
@@ -80,9 +68,11 @@ class MaxGramDrafter:
         self.device, self._table = device, table
         self._shortest, self._longest, self._earliest = shortest, longest, earliest
         self._stop_below = stop_below if passes is None else HOPELESS
-        self._passes, self._acceptance = passes, acceptance
+        self._passes, self._chances = passes, chances
+        self._acceptance = copied_acceptance if chances is None else chances
         self._source_apart = source_apart
         self.calls = 0
+        self._copied = Draft()
         self._source: list[int] = []
         self._ends: dict[tuple[int, ...], list[int]] = {}  # ascending
         self._line: list[int] = []  # the text that is indexed
@@ -92,6 +82,9 @@ class MaxGramDrafter:
             self._ends, self._line = {}, []
         self._source = prompt_ids
         self.calls = 0
+        self._copied = Draft()
+        if self._chances is not None:
+            self._chances.reset()
         self._index(prompt_ids)
 
     def commit(self, context: list[int]) -> None:
@@ -135,21 +128,23 @@ class MaxGramDrafter:
         just copied."""
         return self.cut(context, k).ids
 
-    def cut(self, context: list[int], k: int) -> Copy:
+    def cut(self, context: list[int], k: int) -> Draft:
         """`guess`, with its chances."""
         made = self.copy(context, k)
         most = k if self._passes is None else self._passes.best_cut(made.chances)
-        return Copy(made.ids[:most], made.chances[:most], made.matched[:most])
+        return made.cut(most)
 
-    def copy(self, context: list[int], k: int) -> Copy:
-        """At most k tokens, whatever passes cost.
+    def copy(self, context: list[int], k: int, temperature: float = 0.0) -> Draft:
+        """As of Copying.
 
         Where k is 3, the context [1, 2, 3, 4, 2, 3] gives [4, 2, 3]: the last two tokens, 2 and 3,
         came before, and were followed by 4, 2, 3.
         """
         context = self._text(context)
         line = context[-self._longest :]
-        made = Copy()
+        self._copied = made = Draft()
+        if self._chances is not None:
+            self._chances.temperature = temperature
         copying = self.match(line)
         chance = 1.0
         while len(made.ids) < k:
@@ -174,6 +169,13 @@ class MaxGramDrafter:
             if copying is None:  # the table's token may complete a known n-gram
                 copying = self.match((line + made.ids)[-self._longest :])
         return made
+
+    def learn(self, written: list[int]) -> None:
+        """As of Copying."""
+        copied, self._copied = self._copied, Draft()
+        if self._chances is not None:
+            right = agreeing(copied.ids, written)
+            self._chances.observe(copied.matched, right, len(written))
 
     def propose(self, context: list[int], asked: DraftRequest) -> Proposal:
         self.calls += 1

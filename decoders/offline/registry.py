@@ -73,6 +73,7 @@ ADAPTERS: dict[str, Adapter] = watched(
         "decoders.drafters.early_exit:EarlyExitDrafter": _ours("early_exit", "EarlyExitReplay"),
         "decoders.drafters.recurrent:RecurrentDrafter": _ours("recurrent", "RecurrentReplay"),
         "decoders.drafters.hybrid:HybridDrafter": _ours("hybrid", "HybridReplay"),
+        "decoders.drafters.suffix:SuffixDrafter": _ours("suffix", "SuffixReplay"),
         "decoders.drafters.widened:WidenedDrafter": _ours("widened", "WidenedReplay"),
     },
 )

@@ -21,6 +21,7 @@ from starlette.types import Receive, Scope, Send
 from . import errors, page
 from .answers import Answer, Answers, Round
 from .errors import ApiError
+from .isolation import KEY, user_of
 from .metrics import Metrics
 from .middleware import RequestLimits
 from .parsing import AUTO, Limits, RequestParser, Way
@@ -42,6 +43,7 @@ class Settings:
     timeout_s: for one request.
     body_s: until its body is there.
     origins: of other pages whose scripts may ask from a browser; "*" is any.
+    isolate_by: who is kept apart from whom in earlier answers, as of `isolation.checked`.
     """
 
     limits: Limits = field(default_factory=Limits)
@@ -50,6 +52,7 @@ class Settings:
     timeout_s: float = 600.0
     body_s: float = BODY_S
     origins: tuple[str, ...] = ()
+    isolate_by: str = KEY
 
 
 def make_app(scheduler: Scheduler, settings: Settings | None = None) -> FastAPI:
@@ -142,7 +145,7 @@ class Service:
 
     def __init__(self, scheduler: Scheduler, settings: Settings) -> None:
         self._scheduler, self._timeout_s = scheduler, settings.timeout_s
-        self._limits = settings.limits
+        self._limits, self._isolate_by = settings.limits, settings.isolate_by
         router = scheduler.routers.get(DEFAULT) or next(iter(scheduler.routers.values()))
         engine = router.engine
         self.started = int(time.time())
@@ -156,6 +159,7 @@ class Service:
             arms=engine.arm_names,
             running=lambda: scheduler.running,
             waiting=lambda: scheduler.waiting,
+            earlier=getattr(engine, "earlier", None),
         )
 
     def stats(self) -> dict[str, Any]:
@@ -172,7 +176,8 @@ class Service:
         """The response to a request; its answers end when its client goes."""
         try:
             way = self._parser.way(body)
-            requests = await self._parser.requests(body, way, _client(request))
+            user = user_of(request.scope, self._isolate_by)
+            requests = await self._parser.requests(body, way, _client(request), user)
             answers = Answers(self._scheduler, requests, self.metrics, self._timeout_s)
         except Exception:
             self.metrics.unanswered("", "refused")

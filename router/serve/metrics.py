@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..routing.results import RoutedResult
+
+if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from decoders.suffixes import EarlierAnswers
 
 RECENT_S = 10.0  # window of the current speed
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -79,6 +84,7 @@ class Metrics:
 
     running, waiting: number of requests at the moment.
     plain: the arm that drafts nothing.
+    earlier: the answers that arms copy from, where any are kept.
 
     PromQL over the last five minutes; add `by (arm)` to a sum to compare arms:
 
@@ -108,6 +114,7 @@ class Metrics:
         running: Callable[[], int],
         waiting: Callable[[], int],
         plain: str = "autoregressive",
+        earlier: EarlierAnswers | None = None,
     ) -> None:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
@@ -163,6 +170,8 @@ class Metrics:
             ("vllm:num_requests_waiting", "Requests in the queue.", waiting),
         ):
             Gauge(name, words, registry=registry).set_function(now)
+        if earlier is not None:
+            registry.register(_Earlier(earlier))
 
     # -- what happens
 
@@ -233,3 +242,26 @@ class Metrics:
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
+
+
+class _Earlier:
+    """A collector of what is kept of earlier answers, and how often it had something to draft."""
+
+    def __init__(self, earlier: EarlierAnswers) -> None:
+        self._earlier = earlier
+
+    def collect(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        held = self._earlier
+        for name, words, value in (
+            ("answers", "Earlier answers that are kept to draft from.", len(held)),
+            ("tokens", "Tokens of them, with the ends of their prompts.", held.tokens),
+            ("users", "Users of whom an answer is kept, each apart.", held.users),
+        ):
+            yield GaugeMetricFamily(f"draftpick_earlier_{name}", words, value=value)
+        for name, words, value in (
+            ("lookups", "Rounds that looked for a match in earlier answers.", held.asked),
+            ("hits", "Those that found one.", held.found),
+        ):
+            yield CounterMetricFamily(f"draftpick_earlier_{name}", words, value=value)

@@ -72,12 +72,15 @@ class RequestParser:
         self._thread = ThreadPoolExecutor(1, "tokenizer")
 
     async def requests(
-        self, body: ChatBody | CompletionBody, way: Way, client: str
+        self, body: ChatBody | CompletionBody, way: Way, client: str, user: str | None = ""
     ) -> list[GenerationRequest]:
         """One request to the scheduler for each answer, in order. Raises ApiError and
-        DraftpickError."""
+        DraftpickError.
+
+        user: as of `decoders.records.Request`.
+        """
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._requests, body, way, client)
+        return await loop.run_in_executor(self._thread, self._requests, body, way, client, user)
 
     def way(self, body: CommonFields) -> Way:
         """Raises ApiError for names that are not known or contradict each other."""
@@ -107,7 +110,7 @@ class RequestParser:
         return Way(None, body.policy or DEFAULT, "drawn" if body.dynamic else "best")
 
     def _requests(
-        self, body: ChatBody | CompletionBody, way: Way, client: str
+        self, body: ChatBody | CompletionBody, way: Way, client: str, user: str | None
     ) -> list[GenerationRequest]:
         copies = body.n or 1
         prompts = self._chat(body) if isinstance(body, ChatBody) else self._texts(body)
@@ -117,7 +120,7 @@ class RequestParser:
         request_id = uuid.uuid4().hex
         requests: list[GenerationRequest] = []
         for prompt_ids, text in prompts:
-            wanted = self._request(body, prompt_ids)
+            wanted = replace(self._request(body, prompt_ids), user=user)
             if text is None:
                 text = self._engine.tokenizer.decode(prompt_ids, skip_special_tokens=True)
             for _ in range(copies):

@@ -40,7 +40,7 @@ def warm_up(routers: Mapping[str, Router], batch: BatchEngine | None = None) -> 
     with ExitStack() as kept:
         for arm in arms:
             try:
-                router.respond("Hello", Request(max_new_tokens=4), AskOptions(arm))
+                router.respond("Hello", Request(max_new_tokens=4, user=None), AskOptions(arm))
                 if isinstance(drafters, DrafterMemory):
                     kept.enter_context(drafters.at_work(arm))
                     _slot(arm, batch)

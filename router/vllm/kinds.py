@@ -14,7 +14,7 @@ from .copying import ChainDraft, copied
 from .rows import TrackedRequest
 
 if TYPE_CHECKING:
-    from decoders.drafters.copy_chances import CopyChances
+    from decoders.suffixes.copy_chances import CopyChances
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class CopyingDrafts:
         )
 
     def _learnt(self, request: TrackedRequest) -> CopyChances:
-        from decoders.drafters.copy_chances import CopyChances
+        from decoders.suffixes.copy_chances import CopyChances
 
         if request not in self._chances:
             self._chances[request] = CopyChances()

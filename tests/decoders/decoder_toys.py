@@ -43,10 +43,11 @@ from decoders.drafters import (
     NeuralDrafter,
     NullDrafter,
     RecurrentDrafter,
+    SuffixDrafter,
     TreeDrafter,
     WidenedDrafter,
 )
-from decoders.drafters.copy_chances import CopyChances
+from decoders.drafters.copying import Copying
 from decoders.drafters.next_token_table import NextTokenTable
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
@@ -65,6 +66,9 @@ from decoders.sampling.draft_vocab import DraftVocab
 from decoders.sampling.randomness import Generator, RandomSource
 from decoders.sampling.stopping import Stopper
 from decoders.sampling.tree_shape import TreeShape
+from decoders.suffixes import EarlierAnswers, Wanted
+from decoders.suffixes.copy_chances import CopyChances
+from decoders.suffixes.seat import Seat
 from decoders.verify import Lossless
 from decoders.zoo.catalogue import cache_dir
 
@@ -301,12 +305,25 @@ def max_gram(table: list[int] | None = None, **options: Any) -> MaxGramDrafter:
 
 
 def hybrid(
-    model: Drafter, draft_cost: float = 0.06, passes: PassCosts | None = None
+    model: Drafter,
+    draft_cost: float = 0.06,
+    passes: PassCosts | None = None,
+    copying: Copying | None = None,
 ) -> HybridDrafter:
     """Copies after single tokens too; a pass costs the same at every width unless told."""
-    chances, passes = CopyChances(), passes or PassCosts((1.0,) * 32)
-    copying = MaxGramDrafter(CPU, shortest=1, passes=passes, acceptance=chances)
-    return HybridDrafter(copying, chances, model, passes, draft_cost)
+    passes = passes or PassCosts((1.0,) * 32)
+    if copying is None:
+        copying = MaxGramDrafter(CPU, shortest=1, passes=passes, chances=CopyChances())
+    return HybridDrafter(copying, model, passes, draft_cost)
+
+
+def suffix(*earlier: tuple[list[int], list[int]], width: int = 1) -> SuffixDrafter:
+    """earlier: prompts and answers that were kept; a pass costs the same at every width."""
+    answers = EarlierAnswers(1000)
+    for prompt, answer in earlier:
+        answers.add("", prompt, answer)
+    passes, wanted = PassCosts((1.0,) * 32), Wanted(1, width=width, nodes=6)
+    return SuffixDrafter(CPU, Seat(answers), passes, wanted)
 
 
 # -- every outcome of chance ----------------------------------------------------------------------

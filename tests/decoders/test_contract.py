@@ -81,6 +81,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "vertical": {
         "kind": "vertical", "review": "small", "lenience": 2, "inner": COPY, "length": {"k": 5},
     },
+    "suffix": {"length": {"k": 4}},
+    "suffix-tree": {"kind": "suffix", "width": 3, "nodes": 6, "length": {"k": 4}},
+    "hybrid-suffix": {"kind": "hybrid", "model": SMALL, "suffix": True, "length": {"k": 4}},
     "hybrid": {"kind": "hybrid", "model": SMALL, "shortest": 1, "length": {"k": 4}},
     "horizontal": {
         "kind": "horizontal", "parts": [{"length": {"k": 2}, **SMALL}, {"length": {"k": 3}, **COPY}]

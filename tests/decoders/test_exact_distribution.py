@@ -22,6 +22,7 @@ from decoder_toys import (
     reference_distribution,
     run,
     speculative,
+    suffix,
 )
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,12 +56,16 @@ LENGTHS: dict[str, Callable[[], DraftLength]] = {
     "confident": lambda: FixedLength(2, min_confidence=0.45),
     "sits-out": lambda: ListedLengths([0, 2, 1]),
 }
+EARLIER = [([0, 1], [0, 2, 1, 0, 0]), ([1, 0], [1, 0, 1, 2]), ([0, 1, 0], [0, 2, 2])]
 DRAFTERS: dict[str, Callable[[], Drafter]] = {
     "neural": lambda: neural(3, seed=7),
     "reduced": lambda: reduced([0, 2], 3, seed=8),
     "max-gram": lambda: max_gram(shortest=1),
     "bigram": lambda: max_gram([1, 2, -1], shortest=2),
     "hybrid": lambda: hybrid(neural(3, seed=7)),
+    "suffix": lambda: suffix(*EARLIER),
+    "suffix-tree": lambda: suffix(*EARLIER, width=2),
+    "hybrid-suffix": lambda: hybrid(neural(3, seed=7), copying=suffix(*EARLIER)),
     "hybrid-dear": lambda: hybrid(neural(3, seed=7), draft_cost=5.0),
 }
 PROMPT = [0, 1, 0]

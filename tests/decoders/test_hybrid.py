@@ -11,10 +11,10 @@ from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.costs.passes import PassCosts
 from decoders.drafters import HybridDrafter
-from decoders.drafters.copy_chances import BANDS, CopyChances, copied_acceptance
 from decoders.protocols import DraftRequest
 from decoders.records import Proposal, Sampling
 from decoders.sampling.randomness import Generator
+from decoders.suffixes.copy_chances import BANDS, CopyChances, copied_acceptance
 
 
 class Scripted:

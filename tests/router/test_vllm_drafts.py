@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from decoders.drafters import MaxGramDrafter
-from decoders.drafters.copy_chances import copied_acceptance
+from decoders.suffixes.copy_chances import copied_acceptance
 from router.vllm.copying import copied, longest_match
 from router.vllm.steps import StepCosts, slots
 

@@ -18,7 +18,7 @@ from decoders.options import EngineOptions
 from ..options import engine_options
 from ..router_options import Embedder, LogOptions, answer_request, log_options
 from ..with_records import with_records
-from .served import Served
+from .served import Earlier, Served
 
 ENGINES = ("local", "ray")
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
@@ -122,6 +122,26 @@ def plan(
             "drafter is unloaded when another does not fit. Default: no limit.",
         ),
     ] = None,
+    isolate_by: Annotated[
+        str,
+        typer.Option(
+            metavar="key|none|HEADER",
+            help="Who is kept apart: arms that draft from earlier answers (kind: suffix) use those "
+            "of the same API key, of anyone, or of the same value of this header.",
+        ),
+    ] = "key",
+    earlier_tokens: Annotated[
+        int,
+        typer.Option(
+            min=0, max=2**26, help="Most tokens of earlier answers to keep for these arms; 0: none."
+        ),
+    ] = 2**18,
+    earlier_age: Annotated[
+        float | None,
+        typer.Option(
+            min=0.001, metavar="HOURS", help="Forget earlier answers after this many hours."
+        ),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -158,6 +178,7 @@ def plan(
             "'.[serve]'`"
         )
     from ...serve.app import Settings
+    from ...serve.isolation import checked
     from ...serve.parsing import Limits
 
     if engine not in ENGINES:
@@ -175,10 +196,15 @@ def plan(
     named = policies_of(policy or [])
     limits = Limits(most_tokens=max_tokens, most_answers=queue, usual=usual.sampling)
     origins = origins_of(allow_origin or [])
-    settings = Settings(limits, key, max_body, timeout, origins=origins)
-    served = Served(
-        options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn
+    settings = Settings(
+        limits, key, max_body, timeout, origins=origins, isolate_by=checked(isolate_by)
     )
+    age_s = None if earlier_age is None else 3600 * earlier_age
+    earlier = Earlier(earlier_tokens, age_s) if earlier_tokens else None
+    served = Served(
+        options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn,
+        earlier,
+    )  # fmt: skip
     return ServePlan(served, host, port, drain, engine == "ray", replicas, ray_address)
 
 

@@ -15,6 +15,7 @@ from ..router_options import LogOptions
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
+    from ...protocols import RoutingEngine
     from ...routing.router import Router
     from ...serve.app import Settings
     from ...serve.scheduler import Scheduler
@@ -26,8 +27,19 @@ BUSY = (
 
 
 @dataclass(frozen=True)
+class Earlier:
+    """What is kept of earlier answers, for arms that draft from them; as of EarlierAnswers."""
+
+    tokens: int
+    age_s: float | None = None
+
+
+@dataclass(frozen=True)
 class Served:
-    """What a process serves, before anything is loaded; the fields are the command's options."""
+    """What a process serves, before anything is loaded; the fields are the command's options.
+
+    earlier: None keeps none.
+    """
 
     options: EngineOptions
     named: dict[str, str]
@@ -39,6 +51,7 @@ class Served:
     queue: int
     warm_up: bool
     learn: Path | None = None
+    earlier: Earlier | None = None
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
@@ -56,12 +69,23 @@ class Served:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
             if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
+        self._remember(routers[DEFAULT].engine)
         cache = cache_dir() / "costs"
         room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
             warm_up(routers, room)
         scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
         return make_app(scheduler, self.settings), scheduler
+
+    def _remember(self, engine: RoutingEngine) -> None:
+        """Let the arms draft from earlier answers, where any of them does."""
+        from decoders import Engine
+        from decoders.suffixes import EarlierAnswers
+
+        if self.earlier is None or not isinstance(engine, Engine):
+            return
+        if any(arm.reads_earlier for arm in engine.arms.values()):
+            engine.remember(EarlierAnswers(self.earlier.tokens, self.earlier.age_s))
 
     def placed(self) -> Served:
         """The same for a process with another working directory: paths become absolute ones."""

@@ -1,0 +1,137 @@
+"""Who is drafted from whose earlier answers, through the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+import pytest
+from serve_toys import Served, native_engine, served
+from test_counters import samples
+
+from decoders import Engine
+from decoders.arms import recipe
+from decoders.common.errors import DraftpickError
+from decoders.suffixes import Draft, EarlierAnswers
+from router.serve.app import Settings
+from router.serve.isolation import checked, user_of
+
+PROMPT = "hello there"
+
+
+class Recorded(EarlierAnswers):
+    """Remembers what was drafted, and for whom; drafts nothing of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(4096)
+        self.texts: dict[str, list[int]] = {}
+        self.drafted: list[tuple[str, list[int]]] = []
+
+    def add(self, user: str, prompt: Any, answer: Any) -> None:
+        self.texts.setdefault(user, []).extend([*prompt, *answer])
+        super().add(user, prompt, answer)
+
+    def draft(self, user: str, tail: Any, wanted: Any, acceptance: Any) -> Draft:
+        made = super().draft(user, tail, wanted, acceptance)
+        if made.ids:
+            self.drafted.append((user, made.ids))
+        return made
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Engine:
+    made = native_engine(tmp_path_factory.mktemp("tiny"))
+    made.arms["suffix"] = recipe(kind="suffix", name="suffix", length={"k": 3})
+    return made
+
+
+@contextmanager
+def kept_apart(engine: Engine, isolate_by: str, slots: int = 2) -> Iterator[tuple[Served, Any]]:
+    earlier = Recorded()
+    engine.remember(earlier)
+    try:
+        with served(Settings(isolate_by=isolate_by), engine=engine, slots=slots) as running:
+            yield running, earlier
+    finally:
+        engine.remember(None)
+
+
+def ask(running: Served, prompt: str = PROMPT, **headers: str) -> tuple[str, int]:
+    """The answer, and how many tokens were drafted and accepted for it."""
+    body = {"model": "suffix", "prompt": prompt, "max_tokens": 24, "ignore_eos": True}
+    with httpx.Client(base_url=running.url, timeout=20) as http:
+        made = http.post("/v1/completions", json=body | {"explain": True}, headers=headers).json()
+    drafts = made["metrics"]["speculative_decoding"]
+    return made["choices"][0]["text"], drafts["num_accepted_draft_tokens"]
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+def test_no_key_is_drafted_from_another_s_answers(engine: Engine, slots: int) -> None:
+    with kept_apart(engine, "key", slots) as (running, earlier):
+        alone = ask(running, **bearer("a"))
+        assert ask(running, **bearer("b")) == alone
+        assert not earlier.drafted
+        again = ask(running, **bearer("a"))
+        assert again[0] == alone[0] and again[1] > alone[1]
+        assert earlier.drafted
+        assert ask(running, **bearer("c")) == alone == ask(running)
+        for key in "aba":
+            for prompt in ("there you go", PROMPT):
+                ask(running, prompt, **bearer(key))
+        assert len(earlier.texts) == 4 == earlier.users
+        for user, ids in earlier.drafted:
+            text = " ".join(map(str, earlier.texts[user]))
+            assert " ".join(map(str, ids)) in text
+
+
+def test_by_a_header(engine: Engine) -> None:
+    with kept_apart(engine, "x-user") as (running, earlier):
+        alone = ask(running, **{"X-User": "ann"}, **bearer("k"))
+        assert ask(running, **{"X-User": "bob"}, **bearer("k")) == alone
+        assert ask(running, **{"x-user": "ann"}, **bearer("other"))[1] > alone[1]
+        kept = len(earlier)
+        assert ask(running, **bearer("k")) == alone  # of nobody: not kept, and not drafted from
+        assert len(earlier) == kept == 3
+
+
+def test_not_at_all(engine: Engine) -> None:
+    with kept_apart(engine, "none") as (running, _):
+        alone = ask(running, **bearer("a"))
+        assert ask(running, **bearer("b"))[1] > alone[1]
+
+
+def test_figures(engine: Engine) -> None:
+    with kept_apart(engine, "key") as (running, earlier):
+        for key in "aab":
+            ask(running, **bearer(key))
+        found = samples(httpx.get(f"{running.url}/metrics").text, ("counter", "gauge"))
+        assert found["draftpick_earlier_answers",] == 3
+        assert found["draftpick_earlier_users",] == 2
+        assert found["draftpick_earlier_tokens",] == earlier.tokens > 3 * 24
+        assert (
+            0 < found["draftpick_earlier_hits_total",] < found["draftpick_earlier_lookups_total",]
+        )
+    with served(engine=engine) as running:
+        assert "draftpick_earlier" not in httpx.get(f"{running.url}/metrics").text
+
+
+def test_a_key_is_not_told() -> None:
+    scope: Any = {"headers": [(b"authorization", b"Bearer secret"), (b"x-user", b"secret")]}
+    for isolate_by in ("key", "x-user"):
+        user = user_of(scope, isolate_by)
+        assert user is not None and "secret" not in user and len(user) == 32
+    twice: Any = {"headers": [(b"x-user", b"a"), (b"X-User", b"b")]}
+    assert user_of(twice, "x-user") not in (user_of({"headers": [(b"x-user", b"b")]}, "x-user"),)
+
+
+@pytest.mark.parametrize("isolate_by", ["", "x user", "größe", "x:y"])
+def test_no_header(isolate_by: str) -> None:
+    with pytest.raises(DraftpickError, match="--isolate-by is key, none or the name of a header"):
+        checked(isolate_by)
+    assert checked("X-User") == "x-user"
