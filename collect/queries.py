@@ -1,6 +1,6 @@
 """Queries and the JSON lines they are read from: this project's own form, and Spec-Bench's.
 
-Own form:        {"id", "task", "turns", "reference"?, "source"?, "category"?}
+Own form:        {"id", "task", "turns", "reference"?, "source"?, "category"?, "group"?}
 Spec-Bench form: {"question_id", "category", "turns", "reference"?}
 """
 
@@ -52,6 +52,8 @@ class Query:
     reference: an accepted answer to the first turn, several joined with " | ", or None.
     source: where it came from (the file's name if the line does not say).
     category: Spec-Bench's finer label, or None.
+    group: what the query shares with others that name the same, such as a passage that is asked
+        about; queries of one group are not independent. None for a query that shares nothing.
     """
 
     id: str
@@ -60,6 +62,7 @@ class Query:
     reference: str | None = None
     source: str = ""
     category: str | None = None
+    group: str | None = None
 
 
 SPLITS = ("train", "test")  # of the queries that ship, next to this file
@@ -185,6 +188,7 @@ def _parse(record: dict[str, object], where: str, source: str) -> Query:
         reference=_reference(record.get("reference"), len(turns), where),
         source=stated_source if isinstance(stated_source, str) else source,
         category=_category(record, where),
+        group=_group(record, where),
     )
 
 
@@ -205,6 +209,15 @@ def _category(record: dict[str, object], where: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise DraftpickError(f'{where}: "category" must be a string')
     return value
+
+
+def _group(record: dict[str, object], where: str) -> str | None:
+    value = record.get("group")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int) or not str(value).strip():
+        raise DraftpickError(f'{where}: "group" must be a non-empty string or an integer')
+    return str(value)
 
 
 def _task(record: dict[str, object], where: str) -> str:

@@ -39,6 +39,7 @@ class QueryRow:
     embedding: [d] float32, or None where the target failed on it.
     target_text: the target's greedy answer, "" where it failed.
     max_new_tokens: what the answer was asked to have at most.
+    group: as of `Query`.
     """
 
     query_id: str
@@ -52,6 +53,7 @@ class QueryRow:
     embedder: str
     target_text: str
     max_new_tokens: int
+    group: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

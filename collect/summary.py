@@ -132,7 +132,7 @@ def summarise(
         target=collection.manifest.identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        repetitive=sum(OutcomeKey(query, temperature) in repetitive for query in table.groups)
+        repetitive=sum(OutcomeKey(query, temperature) in repetitive for query in table.query_of)
         / len(table),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,

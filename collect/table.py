@@ -56,9 +56,9 @@ def reward_table(collection: Collection, options: TableOptions | None = None) ->
 
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out (`read_rewards` counts them). Rows are sorted by query id, so that an interrupted sweep
-    gives the same table; those of one query are a group, and a row is called as `OutcomeKey.name`
-    has it. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1 between the arm's
-    answer and the target's at temperature 0.
+    gives the same table; a query's group is the one in its file, else its own, and a row is called
+    as `OutcomeKey.name` has it. Losses are 0 for a lossless arm, else what ROUGE-L lacks of 1
+    between the arm's answer and the target's at temperature 0.
 
     Raises DraftpickError for an unknown arm, feature or embedder, an empty or damaged collection, a
     temperature or load that was not collected, and a reward whose numbers were not collected.
@@ -125,7 +125,8 @@ def read_rewards(
         embedder=embeddings.embedder,
         # Of all the arms together: it says nothing of a choice of them.
         arms_fingerprint=manifest.identity.arms_fingerprint if options.arms is None else "",
-        groups=[key.query for key in keys],
+        groups=[queries[key.query].group or key.query for key in keys],
+        queries=[key.query for key in keys],
         features=read,
         feature_names=columns,
         losses=np.array([_losses(outcomes, key, manifest, names) for key in keys]),

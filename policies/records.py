@@ -25,15 +25,18 @@ Float64 = NDArray[np.float64]
 class RewardTable:
     """Every arm's reward on every query: the full information that a policy learns from.
 
-    query_ids, tasks: one per query.
+    query_ids, tasks: one per row.
     embeddings: [n, d] float32.
     arms: the columns, in order.
     rewards: [n, A] float64, higher is better; nan where that arm failed on that query.
     reward_name: which reward, with its version.
     embedder: fingerprint of the embedding space.
     arms_fingerprint: of the arms' recipes.
-    groups: one per row; rows that share one are of the same query (asked at several temperatures,
-        say) and are never split apart. None for each row its own.
+    groups: one per row; rows that share one depend on each other, as those of one query asked at
+        several temperatures do, and those of queries about one text. They are never split apart,
+        and every bound takes groups alone for independent. Empty for each row its own.
+    queries: one per row, the query that it is of; a query counts once, however many rows it has.
+        Empty where each group is one query.
     features: [n, f] float32, what else a policy reads of the request, such as its temperature.
     feature_names: of its columns.
     losses: [n, A] float64 in [0, 1], what an arm's answer loses against the target's, 0 for a
@@ -61,6 +64,7 @@ class RewardTable:
     embedder: str
     arms_fingerprint: str
     groups: list[str] = field(default_factory=list)
+    queries: list[str] = field(default_factory=list)
     features: Float32 = field(default_factory=lambda: np.zeros((0, 0), dtype=np.float32))
     feature_names: tuple[str, ...] = ()
     losses: Float64 | None = None
@@ -92,7 +96,17 @@ class RewardTable:
             raise PolicyError("a reward is infinite; use nan for an arm that failed on a query")
         groups = list(self.groups) or list(self.query_ids)
         if len(groups) != n:
-            raise PolicyError(f"the reward table has {n} queries, but {len(groups)} groups")
+            raise PolicyError(f"the reward table has {n} rows, but {len(groups)} groups")
+        queries = list(self.queries) or groups
+        if len(queries) != n:
+            raise PolicyError(f"the reward table has {n} rows, but {len(queries)} queries")
+        group_of: dict[str, str] = {}
+        for query, group in zip(queries, groups, strict=True):
+            if group_of.setdefault(query, group) != group:
+                raise PolicyError(
+                    f"the query {query!r} is in two groups, {group_of[query]!r} and {group!r}; "
+                    "rows of one query need the same group"
+                )
         features = np.zeros((n, 0)) if not len(self.feature_names) else self.features
         features = np.array(features, dtype="<f4", order="C")
         if features.shape != (n, len(self.feature_names)):
@@ -119,6 +133,7 @@ class RewardTable:
         object.__setattr__(self, "embeddings", embeddings)
         object.__setattr__(self, "rewards", rewards)
         object.__setattr__(self, "groups", groups)
+        object.__setattr__(self, "queries", [] if queries == groups else queries)
         object.__setattr__(self, "features", features)
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         object.__setattr__(self, "losses", losses)
@@ -126,6 +141,11 @@ class RewardTable:
 
     def __len__(self) -> int:
         return len(self.query_ids)
+
+    @property
+    def query_of(self) -> list[str]:
+        """[n], the query of each row."""
+        return self.queries or self.groups
 
     @property
     def dimension(self) -> int:
@@ -152,9 +172,11 @@ class RewardTable:
         sha = hashlib.sha256(text.encode())
         sha.update(self.embeddings.tobytes())
         sha.update(self.rewards.tobytes())
-        if self.groups != self.query_ids or self.feature_names:
-            more = json.dumps([self.groups, self.feature_names], ensure_ascii=True)
+        if self.query_of != self.query_ids or self.feature_names:
+            more = json.dumps([self.query_of, self.feature_names], ensure_ascii=True)
             sha.update(more.encode() + self.features.tobytes())
+        if self.queries:
+            sha.update(json.dumps(self.groups, ensure_ascii=True).encode())
         if self.losses is not None:
             sha.update(self.losses.tobytes())
         return sha.hexdigest()
@@ -184,6 +206,7 @@ class RewardTable:
             embeddings=self.embeddings[keep],
             rewards=self.rewards[keep],
             groups=[self.groups[i] for i in keep],
+            queries=[self.queries[i] for i in keep] if self.queries else [],
             features=self.features[keep],
             losses=None if self.losses is None else self.losses[keep],
             repeats=None if self.repeats is None else self.repeats[:, keep],

@@ -30,6 +30,7 @@ QUERIES_SCHEMA = pa.schema(
         ("embedder", pa.string()),
         ("target_text", pa.string()),
         ("max_new_tokens", pa.int32()),
+        ("group", pa.string()),
     ]
 )
 OUTCOMES_SCHEMA = pa.schema(
@@ -63,7 +64,7 @@ OUTCOMES_SCHEMA = pa.schema(
     ]
 )
 
-LATER = ("widths",)  # columns that collections of the format before lack
+LATER = ("group", "widths")  # columns that collections of earlier versions lack: null there
 
 
 @dataclass(frozen=True)

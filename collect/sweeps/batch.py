@@ -351,4 +351,5 @@ def query_row(
         embedder=embedder,
         target_text=target_text,
         max_new_tokens=options.max_new_tokens,
+        group=query.group,
     )

@@ -1,4 +1,4 @@
-"""Bounds of a mean gain, by Student's t and by the bootstrap, the wider of both."""
+"""Bounds of a mean gain over queries, that hold where gains are skewed, tied or rarely very bad."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..records import Float64
-from .bootstrap import CONFIDENCE
+from .bootstrap import CONFIDENCE, group_sums, resample
+from .units import Units
+
+RARE = (
+    0.05  # of the groups: a loss on so many is to be seen with CONFIDENCE before a bound is given
+)
+LEAST = math.ceil(math.log(1 - CONFIDENCE) / math.log(1 - RARE))  # groups, 59
 
 
 @dataclass(frozen=True)
@@ -16,10 +22,12 @@ class Gain:
     """A mean gain over queries, each counted once.
 
     mean: in units of the reward.
-    low, high: one-sided bounds, each of which holds with the confidence asked for.
+    low, high: one-sided bounds, each of which holds with the confidence asked for; infinite where
+        there are too few queries for one.
     queries: how many there were.
-    needed: about how many would put the lower bound above 0 if mean and spread stayed as they are;
-        None where the mean is not above 0.
+    groups: how many independent groups they were in; None for each query its own.
+    needed: about how many queries would put the lower bound above 0 if mean and spread stayed as
+        they are; None where the mean is not above 0.
     """
 
     mean: float
@@ -27,6 +35,7 @@ class Gain:
     high: float
     queries: int
     needed: int | None
+    groups: int | None = None
 
     @property
     def above_zero(self) -> bool:
@@ -40,31 +49,61 @@ class Gain:
             "low": self.low if math.isfinite(self.low) else None,
             "high": self.high if math.isfinite(self.high) else None,
             "queries": self.queries,
+            "groups": self.queries if self.groups is None else self.groups,
             "needed": self.needed,
         }
 
 
-def gain_of(gains: Float64, counts: Float64, tests: int = 1) -> Gain:
-    """The mean of paired gains [n] with its bounds.
+def resamples(units: Units, seed: int) -> Float64:
+    """[B, G + 1], for `gain_of`: of the groups, and of one more."""
+    return resample(units.groups + 1, seed)
 
-    counts: [B, n] of `bootstrap.resample`, so that several gains share the resamples.
+
+def gain_of(gains: Float64, units: Units, counts: Float64, tests: int = 1) -> Gain:
+    """The mean of the queries' paired gains [Q] with its bounds, for which groups alone are
+    independent.
+
+    counts: of `resamples`, so that several gains share them.
     tests: how many gains are looked at together; each bound then holds at 1 - 0.05 / tests
         (Bonferroni), so that all of them hold at once with 95 %.
 
-    The bound by Student's t trusts the mean to be normal, the bootstrap's percentiles trust the
-    sample to show its tails; the lower of the two lower bounds and the higher of the two upper ones
-    are given.
-    """
-    from scipy.stats import norm, t
+    Of fewer than LEAST groups there is no bound. Of more, a lower bound is that of the groups and
+    one more as bad as the worst of them, an upper one that with one more as good as the best: what
+    is rare and large weighs as if it were seen once more. Student's t trusts the mean to be normal,
+    the bootstrap's percentiles trust the sample to show its tails; the lower of the two lower
+    bounds and the higher of the two upper ones are given. `benchmarks/error_rates.py` measures how
+    often they are wrong.
 
-    n, level = len(gains), 1 - (1 - CONFIDENCE) / tests
-    mean, spread = float(gains.mean()), float(gains.std(ddof=1)) if n > 1 else math.inf
+    The mean over queries is a ratio of sums over groups. A group moves it, to first order, by (the
+    sum of its gains - mean * its queries) / (queries a group), the pseudo-values that are bounded.
+    """
+    n, level = units.groups, 1 - (1 - CONFIDENCE) / tests
+    mean, groups = float(gains.mean()), None if n == units.queries else n
     if n < 2:
-        return Gain(mean, -math.inf, math.inf, n, None)
-    margin = float(t.ppf(level, n - 1)) * spread / math.sqrt(n)
-    drawn = counts @ gains / n
-    low, high = np.quantile(drawn, [1 - level, level])
+        return Gain(mean, -math.inf, math.inf, units.queries, None, groups)
+    sizes = np.bincount(units.group_of_query)  # [G]
+    moved = group_sums(gains - mean, units.group_of_query) / sizes.mean()  # mean 0
     needed = None
     if mean > 0:
-        needed = max(2, math.ceil((float(norm.ppf(level)) * spread / mean) ** 2))
-    return Gain(mean, min(mean - margin, float(low)), max(mean + margin, float(high)), n, needed)
+        ratio = _normal(level) * float(moved.std(ddof=1)) / mean
+        needed = math.ceil(max(ratio**2, LEAST) * float(sizes.mean()))
+    low, high = -math.inf, math.inf
+    if n >= LEAST:
+        low = mean + _lower(np.append(moved, moved.min()), counts, level)
+        high = mean - _lower(-np.append(moved, moved.max()), counts, level)
+    return Gain(mean, low, high, units.queries, needed, groups)
+
+
+def _lower(values: Float64, counts: Float64, level: float) -> float:
+    """The lower of two lower bounds of the mean of independent values [n]. counts: [B, n]."""
+    from scipy.stats import t
+
+    n, mean = len(values), float(values.mean())
+    margin = float(t.ppf(level, n - 1)) * float(values.std(ddof=1)) / math.sqrt(n)
+    return min(mean - margin, float(np.quantile(counts @ values / n, 1 - level)))
+
+
+def _normal(level: float) -> float:
+    from scipy.stats import norm
+
+    return float(norm.ppf(level))

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
-from .bootstrap import group_index, group_sums, interval, ratio, resample
+from .bootstrap import group_sums, interval, ratio
 from .evaluate import aligned, greedy_probs, per_query, references
+from .units import units_of
 
 ALL = "all tasks"
 
@@ -54,7 +55,7 @@ class Closed:
 
     queries: how many count; one whose arm failed does not.
     share: None where the oracle gains nothing there.
-    low, high: 95 % bootstrap interval over queries.
+    low, high: 95 % bootstrap interval over groups of queries.
     """
 
     task: str
@@ -97,11 +98,11 @@ def gap_closed(made: Decisions, seed: int = 0) -> list[Closed]:
 
 def _closed(made: Decisions, task: str, rows: NDArray[np.bool_], seed: int) -> Closed:
     kept = rows & ~np.isnan(made.reward) & ~np.isnan(made.best_fixed)
-    index = group_index([g for g, keep in zip(made.table.groups, kept, strict=True) if keep])
-    gains = group_sums((made.reward - made.best_fixed)[kept], index)
-    gaps = group_sums((made.oracle - made.best_fixed)[kept], index)
+    units = units_of(made.table, kept)
+    gains = group_sums((made.reward - made.best_fixed)[kept], units.group_of_row)
+    gaps = group_sums((made.oracle - made.best_fixed)[kept], units.group_of_row)
     if not gaps.sum() > 0:
-        return Closed(task, len(gaps), None, np.nan, np.nan)
-    counts = resample(len(gaps), seed)
+        return Closed(task, units.queries, None, np.nan, np.nan)
+    counts = units.resample(seed)
     low, high = interval(ratio(counts @ gains, counts @ gaps))
-    return Closed(task, len(gaps), float(gains.sum() / gaps.sum()), low, high)
+    return Closed(task, units.queries, float(gains.sum() / gaps.sum()), low, high)

@@ -1,4 +1,5 @@
-"""What a policy is worth on a full reward table: exact, with a bootstrap interval over queries."""
+"""What a policy is worth on a full reward table: exact, with a bootstrap interval over groups of
+queries."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import numpy as np
 from ..errors import PolicyError
 from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, Policy, RewardTable
-from .bootstrap import CONFIDENCE, RESAMPLES, interval, ratio, resample
+from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
+from .units import Units, units_of
 
 # Below this, the probability that a policy leaves to the arms that did not fail is rounding, and
 # rescaling it would report noise.
@@ -21,8 +23,8 @@ LEAST_MASS = 1e-6
 class Value:
     """The expected reward of one way to choose, over the table's queries.
 
-    low, high: bootstrap interval (queries resampled, percentiles).
-    queries: how many counted; a query where every arm that could be chosen failed does not.
+    low, high: bootstrap interval (groups resampled, with all of their rows; percentiles).
+    queries: how many rows counted; one where every arm that could be chosen failed does not.
     failed_mass: mean probability put on arms that failed; above 0, mean is over the arms that did
         not (rescaled).
     """
@@ -98,9 +100,10 @@ def value(
     """
     probs = aligned(policy, table)
     probs = greedy_probs(probs) if greedy else probs
-    counts = resample(len(table), seed, resamples)
+    units = units_of(table)
+    counts = units.resample(seed, resamples)
     name = "greedy" if greedy else "dynamic"
-    return _value(name, probs, table.rewards, counts, confidence)
+    return _value(name, probs, table.rewards, units, counts, confidence)
 
 
 def references(table: RewardTable, train: RewardTable | None = None) -> dict[str, Float64]:
@@ -147,13 +150,15 @@ def report(
     """
     probs = aligned(policy, table) if probs is None else probs
     distributions = {"greedy": greedy_probs(probs), "dynamic": probs} | references(table, train)
-    counts = resample(len(table), seed, resamples)
+    units = units_of(table)
+    counts = units.resample(seed, resamples)
     rows = [
-        _value(name, pi, table.rewards, counts, confidence) for name, pi in distributions.items()
+        _value(name, pi, table.rewards, units, counts, confidence)
+        for name, pi in distributions.items()
     ]
     each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
     gains = each["greedy"] - each["best-fixed"]
-    low, high = _interval(gains, counts, confidence)
+    low, high = _interval(gains, units, counts, confidence)
     paired = int((~np.isnan(gains)).sum())
     tasks = sorted(set(table.tasks))
     members = {task: np.array([t == task for t in table.tasks]) for task in tasks}
@@ -193,10 +198,15 @@ def _best_of_task(table: RewardTable, task: str, otherwise: int) -> int:
 
 
 def _value(
-    name: str, probs: Float64, rewards: Float64, counts: Float64, confidence: float
+    name: str,
+    probs: Float64,
+    rewards: Float64,
+    units: Units,
+    counts: Float64,
+    confidence: float,
 ) -> Value:
     values = per_query(probs, rewards)
-    low, high = _interval(values, counts, confidence)
+    low, high = _interval(values, units, counts, confidence)
     failed = float((probs * np.isnan(rewards)).sum(axis=1).mean())
     return Value(name, _mean(values), low, high, int((~np.isnan(values)).sum()), failed)
 
@@ -206,8 +216,12 @@ def _mean(values: Float64) -> float:
     return float(seen.mean()) if len(seen) else math.nan
 
 
-def _interval(values: Float64, counts: Float64, confidence: float) -> tuple[float, float]:
-    """Percentile interval of the mean over resampled queries; (nan, nan) where nothing counts."""
+def _interval(
+    values: Float64, units: Units, counts: Float64, confidence: float
+) -> tuple[float, float]:
+    """Percentile interval of the mean of [n] values over resampled groups, counts [B, G]; (nan,
+    nan) where nothing counts."""
     seen = ~np.isnan(values)
-    drawn = counts[:, seen]
-    return interval(ratio(drawn @ values[seen], drawn.sum(axis=1)), confidence)
+    sums = group_sums(np.where(seen, values, 0.0), units.group_of_row)
+    rows = group_sums(seen, units.group_of_row)
+    return interval(ratio(counts @ sums, counts @ rows), confidence)

@@ -27,15 +27,15 @@ class Oracle:
 def oracle_of(table: RewardTable, seed: int = 0) -> Oracle:
     """The oracle of a table without gaps.
 
-    Rows of one group with the same features are repeats of one query. The best of several noisy
+    Rows of one query with the same features are repeats of one query. The best of several noisy
     rewards looks better than it is; where a query has repeats, they are parted at random into two
     halves, the arm that is best on the one is valued on the other, and the other way round, and
     both values are averaged. A query that is there once counts at its maximum, which is exact
     where the reward has no noise, and optimistic where it has.
     """
     members: dict[tuple[str, bytes], list[int]] = {}
-    for i, group in enumerate(table.groups):
-        members.setdefault((group, table.features[i].tobytes()), []).append(i)
+    for i, query in enumerate(table.query_of):
+        members.setdefault((query, table.features[i].tobytes()), []).append(i)
     values = table.rewards.max(axis=1)
     rng = np.random.default_rng(seed)
     repeated = [np.array(rows) for rows in members.values() if len(rows) > 1]

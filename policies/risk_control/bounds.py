@@ -1,8 +1,9 @@
 """Risk control: the largest threshold whose expected loss is bounded, by losses on n queries.
 
 A policy with one threshold lambda is measured at an ascending grid of them, each of which allows
-more loss. The losses on n exchangeable queries select the last threshold whose expected loss stays
-within max_loss. Both rules hold for any policy, any distribution of queries and finite n.
+more loss. The losses on n exchangeable groups of queries, most of them of one query, select the
+last threshold whose expected loss stays within max_loss. Both rules hold for any policy, any
+distribution of queries and finite n.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ class Risk:
         return "conformal risk control" if self.confidence is None else "learn then test"
 
     @property
-    def least_queries(self) -> int:
-        """With fewer calibration queries no threshold is selected, even where nothing is lost."""
+    def least_groups(self) -> int:
+        """With fewer groups to calibrate on no threshold is selected, even where nothing is
+        lost."""
         if self.confidence is None:
             return math.ceil(1 / self.max_loss - 1 - ROUNDING)
         return math.ceil(math.log(1 - self.confidence) / math.log1p(-self.max_loss) - ROUNDING)
@@ -66,7 +68,7 @@ class Risk:
     def controlled(self, means: Float64, n: int) -> NDArray[np.intp]:
         """The number of leading thresholds at which the risk is controlled, 0 for none.
 
-        means: [..., Z] over n queries, of the losses that `comparable` gives; result: [...].
+        means: [..., Z] over n groups, of losses that `comparable` gives; result: [...].
 
         In expectation: those with n / (n + 1) mean + 1 / (n + 1) <= max_loss. With confidence:
         fixed-sequence testing, in ascending order until the first p-value above 1 - confidence.

@@ -16,7 +16,9 @@ import numpy as np
 
 from ..base import origin_of
 from ..errors import PolicyError
-from ..records import Fitted, Float64, RewardTable
+from ..evaluation.bounds import gain_of, resamples
+from ..evaluation.units import Units, units_of
+from ..records import Fitted, RewardTable
 from .bounds import Risk
 from .policy import TEMPERATURE, Guarantee, RiskControlPolicy
 from .thresholds import MODELS, ThresholdGrid, calibrate, counted_losses, greedy_rows, learn, parted
@@ -24,23 +26,26 @@ from .thresholds import MODELS, ThresholdGrid, calibrate, counted_losses, greedy
 AUTO = "auto"
 
 
-def too_few(risk: Risk, here: int, share: float) -> str:
+def too_few(risk: Risk, here: Units, share: float) -> str:
     """The sentence for a calibration set on which no threshold could ever be selected."""
     how = "in expectation"
     if risk.confidence is not None:
         how = f"with {100 * risk.confidence:.4g}% confidence"
-    least = risk.least_queries
+    least = risk.least_groups
+    there = str(here.queries) if here.groups == here.queries else str(here)
+    what = "queries" if here.groups == here.queries else "sources of queries"
     return (
-        f"a loss of at most {risk.max_loss:g} {how} needs at least {least} queries answered at "
-        f"temperature 0 to calibrate on, even where nothing is lost, and there are {here}; collect "
-        f"at least {math.ceil(least / share)} to train on, of which {share:.0%} are calibrated "
-        "on, or allow more loss"
+        f"a loss of at most {risk.max_loss:g} {how} needs at least {least} {what} answered at "
+        f"temperature 0 to calibrate on, even where nothing is lost, and there are {there}; "
+        f"collect at least {math.ceil(least / share)} to train on, of which {share:.0%} are "
+        "calibrated on, or allow more loss"
     )
 
 
-def best_model(table: RewardTable, lossless: list[str], risk: Risk, queries: int, seed: int) -> str:
+def best_model(table: RewardTable, lossless: list[str], risk: Risk, groups: int, seed: int) -> str:
     """The model that would earn most if each half of the table's greedy queries, judging what was
-    learnt from the other, were as many to calibrate on; the simplest of equals, and of very few."""
+    learnt from the other, were as many groups to calibrate on; the simplest of equals, and of very
+    few."""
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
     if len(set(greedy.groups)) < 2:
         return MODELS[0]
@@ -50,7 +55,7 @@ def best_model(table: RewardTable, lossless: list[str], risk: Risk, queries: int
         earned = 0.0
         for learning, held in (halves, halves[::-1]):
             found = calibrate(learn(learning, lossless, model, seed), held)
-            earned += float(found.rewards[:, found.selected(risk, queries)].mean())
+            earned += float(found.rewards[:, found.selected(risk, groups)].mean())
         return earned
 
     return max(MODELS, key=worth)
@@ -90,15 +95,16 @@ def fit_risk_control(
     lossless = list(lossless)
     _check(table, lossless)
     learning, held = parted(table, calibration_share, seed)
-    here = len({g for g, greedy in zip(held.groups, greedy_rows(held), strict=True) if greedy})
-    if here < risk.least_queries or not greedy_rows(learning).any():
+    here = units_of(held, greedy_rows(held))
+    if here.groups < risk.least_groups or not greedy_rows(learning).any():
         raise PolicyError(too_few(risk, here, calibration_share))
-    chosen = best_model(learning, lossless, risk, here, seed) if model == AUTO else model
+    chosen = best_model(learning, lossless, risk, here.groups, seed) if model == AUTO else model
     grid, fixed = learn(learning, lossless, chosen, seed), learn(learning, lossless, "mean")
     found, alone = calibrate(grid, held), calibrate(fixed, held)
     step = found.selected(risk)
-    gain, gain_low = _gain(found.rewards[:, step] - alone.rewards[:, 0])
-    faster = gain_low > 0
+    units = found.units
+    gain = gain_of(found.rewards[:, step] - alone.rewards[:, 0], units, resamples(units, seed))
+    faster = gain.low > 0
     taken = grid if faster else fixed
     best = _constant_arms(fixed, held)  # [Z + 1]
     guarantee = Guarantee(
@@ -109,8 +115,9 @@ def fit_risk_control(
         queries=len(found),
         tasks={task: found.tasks.count(task) for task in sorted(set(found.tasks))},
         loss=float(found.losses[:, step].mean()),
-        gain=gain,
-        gain_low=gain_low,
+        sources=None if units.groups == units.queries else units.groups,
+        gain=gain.mean,
+        gain_low=gain.low if math.isfinite(gain.low) else None,
         best_lossless=best[0],
         best_controlled=best[alone.selected(risk)],
         **_alone(held, lossless),
@@ -164,13 +171,3 @@ def _constant_arms(fixed: ThresholdGrid, table: RewardTable) -> list[str]:
     """[Z + 1] the arm that a grid of means takes for every greedy query, at each threshold."""
     chosen = fixed.chosen(table)[greedy_rows(table)][0]
     return [table.arms[i] for i in chosen]
-
-
-def _gain(gains: Float64) -> tuple[float, float]:
-    """Mean and its lower bound (one-sided, 95%, Student's t) of [m] paired gains."""
-    from scipy.stats import t
-
-    mean, m = float(gains.mean()), len(gains)
-    if m < 2:
-        return mean, min(mean, 0.0)
-    return mean, mean - float(t.ppf(0.95, m - 1) * gains.std(ddof=1) / np.sqrt(m))

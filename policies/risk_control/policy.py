@@ -32,10 +32,12 @@ class Guarantee:
     method: "learn then test" or "conformal risk control".
     threshold: lambda; lossy arms with a predicted loss below it are allowed; None allows none.
     queries: calibration queries.
+    sources: independent groups that they are in; None for each query its own.
     tasks: how many of them are of each task.
     loss: their mean loss under the policy.
     gain: their mean reward under the policy less that of the best lossless arm.
-    gain_low: its lower bound (one-sided, 95%, Student's t); where it is not above 0, the policy is
+    gain_low: its lower bound (one-sided, 95%, `gain_of`); None where there are too few queries
+        for one. Where it is not above 0, the policy is
         the best lossless arm for every query, threshold is None and nothing is lost.
     arm_losses: their mean loss under each lossy arm alone.
     failed: how often a lossy arm failed on one of them, which counts as a loss of 1.
@@ -53,12 +55,13 @@ class Guarantee:
     tasks: dict[str, int]
     loss: float
     gain: float
-    gain_low: float
+    gain_low: float | None
     arm_losses: dict[str, float]
     failed: int
     sampled: int
     best_lossless: str
     best_controlled: str
+    sources: int | None = None
 
     def __str__(self) -> str:
         """One sentence for people."""
@@ -68,7 +71,8 @@ class Guarantee:
             else f"with {100 * self.confidence:.4g}% confidence"
         )
         tasks = ", ".join(f"{task} {n}" for task, n in self.tasks.items())
-        over = f"the {self.queries} calibration queries ({tasks})"
+        of = "" if self.sources is None else f" of {self.sources} sources"
+        over = f"the {self.queries} calibration queries{of} ({tasks})"
         if self.threshold is not None:
             return (
                 f"Guaranteed {strength}: greedy answers to queries like {over} lose at most "

@@ -11,7 +11,8 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, origin_of
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_means
+from ..evaluation.bootstrap import group_sums
+from ..evaluation.units import Units, units_of
 from ..learners.knn import fit_knn
 from ..learners.network import Layer, NetworkPolicy
 from ..learners.regression import fit_regression
@@ -32,7 +33,7 @@ def with_temperature(table: RewardTable) -> RewardTable:
     """
     if TEMPERATURE in table.feature_names:
         return table
-    if table.groups != table.query_ids:
+    if table.query_of != table.query_ids:
         raise PolicyError(
             f"some rows are not of greedy answers, and the table does not say which: risk "
             f"control needs the feature {TEMPERATURE!r}, so leave it among those that the policy "
@@ -159,37 +160,52 @@ class RiskCurve:
     losses, rewards, lossy: [m, Z + 1], means over the query's greedy rows; lossy is the share that
         a lossy arm serves, a failed arm's reward the worst that the row has.
     tasks: [m].
+    units: which queries are in one group; groups alone are exchangeable.
     """
 
     losses: Float64
     rewards: Float64
     lossy: Float64
     tasks: list[str]
+    units: Units
 
     def __len__(self) -> int:
         return len(self.tasks)
 
-    def selected(self, risk: Risk, queries: int | None = None) -> int:
+    def by_group(self, risk: Risk) -> Float64:
+        """[G, Z] in [0, 1], what `Risk.controlled` takes the means of.
+
+        A group of fewer queries than the largest counts as if it were filled up with queries that
+        lose exactly what is allowed. So the mean over groups is in expectation at most `max_loss`
+        where that over queries is, whatever the groups' sizes have to do with their losses.
+        """
+        losses = risk.comparable(self.losses[:, 1:])
+        over = group_sums(losses - risk.max_loss, self.units.group_of_query)
+        most = int(np.bincount(self.units.group_of_query).max())
+        return np.asarray(risk.max_loss + over / most, dtype=np.float64)
+
+    def selected(self, risk: Risk, groups: int | None = None) -> int:
         """The last threshold, counted from 1, that controls the risk; 0 is the lossless one.
 
-        queries: what the means are taken to be over, None for those they are over.
+        groups: what the means are taken to be over, None for those they are over.
         """
-        means = risk.comparable(self.losses[:, 1:]).mean(axis=0)
-        return int(risk.controlled(means, queries or len(self)))
+        means = self.by_group(risk).mean(axis=0)
+        return int(risk.controlled(means, groups or self.units.groups))
 
 
 def calibrate(grid: ThresholdGrid, table: RewardTable) -> RiskCurve:
     """The grid on queries that it was not learnt from, at least one of them greedy; rows at a
-    temperature above 0 are left out. Rows of one query count as one: only queries are
-    exchangeable."""
+    temperature above 0 are left out. Rows of one query count as one."""
     table = table.filled()
     table = table.rows(np.flatnonzero(greedy_rows(table)))
     chosen, rows = grid.chosen(table), np.arange(len(table))[:, None]
-    _, first, index = np.unique(table.groups, return_index=True, return_inverse=True)
+    units = units_of(table)
+    _, first = np.unique(units.query_of_row, return_index=True)
     losses = counted_losses(table, grid.lossless)
     return RiskCurve(
-        losses=group_means(losses[rows, chosen], index),
-        rewards=group_means(table.rewards[rows, chosen], index),
-        lossy=group_means(~grid.free[chosen], index),
+        losses=units.by_query(losses[rows, chosen]),
+        rewards=units.by_query(table.rewards[rows, chosen]),
+        lossy=units.by_query(~grid.free[chosen]),
         tasks=[table.tasks[i] for i in first],
+        units=units,
     )

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import group_index, group_means
 from ..evaluation.calibration import scores_of
 from ..evaluation.evaluate import aligned
+from ..evaluation.units import Units
 from ..fitting import fit
 from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, RewardTable
 
 FOLDS = 5
-LEAST = 20  # queries below which nothing is estimated
+LEAST = 20  # groups of queries below which nothing is estimated
 
 # (training rows, other rows) -> [m, A], a distribution over arms for each of the other rows
 Chooser = Callable[[RewardTable, RewardTable], Float64]
@@ -52,8 +52,8 @@ class Usable:
 def usable(table: RewardTable) -> Usable:
     """The table as cross-fitting reads it.
 
-    Raises PolicyError where a row is there twice, where one query has two groups, and where no arm
-    ever succeeded.
+    Raises PolicyError where a row is there twice, where one row's name has two groups, and where no
+    arm ever succeeded.
     """
     seen: set[tuple[str, bytes, bytes]] = set()
     group_of: dict[str, str] = {}
@@ -130,6 +130,7 @@ def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Choos
     return chooser
 
 
-def by_group(values: Float64, table: RewardTable) -> Float64:
-    """[n] -> [G], the mean of each group's rows; in the order in which groups first come."""
-    return group_means(values, group_index(table.groups))
+def too_few(units: Units, purpose: str, least: int = LEAST) -> str:
+    """A sentence for a table of fewer groups than that."""
+    what = "" if units.groups == units.queries else " independent sources"
+    return f"{units} are too few to {purpose}; collect at least {least}{what}"

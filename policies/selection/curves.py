@@ -10,19 +10,19 @@ from typing import Any
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import resample
-from ..evaluation.bounds import Gain, gain_of
+from ..evaluation.bounds import Gain, gain_of, resamples
+from ..evaluation.units import units_of
 from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
 from .crossfit import (
     LEAST,
     Chooser,
     best_fixed,
-    by_group,
     cross_fit,
     earned,
     folds_of,
     learned,
+    too_few,
     usable,
 )
 
@@ -49,15 +49,17 @@ def learning_curve(
     """The policy's cross-fitted gain when it learns from an eighth, a quarter, a half and all of
     the other folds' queries. Raises PolicyError where there are too few queries."""
     rows = require_enough(table)
-    folds, counts = folds_of(rows, seed), resample(len(set(rows.groups)), seed)
-    fixed = by_group(rows.rewards[:, best_fixed_index(rows)], rows)
+    folds, units = folds_of(rows, seed), units_of(rows)
+    counts = resamples(units, seed)
+    fixed = units.by_query(rows.rewards[:, best_fixed_index(rows)])
     points = []
     for share in SHARES:
         sizes: list[int] = []
         chooser = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
-        values = by_group(earned(rows, cross_fit(rows, folds, chooser)), rows)
+        values = units.by_query(earned(rows, cross_fit(rows, folds, chooser)))
         size = round(float(np.mean(sizes)))
-        points.append(CurvePoint(size, float(values.mean()), gain_of(values - fixed, counts)))
+        gain = gain_of(values - fixed, units, counts)
+        points.append(CurvePoint(size, float(values.mean()), gain))
     return points
 
 
@@ -80,19 +82,18 @@ def leave_one_task_out(
     found = {}
     for name in names:
         members = np.flatnonzero(task_of == name)
-        each = by_group(gains[members], rows.rows(members))
-        found[str(name)] = gain_of(each, resample(len(each), seed))
+        units = units_of(rows.rows(members))
+        each = units.by_query(gains[members])
+        found[str(name)] = gain_of(each, units, resamples(units, seed))
     return found
 
 
 def require_enough(table: RewardTable) -> RewardTable:
     """The table without gaps; raises PolicyError where it has too few queries for an estimate."""
     rows = usable(table).table
-    queries = len(set(rows.groups))
-    if queries < LEAST:
-        raise PolicyError(
-            f"{queries} queries are too few for an estimate; collect at least {LEAST}"
-        )
+    units = units_of(rows)
+    if units.groups < LEAST:
+        raise PolicyError(too_few(units, "estimate anything from"))
     return rows
 
 
@@ -101,7 +102,7 @@ def _thinned(chooser: Chooser, share: float, seed: int, sizes: list[int]) -> Cho
 
     def chosen(train: RewardTable, held: RewardTable) -> Float64:
         part = train.split(1 - share, seed)[0] if share < 1 else train
-        sizes.append(len(set(part.groups)))
+        sizes.append(len(set(part.query_of)))
         return chooser(part, held)
 
     return chosen

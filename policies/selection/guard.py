@@ -6,7 +6,7 @@ earns is measured on the rest. The best fixed arm is the one that would be saved
 chosen on all of them, which is slightly optimistic. Chosen on four fifths as well it would be too
 easy to beat: of nearly tied arms, the one ahead on four folds is behind on the fifth, and so on
 every fold. On noise, a test at 2.5 % then passes up to 8 % of candidates, and here about 1 %.
-A query counts once, however many rows it has.
+A query counts once, however many rows it has, and queries of one group are not independent.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import resample
-from ..evaluation.bounds import Gain, gain_of
+from ..evaluation.bounds import Gain, gain_of, resamples
+from ..evaluation.units import Units, units_of
 from ..fitting import check_name, check_options, fit, options_of
 from ..fixed import fit_best_fixed
 from ..learners.binned import splitting_features, splitting_pairs
@@ -27,7 +27,6 @@ from ..records import Fitted, Float64, RewardTable
 from .crossfit import (
     LEAST,
     best_fixed,
-    by_group,
     cross_fit,
     earned,
     folds_of,
@@ -85,7 +84,7 @@ class Guarded:
     best_fixed_mean: what that arm earns; nan where nothing was estimated.
     tried: every candidate, simplest first; empty where there were too few queries.
     skipped: candidates of `auto` that could not be trained, and why.
-    queries: how many count.
+    queries: how many count; groups: how many independent groups they are in.
     left_out: words about rows and answers that failed; empty where none did.
     verdict: all of it in a sentence or two.
     probs: [n, A], what is saved as it would have chosen on every row of the table, from other
@@ -100,6 +99,7 @@ class Guarded:
     tried: list[Tried]
     skipped: dict[str, str]
     queries: int
+    groups: int
     left_out: str
     verdict: str
     probs: Float64
@@ -156,7 +156,7 @@ def guarded(
     A candidate counts where the lower bound of its gain is above 0 (one-sided 95 %, Bonferroni over
     candidates; see `gain_of`), and replaces a simpler one that counts only where it is itself
     better than that one with 95% confidence. Where none counts, the best fixed arm is saved, as
-    where there are fewer than 20 queries. The same seed gives the same numbers.
+    where there are fewer than 20 queries or groups of them. The same seed gives the same numbers.
 
     validation: measured, and never chosen by.
 
@@ -164,18 +164,19 @@ def guarded(
     """
     asked = candidates(policy, table, options)
     rows = usable(table)
-    judged, queries = rows.table, len(set(rows.table.groups))
+    judged, units = rows.table, units_of(rows.table)
     best = fit_best_fixed(table, validation, seed)
     arm = str(best.policy.origin.options["arm"])
     probs, skipped = {FIXED: best_fixed(judged, judged)}, dict[str, str]()
     scores = dict[str, Float64]()
     tried, saved, base_mean = list[Tried](), FIXED, float("nan")
-    if queries >= LEAST and len(judged.arms) > 1:
+    if units.groups >= LEAST and len(judged.arms) > 1:
         crossed, scores, skipped = _cross_fitted(asked, judged, seed, strict=policy != AUTO)
         probs |= crossed
-        values = {name: by_group(earned(judged, each), judged) for name, each in probs.items()}
+        values = {name: units.by_query(earned(judged, each)) for name, each in probs.items()}
         base_mean = float(values[FIXED].mean())
-        tried, saved = _selected([one for one in asked if one.name in crossed], values, seed)
+        named = [one for one in asked if one.name in crossed]
+        tried, saved = _selected(named, values, units, seed)
     for one in tried:
         if one.name == saved:
             best = fit(one.policy, table, validation, seed, **one.options)
@@ -193,9 +194,10 @@ def guarded(
         best_fixed_mean=base_mean,
         tried=tried,
         skipped=skipped,
-        queries=queries,
+        queries=units.queries,
+        groups=units.groups,
         left_out=rows.words(),
-        verdict=verdict(saved, arm, gains, queries, len(judged.arms)),
+        verdict=verdict(saved, arm, gains, units, len(judged.arms)),
         probs=every_row,
         scores=every_score,
     )
@@ -223,20 +225,20 @@ def _cross_fitted(
 
 
 def _selected(
-    asked: Sequence[Candidate], values: Mapping[str, Float64], seed: int
+    asked: Sequence[Candidate], values: Mapping[str, Float64], units: Units, seed: int
 ) -> tuple[list[Tried], str]:
     """Every candidate with its gain, and the name of the one to save.
 
     asked: simplest first.
-    values: [G], what each, and the best fixed arm, earns on every query.
+    values: [Q], what each, and the best fixed arm, earns on every query.
     """
-    counts = resample(len(values[FIXED]), seed)
+    counts = resamples(units, seed)
     base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
     for one in asked:
-        gain = gain_of(values[one.name] - values[FIXED], counts, len(asked))
+        gain = gain_of(values[one.name] - values[FIXED], units, counts, len(asked))
         percent = 100 * gain.mean / abs(base) if base else None
         tried.append(Tried(one.name, one.policy, one.options, gain, percent))
-        lead = gain_of(values[one.name] - values[saved], counts, len(asked))
+        lead = gain_of(values[one.name] - values[saved], units, counts, len(asked))
         if gain.above_zero and lead.above_zero:
             saved = one.name
     return tried, saved

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from decoders.common.errors import NoSuchName
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import resample
-from ..evaluation.bounds import gain_of
+from ..evaluation.bootstrap import group_sums
+from ..evaluation.bounds import gain_of, resamples
 from ..evaluation.evaluate import references
 from ..evaluation.oracle import oracle_of
+from ..evaluation.units import Units, units_of
 from ..fixed import best_fixed_index
 from ..learners.binned import MOST, bins_of, splitting_features, splitting_pairs
 from ..records import Float64, RewardTable
@@ -28,11 +29,11 @@ from .crossfit import (
     LEAST,
     Chooser,
     best_fixed,
-    by_group,
     cross_fit,
     earned,
     folds_of,
     learned,
+    too_few,
     usable,
 )
 
@@ -77,7 +78,8 @@ class ArmWins:
 class Headroom:
     """What there is to gain, where it lies, and what to do about it.
 
-    queries: how many count; one asked in several ways counts once.
+    queries: how many count; one asked in several ways counts once. groups: how many independent
+        groups they are in.
     choices: the best fixed arm first, the oracle last.
     repeated, single: as in `Oracle`.
     optimistic: whether the oracle holds noise that could not be taken off.
@@ -87,6 +89,7 @@ class Headroom:
 
     reward: str
     queries: int
+    groups: int
     best_fixed: str
     choices: list[Choice]
     parts: list[Part]
@@ -115,18 +118,16 @@ def headroom(
             raise NoSuchName("feature", name, table.feature_names)
     found = usable(table)
     rows = found.table
-    queries = len(set(rows.groups))
+    units = units_of(rows)
     if len(rows.arms) < 2:
         raise PolicyError(
             f"the table has one arm, {rows.arms[0]}, so that there is nothing to choose; collect "
             "with more arms"
         )
-    if queries < LEAST:
-        raise PolicyError(
-            f"{queries} queries are too few to estimate the headroom; collect at least {LEAST}"
-        )
+    if units.groups < LEAST:
+        raise PolicyError(too_few(units, "estimate the headroom"))
     oracle = oracle_of(rows, seed)
-    folds, counts = folds_of(rows, seed), resample(queries, seed)
+    folds = folds_of(rows, seed)
     features = list(by) or splitting_features(rows)
     together = [pair for pair in splitting_pairs(rows) if set(pair) <= set(features)]
     choosers = _choosers(features, together, len(set(rows.tasks)) > 1, seed)
@@ -138,7 +139,7 @@ def headroom(
     arms["oracle"], values["oracle"] = rows.best_arms(), oracle.values
     kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
     kinds["oracle"] = "oracle"
-    choices = _judged(values, arms, kinds, rows, counts)
+    choices = _judged(values, arms, kinds, rows, units, seed)
     fixed = values["best fixed"]
     parts = _parts(rows, fixed, oracle.values, features)
     arm = rows.arms[best]
@@ -151,12 +152,13 @@ def headroom(
         wins={one.arm: one.wins for one in wins},
         lead=_lead(rows, arm),
         weakest=_weakest(parts),
-        queries=queries,
+        queries=units.queries,
         optimistic=optimistic,
     )
     return Headroom(
         reward=rows.reward_name,
-        queries=queries,
+        queries=units.queries,
+        groups=units.groups,
         best_fixed=arm,
         choices=choices,
         parts=parts,
@@ -195,17 +197,21 @@ def _judged(
     arms: dict[str, NDArray[np.intp]],
     kinds: dict[str, str],
     rows: RewardTable,
-    counts: Float64,
+    units: Units,
+    seed: int,
 ) -> list[Choice]:
-    each = {name: by_group(found, rows) for name, found in values.items()}  # [G]
-    fixed, queries = each["best fixed"], len(each["best fixed"])
+    each = {name: units.by_query(found) for name, found in values.items()}  # [Q]
+    fixed = each["best fixed"]
+    counts, one_more = units.resample(seed), resamples(units, seed)
+    sizes = counts @ np.bincount(units.group_of_query)  # [B], queries in each resample
     base = float(fixed.mean())
     gap = float(each["oracle"].mean()) - base
     tests = len(each) - 2  # the best fixed arm and the oracle are not chosen from
     choices = []
     for name, mine in each.items():
-        low, high = np.quantile(counts @ mine / queries, [0.025, 0.975])
-        gain = gain_of(mine - fixed, counts, tests)
+        drawn = counts @ group_sums(mine, units.group_of_query) / sizes
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        gain = gain_of(mine - fixed, units, one_more, tests)
         choices.append(
             Choice(
                 name=name,

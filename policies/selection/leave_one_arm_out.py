@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ..evaluation.bootstrap import resample
-from ..evaluation.bounds import Gain, gain_of
+from ..evaluation.bounds import Gain, gain_of, resamples
+from ..evaluation.units import units_of
 from ..fitting import fit
 from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
-from .crossfit import Chooser, by_group, cross_fit, earned, folds_of, learned
+from .crossfit import Chooser, cross_fit, earned, folds_of, learned
 from .curves import require_enough
 
 
@@ -37,17 +37,18 @@ def leave_one_arm_out(
     rows, given = require_enough(table), dict(options or {})
     if len(rows.arms) < 3:
         return {}
-    folds, counts = folds_of(rows, seed), resample(len(set(rows.groups)), seed)
+    folds, units = folds_of(rows, seed), units_of(rows)
+    counts = resamples(units, seed)
     scores = cross_fit(rows, folds, _scores(policy, seed, given))
     found = {}
     for out, arm in enumerate(rows.arms):
         kept = [i for i in range(len(rows.arms)) if i != out]
         fewer = _columns(rows, kept)
-        fixed = by_group(fewer.rewards[:, best_fixed_index(fewer)], fewer)
+        fixed = units.by_query(fewer.rewards[:, best_fixed_index(fewer)])
         anew = cross_fit(fewer, folds, learned(policy, seed, given))
         found[arm] = WithoutArm(
             *(
-                gain_of(by_group(earned(fewer, chosen), fewer) - fixed, counts)
+                gain_of(units.by_query(earned(fewer, chosen)) - fixed, units, counts)
                 for chosen in (scores[:, kept], anew)
             )
         )

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..errors import PolicyError
-from ..evaluation.bootstrap import resample
-from ..evaluation.bounds import Gain, gain_of
+from ..evaluation.bounds import LEAST, Gain, gain_of, resamples
 from ..evaluation.evaluate import aligned
+from ..evaluation.units import independent, units_of
 from ..fixed import best_fixed_index
-from ..records import Float64, Policy, RewardTable
-from .crossfit import LEAST, by_group, earned, usable
+from ..records import Policy, RewardTable
+from .crossfit import earned, too_few, usable
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ def compare_on(
         that is the same.
     named: the other one, in words.
 
-    Raises PolicyError for another reward, for an arm that has none, for fewer than 20 queries in
-    common, and for a margin below 0.
+    Raises PolicyError for another reward, for an arm that has none, for fewer than 59 queries in
+    common, or groups of them, and for a margin below 0.
     """
     if not margin >= 0:
         raise PolicyError(f"the margin must be 0 or more, not {margin:g}")
@@ -91,11 +91,9 @@ def compare_on(
     places = {query: i for i, query in enumerate(theirs.query_ids)}
     shared = [i for i, query in enumerate(table.query_ids) if query in places]
     found = usable(table.rows(shared)) if shared else None
-    queries = 0 if found is None else len(set(found.table.groups))
-    if found is None or queries < LEAST:
-        raise PolicyError(
-            f"{queries} queries are too few to compare policies on; collect at least {LEAST}"
-        )
+    units = independent(0) if found is None else units_of(found.table)
+    if found is None or units.groups < LEAST:
+        raise PolicyError(too_few(units, "compare policies on", LEAST))
     rows = found.table
     ours = aligned(candidate, rows)
     if other is None:
@@ -105,13 +103,13 @@ def compare_on(
         chosen[:, best] = 1.0
     else:
         chosen = aligned(other, theirs.rows([places[query] for query in rows.query_ids]))
-    mine = by_group(earned(rows, ours), rows)
-    base: Float64 = by_group(earned(rows, chosen), rows)
+    mine = units.by_query(earned(rows, ours))
+    base = units.by_query(earned(rows, chosen))
     gone = len(table) + len(theirs) - 2 * len(shared)
     words = [f"{gone} rows that only one policy can read are left out"] if gone else []
     return PairedComparison(
         other=named,
-        gain=gain_of(mine - base, resample(queries, seed)),
+        gain=gain_of(mine - base, units, resamples(units, seed)),
         other_mean=float(base.mean()),
         margin=margin,
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),

@@ -15,8 +15,8 @@ def subsample(table: RewardTable, queries: int, seed: int) -> RewardTable:
     and for more than there are.
     """
     task_of: dict[str, str] = {}
-    for group, task in zip(table.groups, table.tasks, strict=True):
-        task_of.setdefault(group, task)
+    for query, task in zip(table.query_of, table.tasks, strict=True):
+        task_of.setdefault(query, task)
     if not 1 <= queries <= len(task_of):
         raise PolicyError(
             f"cannot learn from {queries} queries: the table has {len(task_of)}; take 1 to "
@@ -25,8 +25,8 @@ def subsample(table: RewardTable, queries: int, seed: int) -> RewardTable:
     rng = np.random.default_rng(seed)
     place: dict[str, float] = {}  # where in its task's random order, from 0 to 1
     for task in sorted(set(task_of.values())):
-        members = [group for group, t in task_of.items() if t == task]
+        members = [query for query, t in task_of.items() if t == task]
         for rank, i in enumerate(rng.permutation(len(members))):
             place[members[i]] = (rank + rng.random()) / len(members)
-    kept = set(sorted(place, key=lambda group: place[group])[:queries])
-    return table.rows([i for i, group in enumerate(table.groups) if group in kept])
+    kept = set(sorted(place, key=lambda query: place[query])[:queries])
+    return table.rows([i for i, query in enumerate(table.query_of) if query in kept])

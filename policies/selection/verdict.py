@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from ..evaluation.bounds import LEAST as BOUNDED
 from ..evaluation.bounds import Gain
-from .crossfit import LEAST
+from ..evaluation.units import Units
+from .crossfit import LEAST, too_few
 
 
 def verdict(
     saved: str,
     best_fixed: str,
     gains: Mapping[str, tuple[Gain, float | None]],
-    queries: int,
+    units: Units,
     arms: int,
 ) -> str:
     """What was saved and why, and where the best fixed arm was, how many queries would settle it.
@@ -28,14 +30,14 @@ def verdict(
     kept = f"Saved: the best fixed arm ({best_fixed})."
     if arms < 2:
         return f"{kept} The table has no other arm to choose."
-    if queries < LEAST:
-        return (
-            f"{kept} {queries} queries are too few to estimate what a policy gains; collect at "
-            f"least {LEAST}."
-        )
+    if units.groups < LEAST:
+        return f"{kept} {too_few(units, 'estimate what a policy gains')}."
     if not gains:
         return f"{kept} No policy could be trained."
     name, (gain, percent) = max(gains.items(), key=lambda item: item[1][0].mean)
+    if units.groups < BOUNDED:
+        sure = too_few(units, "say with confidence what a policy gains", BOUNDED)
+        return f"{kept} {sure} (so far the best, {name}: {_amount(gain.mean, percent)})."
     if gain.needed is None:
         return (
             f"{kept} No policy gained anything over it on queries that it was not trained on (the "
@@ -45,7 +47,7 @@ def verdict(
         f"{kept} No policy is better with confidence: the best, {name}, gains "
         f"{_amount(gain.mean, percent)}, but its lower bound is {gain.low:.3g} "
         f"({_tests(len(gains))}). About {gain.needed:,} queries would settle it; there are "
-        f"{queries:,}."
+        f"{units.queries:,}."
     )
 
 

@@ -14,6 +14,7 @@ from decoders.common.provenance import git_state, versions
 from ..evaluation.decisions import Closed
 from ..evaluation.evaluate import Evaluation
 from ..evaluation.regret import Regret
+from ..evaluation.units import units_of
 from ..records import ANY, Origin, RewardTable
 
 if TYPE_CHECKING:
@@ -79,12 +80,12 @@ def reads(origin: Origin) -> str:
 
 def _trained_on(origin: Origin, table: RewardTable) -> str:
     tasks = Counter(table.tasks)
-    queries = len(set(table.groups))
-    rows = "" if len(table) == queries else f", in {len(table)} rows"
+    units = units_of(table)
+    rows = "" if len(table) == units.queries else f", in {len(table)} rows"
     options = ", ".join(f"{name}={value}" for name, value in origin.options.items())
     failed = int((table.rewards != table.rewards).sum())
     lines = {
-        "queries": f"{queries}{rows}",
+        "trained on": f"{units}{rows}",
         "rows by task": ", ".join(f"{task} {count}" for task, count in sorted(tasks.items())),
         "arms": ", ".join(origin.arms),
         "reward": table.reward_name,

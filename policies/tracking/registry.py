@@ -128,7 +128,7 @@ def enrol(client: MlflowClient, name: str, info: Any, words: str) -> str:
 class Registered:
     """A version of a registered model, fetched.
 
-    queries: ids of those that it was trained on; None if unknown.
+    queries: ids of those that it was trained on, and of their groups; None if unknown.
     """
 
     name: str

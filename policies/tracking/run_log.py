@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 import time
 from collections.abc import Mapping
@@ -50,7 +51,9 @@ def final_metrics(found: Judged, judged: Guarded | None) -> dict[str, float]:
     metrics |= {f"regret/{k}": float(v) for k, v in left.items() if v is not None}
     for one in judged.tried if judged is not None else ():
         key = f"guard/{metric_name(one.name)}"
-        metrics |= {key: one.gain.mean, f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
+        metrics[key] = one.gain.mean
+        if math.isfinite(one.gain.low):
+            metrics |= {f"{key}_low": one.gain.low, f"{key}_high": one.gain.high}
     if found.calibration is not None:
         metrics[f"calibration/{found.calibration.of}_error"] = found.calibration.error
     return metrics

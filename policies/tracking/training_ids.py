@@ -14,15 +14,16 @@ FILE = "training_ids.json"
 
 
 def write_training_ids(folder: Path, table: RewardTable) -> None:
-    """The ids of the table's queries, not their texts, with the table's digest."""
-    queries = sorted(set(table.groups))
+    """The ids of the table's queries and of their groups, not their texts, with the table's
+    digest."""
+    queries = sorted({*table.query_of, *table.groups})
     body = {"table_digest": table.digest, "queries": queries}
     write_atomically(folder / FILE, json.dumps(body, indent=1) + "\n")
 
 
 def training_ids(folder: Path, policy: Policy) -> set[str] | None:
-    """The ids of the queries that the folder's policy was trained on; None if the folder has none,
-    or if they belong to another policy."""
+    """The ids of the queries that the folder's policy was trained on, and of their groups; None if
+    the folder has none, or if they belong to another policy."""
     try:
         body = json.loads((folder / FILE).read_bytes())
         same = body["table_digest"] == policy.origin.table_digest

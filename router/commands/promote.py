@@ -175,11 +175,15 @@ def _require_new(
             if one.policy.origin.table_digest:
                 _warn(f"it is unknown which queries {one.words} was trained on")
             continue
-        here = set(table.groups)
-        seen = len(here) if one.queries is None else len(here & one.queries)
-        if not seen:
+        here = dict(zip(table.query_of, table.groups, strict=True))
+        known = one.queries
+        alike = [q for q, group in here.items() if known is None or {q, group} & known]
+        if not alike:
             continue
-        words = f"{one.words} was trained on {seen} of the {len(here)} queries in {rewards}"
+        same = [q for q in alike if known is None or q in known]
+        words = f"{one.words} was trained on {len(same)} of the {len(here)} queries in {rewards}"
+        if len(same) < len(alike):
+            words += f", and on others of the groups of {len(alike) - len(same)}"
         if not force:
             raise PolicyError(
                 f"{words}, which is optimistic; collect others, or compare anyway with --force"

@@ -297,3 +297,23 @@ def test_summary(folder: Path) -> None:
     text = narrow.export_text()
     assert text.count("0.750") >= len(TASKS) + 1 and "summarization" in text and "…" not in text
     assert all(len(line) <= 80 for line in text.splitlines())
+
+
+def test_a_querys_group_travels_to_the_table(tmp_path: Path) -> None:
+    queries = [replace(query, group="one text") for query in make_queries()[:3]]
+    options = replace(OPTIONS, temperatures=(0, 1))
+    sweep(FakeEngine(), [*queries, *make_queries()[3:]], tmp_path, options)
+    table = table_of(tmp_path, "modelled")
+    assert table.groups.count("one text") == 6 and len(set(table.groups)) == 10
+    assert len(set(table.query_of)) == 12
+
+
+def test_a_collection_from_before_groups_is_read_and_goes_on(tmp_path: Path) -> None:
+    sweep(FakeEngine(), make_queries()[:6], tmp_path, OPTIONS)
+    (shard, *_) = (tmp_path / "queries").glob("*.parquet")
+    pq.write_table(pq.read_table(shard).drop_columns(["group"]), shard)
+    before = table_of(tmp_path, "modelled")
+    assert not before.queries and before.groups == before.query_ids
+    later = [replace(query, group="one text") for query in make_queries()[6:]]
+    sweep(FakeEngine(), [*make_queries()[:6], *later], tmp_path, OPTIONS)
+    assert table_of(tmp_path, "modelled").groups.count("one text") == 6

@@ -21,10 +21,11 @@ def write(path: Path, *records: object) -> Path:
 
 
 def test_reads_its_own_form(tmp_path: Path) -> None:
-    line = {**GOOD, "reference": "Because.", "source": "me", "category": "why"}
+    line = {**GOOD, "reference": "Because.", "source": "me", "category": "why", "group": 7}
     (query,) = read_queries(write(tmp_path / "q.jsonl", line))
     assert (query.id, query.task, query.turns) == ("a", "qa", ("Why?",))
     assert (query.reference, query.source, query.category) == ("Because.", "me", "why")
+    assert query.group == "7"
 
 
 def test_reads_spec_bench(tmp_path: Path) -> None:
@@ -148,3 +149,13 @@ def test_the_shipped_queries() -> None:
     assert not {q.id for q in train} & {q.id for q in test}
     with pytest.raises(DraftpickError, match="unknown split"):
         shipped("dev")  # type: ignore[arg-type]
+
+
+def test_shipped_queries_that_share_a_passage_share_a_group() -> None:
+    groups: dict[str, set[str | None]] = {}
+    for query in shipped("train") + shipped("test"):
+        for passage in query.turns[0].split("\n"):
+            if query.task == "rag" and len(passage) > 100:
+                groups.setdefault(passage, set()).add(query.group)
+    assert len(groups) >= 70 and all(len(of) == 1 and None not in of for of in groups.values())
+    assert len({q.group for q in shipped("train") if q.group}) == 10

@@ -17,17 +17,24 @@ from scipy.stats import binom
 import policies
 from decoders.common.errors import NoSuchName
 from policies import PolicyError, RewardTable, guarded
-from policies.evaluation.bootstrap import CONFIDENCE, resample
-from policies.evaluation.bounds import gain_of
+from policies.evaluation.bootstrap import CONFIDENCE
+from policies.evaluation.bounds import LEAST, Gain, gain_of, resamples
 from policies.evaluation.regret import regret
+from policies.evaluation.units import independent
 from policies.learners.binned import bins_of
-from policies.selection.crossfit import best_fixed, by_group, cross_fit, earned, folds_of, usable
+from policies.selection.crossfit import best_fixed, cross_fit, earned, folds_of, usable
 from policies.selection.curves import learning_curve, leave_one_task_out
 from policies.selection.guard import LEARNERS, candidates
 from policies.selection.leave_one_arm_out import leave_one_arm_out
 from policies.selection.verdict import verdict
 
 SEEDS = 120
+
+
+def bounded(gains: np.ndarray, tests: int = 1) -> Gain:
+    """Of queries that have nothing in common."""
+    units = independent(len(gains))
+    return gain_of(gains, units, resamples(units, 0), tests)
 
 
 def noise(seed: int, kind: str, n: int = 60) -> RewardTable:
@@ -67,7 +74,7 @@ def test_noise_is_left_to_the_best_fixed_arm(kind: str, policy: str) -> None:
 @pytest.mark.slow
 def test_noise_is_left_to_the_best_fixed_arm_by_all_candidates_together() -> None:
     kept = sum(
-        guarded(noise(seed, "normal", n=40), seed=seed).saved == "best-fixed" for seed in range(40)
+        guarded(noise(seed, "normal"), seed=seed).saved == "best-fixed" for seed in range(40)
     )
     assert kept >= binom.ppf(0.001, 40, CONFIDENCE), kept
 
@@ -135,7 +142,7 @@ def test_bins_are_saved_where_the_temperature_decides() -> None:
 
 
 def test_the_same_seed_gives_the_same_numbers() -> None:
-    one, two = (guarded(noise(3, "normal", 40), seed=5) for _ in range(2))
+    one, two = (guarded(noise(3, "normal"), seed=5, policy="knn") for _ in range(2))
     assert (one.tried, one.verdict, one.best_fixed_mean) == (
         two.tried,
         two.verdict,
@@ -178,6 +185,8 @@ def test_what_is_there_twice_is_refused() -> None:
     parted = replace(again, groups=[f"g{i}" for i in range(41)])
     with pytest.raises(PolicyError, match="'q7' is in two groups, 'g7' and 'g40'"):
         usable(parted)
+    with pytest.raises(PolicyError, match="the query 'one' is in two groups, 'g0' and 'g1'"):
+        replace(parted, queries=["one"] * 41)
     failed = table(np.zeros((30, 2), np.float32), np.full((30, 2), np.nan), ["a", "b"])
     with pytest.raises(PolicyError, match="every arm failed on every query"):
         guarded(failed)
@@ -261,39 +270,55 @@ def test_cross_fitting_never_sees_the_rows_it_judges() -> None:
     assert (cross_fit(lopsided, folds, best_fixed)[folds == 2] == [1, 0]).all()
 
 
-def test_a_query_counts_once() -> None:
-    data = replace(separable(4), groups=["a", "b", "a", "a"])
-    np.testing.assert_allclose(by_group(np.array([1.0, 5.0, 2.0, 3.0]), data), [2.0, 5.0])
+def test_bounds_are_the_more_careful_of_two_with_one_more_query_as_bad_as_the_worst() -> None:
+    from scipy.stats import t
 
-
-def test_bounds_are_the_more_careful_of_two() -> None:
     rng = np.random.default_rng(0)
-    for drawn in (rng.normal(0.2, 1, size=30), rng.lognormal(0, 2, size=30), np.full(30, 0.5)):
-        counts = resample(30, 1)
+    for drawn in (rng.normal(0.2, 1, size=60), rng.lognormal(0, 2, size=60), np.full(60, 0.5)):
+        counts = resamples(independent(60), 0)
         for tests in (1, 6):
-            gain = gain_of(drawn, counts, tests)
-            level = 0.05 / tests
-            means = np.quantile(counts @ drawn / 30, [level, 1 - level])
-            from scipy.stats import t
+            gain, level = bounded(drawn, tests), 0.05 / tests
+            worst, best = np.append(drawn, drawn.min()), np.append(drawn, drawn.max())
+            margin = t.ppf(1 - level, 60) / np.sqrt(61)
+            low = min(
+                worst.mean() - margin * worst.std(ddof=1), np.quantile(counts @ worst / 61, level)
+            )
+            high = best.mean() + margin * best.std(ddof=1)
+            high = max(high, np.quantile(counts @ best / 61, 1 - level))
+            assert gain.low == pytest.approx(low) and gain.high == pytest.approx(high)
+    assert bounded(np.full(60, 0.5)).needed == LEAST
+    assert bounded(np.full(60, -0.5)).needed is None
 
-            margin = t.ppf(1 - level, 29) * drawn.std(ddof=1) / np.sqrt(30)
-            assert gain.low == pytest.approx(min(drawn.mean() - margin, means[0]))
-            assert gain.high == pytest.approx(max(drawn.mean() + margin, means[1]))
-    assert gain_of(np.full(30, 0.5), resample(30, 0)).needed == 2
-    assert gain_of(np.full(30, -0.5), resample(30, 0)).needed is None
+
+def test_of_too_few_queries_there_is_no_bound() -> None:
+    """What one query in twenty shows is missed by 58 of them with a chance of more than 5%."""
+    assert 0.95**LEAST < 0.05 < 0.95 ** (LEAST - 1)
+    few, enough = bounded(np.full(LEAST - 1, 0.5)), bounded(np.full(LEAST, 0.5))
+    assert (few.low, few.high, few.above_zero, few.needed) == (-np.inf, np.inf, False, LEAST)
+    assert enough.low == enough.high == 0.5
+    found = guarded(separable(40), policy="regression")
+    assert found.saved == "best-fixed" and len(found.tried) == 1
+    assert "40 queries are too few to say with confidence what a policy gains" in found.verdict
+    assert f"at least {LEAST} (so far the best, regression: 0." in found.verdict
 
 
-def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says() -> None:
-    counts = resample(40, 0)
-    rng = np.random.default_rng(1)
-    wrong = sum(gain_of(rng.exponential(size=40) - 1, counts).low > 0 for _ in range(400))
-    assert wrong <= binom.ppf(0.999, 400, 1 - CONFIDENCE), wrong
+@pytest.mark.parametrize("kind", ["exponential", "rare", "tied"])
+def test_the_lower_bound_is_above_the_truth_as_seldom_as_it_says(kind: str) -> None:
+    """Gains of mean 0: skewed to the losses, rare and large losses, and mostly none at all."""
+    rng, n, tables = np.random.default_rng(1), 100, 300
+    drawn = {
+        "exponential": lambda: 1 - rng.exponential(size=n),
+        "rare": lambda: np.where(rng.random(n) < 0.05, -0.95, 0.05),
+        "tied": lambda: np.where(rng.random(n) < 0.9, 0.0, rng.normal(size=n)),
+    }[kind]
+    wrong = sum(bounded(drawn()).low > 0 for _ in range(tables))
+    assert wrong <= binom.ppf(0.99, tables, 1 - CONFIDENCE), wrong
 
 
 def test_queries_needed_settle_it() -> None:
     """As many draws as the figure says put the lower bound about at 0."""
     rng = np.random.default_rng(0)
-    first = gain_of(rng.normal(0.1, 1, size=400), resample(400, 0))
+    first = bounded(rng.normal(0.1, 1, size=400))
     assert first.needed is not None
     drawn = rng.normal(first.mean, 1, size=(200, first.needed)).mean(axis=1)
     sure = drawn - 1.645 / np.sqrt(first.needed) > 0
@@ -301,19 +326,20 @@ def test_queries_needed_settle_it() -> None:
 
 
 def test_verdicts() -> None:
-    gains = gain_of(np.array([0.1, 0.3] * 20), resample(40, 0))
-    unsure = gain_of(np.array([-1.0, 1.1] * 20), resample(40, 0))
-    worse = gain_of(np.array([-0.1, -0.3] * 20), resample(40, 0))
-    said = verdict("knn", "small", {"knn": (gains, 12.5)}, 40, 3)
+    gains = bounded(np.array([0.1, 0.3] * 40))
+    unsure = bounded(np.array([-1.0, 1.1] * 40))
+    worse = bounded(np.array([-0.1, -0.3] * 40))
+    units = independent(80)
+    said = verdict("knn", "small", {"knn": (gains, 12.5)}, units, 3)
     assert re.fullmatch(
         r"Saved: knn\. It gains 0\.2 \(12%\) over the best fixed arm \(small\), and at least "
-        r"0\.17\d? \(95% confidence\)\.",
+        r"0\.1[78]\d? \(95% confidence\)\.",
         said,
     )
-    said = verdict("best-fixed", "small", {"knn": (unsure, 3.0), "x": (worse, -1)}, 40, 3)
+    said = verdict("best-fixed", "small", {"knn": (unsure, 3.0), "x": (worse, -1)}, units, 3)
     assert "the best, knn, gains 0.05 (3%)" in said
-    assert f"About {unsure.needed:,} queries would settle it; there are 40." in said
-    said = verdict("best-fixed", "small", {"x": (worse, None)}, 40, 3)
+    assert f"About {unsure.needed:,} queries would settle it; there are 80." in said
+    said = verdict("best-fixed", "small", {"x": (worse, None)}, units, 3)
     assert said.endswith("(the best, x: -0.2); one arm is enough here.")
 
 

@@ -15,7 +15,7 @@ from policies import PolicyError, RewardTable, fit, fixed_policy
 from policies.selection.promotion import compare_on
 
 
-def even(n: int = 40, gap: float = 0.1, noise: float = 0.3, seed: int = 0) -> RewardTable:
+def even(n: int = 80, gap: float = 0.1, noise: float = 0.3, seed: int = 0) -> RewardTable:
     """Arm `small` earns `gap` more than `autoregressive` on average, `ngram` exactly as much."""
     rng = np.random.default_rng(seed)
     rewards = np.ones((n, 3))
@@ -74,7 +74,7 @@ def test_it_passes_exactly_where_the_bound_allows(gap: float, seed: int) -> None
     gains = data.rewards[:, 1] - 1
     from scipy.stats import t
 
-    low = gains.mean() - t.ppf(0.95, 39) * gains.std(ddof=1) / np.sqrt(40)
+    low = gains.mean() - t.ppf(0.95, 79) * gains.std(ddof=1) / np.sqrt(80)
     assert found.gain.low <= low + 1e-9, "the more careful of both bounds"
     assert found.passed == (found.gain.low >= -0.05)
 
@@ -104,15 +104,15 @@ def test_rows_of_one_query_count_once() -> None:
 def test_each_policy_reads_its_own_table() -> None:
     """Other embeddings, another order, and a row that only one of them has."""
     data = separable(200)
-    held = separable(50, seed=3)
+    held = separable(70, seed=3)
     wide = replace(held, embeddings=held.embeddings[:, :3], embedder="toy/3")
     trained = replace(data, embeddings=data.embeddings[:, :3], embedder="toy/3")
     narrow = fit("regression", trained).policy
     ours = fit("regression", data).policy
-    both = compare_on(ours, held, narrow, wide.rows(range(48, -1, -1)))
+    both = compare_on(ours, held, narrow, wide.rows(range(68, -1, -1)))
     assert "1 rows that only one policy can read are left out" in both.left_out
-    assert both.gain.queries == 49
-    same = compare_on(ours, held.rows(range(49)), narrow, wide.rows(range(49)))
+    assert both.gain.queries == 69
+    same = compare_on(ours, held.rows(range(69)), narrow, wide.rows(range(69)))
     assert both.gain == same.gain
 
 
@@ -122,7 +122,7 @@ def test_failed_answers_count_as_the_worst() -> None:
     rewards[:30, 1] = np.nan
     failing = replace(data, rewards=rewards)
     found = compare_on(always("small", data), failing, always("autoregressive", data))  # type: ignore[arg-type]
-    assert found.gain.mean == pytest.approx((data.rewards[30:, 1] - 1).sum() / 40)
+    assert found.gain.mean == pytest.approx((data.rewards[30:, 1] - 1).sum() / 80)
     assert found.left_out == "30 failed answers count as the worst of their query"
 
 

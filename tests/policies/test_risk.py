@@ -39,15 +39,15 @@ def test_a_violated_bound_is_rarely_accepted(n: int, alpha: float, delta: float)
 
 
 def test_how_many_queries_are_needed() -> None:
-    assert Risk(0.05, 0.95).least_queries == 59
-    assert Risk(0.05, 0.9).least_queries == 45
-    assert Risk(0.05, None).least_queries == 19
+    assert Risk(0.05, 0.95).least_groups == 59
+    assert Risk(0.05, 0.9).least_groups == 45
+    assert Risk(0.05, None).least_groups == 19
 
 
 @given(alpha=ALPHAS, confidence=st.none() | st.floats(0.5, 0.99))
 def test_one_query_fewer_controls_nothing(alpha: float, confidence: float | None) -> None:
     risk = Risk(alpha, confidence)
-    nothing_lost, n = np.zeros(1), risk.least_queries
+    nothing_lost, n = np.zeros(1), risk.least_groups
     assert n >= 1
     assert risk.controlled(nothing_lost, n) == 1
     if n > 1:

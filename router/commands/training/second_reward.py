@@ -42,8 +42,8 @@ def judged_rows(
     if known.get(reward).greedy_only:
         asked = replace(asked, temperatures=None, at_once=None)
     found = reward_table(collection, asked)
-    queries = set((table if held is None else held).groups)
-    rows = [i for i, group in enumerate(found.groups) if group in queries]
+    queries = set((table if held is None else held).query_of)
+    rows = [i for i, query in enumerate(found.query_of) if query in queries]
     if not rows:
         raise PolicyError(f"no held-out query has the reward {reward!r}; collect more")
     return found.rows(rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,8 @@ def _values(run: TrainedRun, width: int) -> list[Table]:
 
 
 def _gain(gain: Gain) -> list[str]:
-    return [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}"]
+    bounded = math.isfinite(gain.low)
+    return [f"{gain.mean:.4f}", f"{gain.low:.4f} .. {gain.high:.4f}" if bounded else "too few"]
 
 
 def remarks(run: TrainedRun) -> list[str]:

@@ -1,0 +1,158 @@
+"""Queries of one source are not independent: what a table's groups change, and what they leave."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from policy_tables import ARMS, separable, table, with_features
+from scipy.stats import binom
+
+from policies import PolicyError, RewardTable, fixed_policy, report
+from policies.evaluation.bounds import gain_of, resamples
+from policies.evaluation.units import Units, independent, units_of
+from policies.risk_control.bounds import Risk
+from policies.risk_control.fitting import fit_risk_control
+from policies.risk_control.thresholds import RiskCurve, parted
+from policies.selection.crossfit import folds_of
+from policies.selection.guard import guarded as guard
+from policies.selection.promotion import compare_on
+from policies.selection.subsample import subsample
+
+
+def of_sources(sources: int, each: int, shared: float, seed: int = 0) -> np.ndarray:
+    """[sources * each] of mean 0 and variance 1, of which `shared` is alike within a source."""
+    rng = np.random.default_rng(seed)
+    alike = np.repeat(rng.normal(size=sources), each)
+    return np.sqrt(shared) * alike + np.sqrt(1 - shared) * rng.normal(size=sources * each)
+
+
+def in_groups(data: RewardTable, each: int) -> RewardTable:
+    groups = [f"s{i // each}" for i in range(len(data))]
+    return replace(data, groups=groups, queries=data.query_ids)
+
+
+def test_a_table_knows_its_queries_and_their_groups() -> None:
+    plain = separable(60)
+    grouped = in_groups(plain, 3)
+    assert (plain.queries, plain.query_of) == ([], plain.query_ids)
+    assert grouped.query_of == plain.query_ids and grouped.groups[:4] == ["s0", "s0", "s0", "s1"]
+    assert grouped.rows([3, 0]).groups == ["s1", "s0"]
+    assert grouped.rows([3, 0]).query_of == ["q3", "q0"]
+    assert grouped.digest != plain.digest
+    assert replace(plain, groups=plain.query_ids, queries=plain.query_ids).digest == plain.digest
+    units = units_of(grouped)
+    assert (units.queries, units.groups, str(units)) == (60, 20, "60 queries of 20 sources")
+    assert str(units_of(plain)) == "60 queries"
+    with pytest.raises(PolicyError, match="has 60 rows, but 1 queries"):
+        replace(plain, queries=["q"])
+
+
+def test_a_query_counts_once_and_a_group_as_often_as_it_has_queries() -> None:
+    """Query a in two rows, b and c in one; a and b share a source."""
+    units = Units(np.array([0, 1, 0, 2]), np.array([0, 0, 1]))
+    np.testing.assert_allclose(units.by_query(np.array([1.0, 5.0, 2.0, 3.0])), [1.5, 5.0, 3.0])
+    assert units.group_of_row.tolist() == [0, 0, 0, 1]
+
+
+def test_groups_of_one_query_change_nothing_and_copies_count_once() -> None:
+    gains = of_sources(80, 1, 0.5)
+    alone = gain_of(gains, independent(80), resamples(independent(80), 0))
+    every = np.arange(240)
+    copies = Units(every, every // 3)
+    tripled = gain_of(np.repeat(gains, 3), copies, resamples(copies, 0))
+    assert (tripled.queries, tripled.groups, alone.groups) == (240, 80, None)
+    np.testing.assert_allclose((tripled.low, tripled.high), (alone.low, alone.high))
+    blind = gain_of(np.repeat(gains, 3), independent(240), resamples(independent(240), 0))
+    assert blind.low > tripled.low
+
+
+@pytest.mark.parametrize(("each", "shared"), [(3, 0.5), (5, 0.8)])
+def test_a_bound_over_sources_is_wrong_as_seldom_as_it_says(each: int, shared: float) -> None:
+    every = np.arange(200 // each * each)
+    units, wrong, blind = Units(every, every // each), 0, 0
+    one, other = resamples(units, 0), resamples(independent(len(every)), 0)
+    for seed in range(120):
+        gains = of_sources(len(every) // each, each, shared, seed)
+        wrong += gain_of(gains, units, one).low > 0
+        blind += gain_of(gains, independent(len(every)), other).low > 0
+    assert wrong <= binom.ppf(0.99, 120, 0.05) < blind, (wrong, blind)
+
+
+def test_no_fold_no_split_and_no_calibration_parts_a_source() -> None:
+    data = in_groups(separable(120), 4)
+    for parts in (
+        [data.rows(np.flatnonzero(folds_of(data, 0) == fold)) for fold in range(5)],
+        [one for one in data.split(0.3, 0) if one is not None],
+        parted(data, 0.5, 0),
+    ):
+        seen = [set(part.groups) for part in parts]
+        assert sum(map(len, seen)) == 30 and sum(len(part) for part in parts) == 120
+    assert len(set(subsample(data, 50, 0).query_of)) == 50, "queries are asked for, not sources"
+
+
+def test_a_gain_of_few_sources_is_not_saved() -> None:
+    few = guard(in_groups(separable(160), 5), policy="regression")
+    assert (few.saved, few.queries, few.groups) == ("best-fixed", 160, 32)
+    assert "160 queries of 32 sources are too few to say with confidence" in few.verdict
+    assert "collect at least 59 independent sources" in few.verdict
+    many = guard(in_groups(separable(160), 2), policy="regression")
+    assert (many.saved, many.groups) == ("regression", 80)
+    held = in_groups(separable(120), 3)
+    with pytest.raises(PolicyError, match="120 queries of 40 sources are too few to compare"):
+        compare_on(fixed_policy(ARMS, "small"), held)
+
+
+def test_intervals_of_values_resample_sources() -> None:
+    rewards = np.add.outer(of_sources(60, 5, 1.0), np.array([0.0, 1.0]))
+    data = table(np.zeros((300, 1), np.float32), rewards)
+    policy = fixed_policy(data.arms, data.arms[1])
+    alone, together = (report(policy, one)["greedy"] for one in (data, in_groups(data, 5)))
+    assert together.mean == alone.mean
+    widths = [row.high - row.low for row in (together, alone)]
+    assert widths[0] / widths[1] == pytest.approx(5**0.5, rel=0.15)
+
+
+def lossy(sources: int, each: int, seed: int = 0) -> RewardTable:
+    """A fast arm whose loss is its source's alone: none, or all with a chance of 0.1."""
+    rng = np.random.default_rng(seed)
+    n = sources * each
+    loss = np.repeat(rng.random(sources) < 0.1, each).astype(np.float64)
+    rewards = np.stack([np.ones(n), np.full(n, 2.0)], axis=1) + rng.normal(size=(n, 2)) / 10
+    plain = table(rng.normal(size=(n, 2)).astype(np.float32), rewards)
+    losses = np.stack([np.zeros(n), loss], axis=1)
+    return replace(with_features(plain, temperature=np.zeros(n)), losses=losses)
+
+
+def test_a_bound_on_losses_counts_sources() -> None:
+    """At the edge, where exactly what is allowed is lost, the lossy arm is allowed too often by
+    queries and as seldom as was said by sources."""
+    risk, allowed = Risk(0.1, 0.95), {1: 0, 10: 0}
+    for seed in range(400):
+        data = lossy(40, 10, seed)
+        assert data.losses is not None
+        losses = np.stack([np.zeros(400), data.losses[:, 1]], axis=1)
+        for each in allowed:
+            every = np.arange(400)
+            curve = RiskCurve(losses, losses, losses, data.tasks, Units(every, every // each))
+            allowed[each] += curve.selected(risk)
+    assert allowed[10] <= binom.ppf(0.99, 400, 0.05) < allowed[1], allowed
+
+
+def test_a_source_of_fewer_queries_counts_less() -> None:
+    """Sources of two queries and of one: as if filled up with what is allowed."""
+    units = Units(np.arange(3), np.array([0, 0, 1]))
+    losses = np.array([[0.0, 0.5], [0.0, 0.1], [0.0, 1.0]])
+    curve = RiskCurve(losses, losses, losses, ["t"] * 3, units)
+    np.testing.assert_allclose(curve.by_group(Risk(0.2)), [[0.3], [0.6]])
+
+
+def test_a_guarantee_says_of_how_many_sources_it_is() -> None:
+    data = in_groups(lossy(300, 1), 2)
+    given = {"lossless": [ARMS[0]], "max_loss": 0.3, "confidence": 0.9}
+    policy = fit_risk_control(data, **given).policy  # type: ignore[arg-type]
+    assert policy.guarantee.sources == 75 and policy.guarantee.queries == 150  # type: ignore[attr-defined]
+    assert "150 calibration queries of 75 sources" in str(policy.guarantee)  # type: ignore[attr-defined]
+    with pytest.raises(PolicyError, match=r"needs at least 59 sources of queries .* 50 sources"):
+        fit_risk_control(in_groups(data.rows(range(200)), 2), lossless=[ARMS[0]])
