@@ -133,4 +133,4 @@ def learned_and_scored(policy: str, seed: int, options: dict[str, Any]) -> Choos
 def too_few(units: Units, purpose: str, least: int = LEAST) -> str:
     """A sentence for a table of fewer groups than that."""
     what = "" if units.groups == units.queries else " independent sources"
-    return f"{units} are too few to {purpose}; collect at least {least}{what}"
+    return f"{units} are too few {purpose}; collect at least {least}{what}"

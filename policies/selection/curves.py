@@ -93,7 +93,7 @@ def require_enough(table: RewardTable) -> RewardTable:
     rows = usable(table).table
     units = units_of(rows)
     if units.groups < LEAST:
-        raise PolicyError(too_few(units, "estimate anything from"))
+        raise PolicyError(too_few(units, "for an estimate"))
     return rows
 
 

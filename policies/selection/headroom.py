@@ -125,7 +125,7 @@ def headroom(
             "with more arms"
         )
     if units.groups < LEAST:
-        raise PolicyError(too_few(units, "estimate the headroom"))
+        raise PolicyError(too_few(units, "to estimate the headroom"))
     oracle = oracle_of(rows, seed)
     folds = folds_of(rows, seed)
     features = list(by) or splitting_features(rows)

@@ -20,11 +20,14 @@ class PairedComparison:
     """A candidate next to the one whose place it wants.
 
     other: who that is, in words.
-    gain: the candidate's reward less the other's, paired by query, with one-sided 95 % bounds.
+    gain: the candidate's reward less the other's, paired by query, with one-sided bounds that hold
+        with 95 % over all looks.
     other_mean: what the other one earns.
     margin: how much worse the candidate may be, in units of the reward.
     alike: the share of rows on which both take the same arm.
     left_out: words about rows that did not count or failed; empty where there were none.
+    look: the how-manieth comparison this is of those that share the 5 % of errors; None for the
+        only one.
     """
 
     other: str
@@ -33,10 +36,11 @@ class PairedComparison:
     margin: float
     alike: float
     left_out: str
+    look: int | None = None
 
     @property
     def passed(self) -> bool:
-        """Whether the candidate is not worse by more than the margin, with 95% confidence."""
+        """Whether the candidate is not worse by more than the margin, with confidence."""
         return self.gain.low >= -self.margin - 1e-12  # rounding is no loss
 
     def verdict(self, candidate: str) -> str:
@@ -48,15 +52,19 @@ class PairedComparison:
         which = "more" if gain.mean >= 0 else "less"
         text = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
         if gain.low >= 0:
-            return f"{text}, at least {gain.low:.4g} more with 95% confidence"
+            return f"{text}, at least {gain.low:.4g} more {self._surely}"
         if self.passed:
-            return (
-                f"{text}, at most {-gain.low:.4g} less with 95% confidence (margin {self.margin:g})"
-            )
+            return f"{text}, at most {-gain.low:.4g} less {self._surely} (margin {self.margin:g})"
         if gain.high < 0:
-            return f"{text}, at least {-gain.high:.4g} less with 95% confidence"
+            return f"{text}, at least {-gain.high:.4g} less {self._surely}"
         more = "" if gain.needed is None else f"; about {gain.needed:,} queries would settle it"
         return f"{text}, but perhaps up to {-gain.low:.4g} less{more}"
+
+    @property
+    def _surely(self) -> str:
+        if self.look is None:
+            return "with 95% confidence"
+        return f"with 95% confidence over all looks, of which this is number {self.look}"
 
 
 def compare_on(
@@ -68,6 +76,7 @@ def compare_on(
     named: str = "the champion",
     margin: float = 0.0,
     seed: int = 0,
+    look: int | None = None,
 ) -> PairedComparison:
     """Compare two policies on the rows that their tables share, each taking its most likely arm; a
     query counts once, and a failed answer as the worst of its query.
@@ -76,6 +85,9 @@ def compare_on(
     other_table: of the same collection and reward, with what the other policy reads; None where
         that is the same.
     named: the other one, in words.
+    look: where several comparisons, at a growing collection or of many candidates, are to be wrong
+        with a chance of 5 % in all: the how-manieth this is, from 1. It has 1 / (look (look + 1))
+        of that, as those sum to 1. None for one that stands alone.
 
     Raises PolicyError for another reward, for an arm that has none, for fewer than 59 queries in
     common, or groups of them, and for a margin below 0.
@@ -93,7 +105,7 @@ def compare_on(
     found = usable(table.rows(shared)) if shared else None
     units = independent(0) if found is None else units_of(found.table)
     if found is None or units.groups < LEAST:
-        raise PolicyError(too_few(units, "compare policies on", LEAST))
+        raise PolicyError(too_few(units, "to compare policies on", LEAST))
     rows = found.table
     ours = aligned(candidate, rows)
     if other is None:
@@ -109,9 +121,10 @@ def compare_on(
     words = [f"{gone} rows that only one policy can read are left out"] if gone else []
     return PairedComparison(
         other=named,
-        gain=gain_of(mine - base, units, resamples(units, seed)),
+        gain=gain_of(mine - base, units, resamples(units, seed), look * (look + 1) if look else 1),
         other_mean=float(base.mean()),
         margin=margin,
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),
         left_out="; ".join([*words, *([found.words()] if found.words() else [])]),
+        look=look,
     )

@@ -31,12 +31,12 @@ def verdict(
     if arms < 2:
         return f"{kept} The table has no other arm to choose."
     if units.groups < LEAST:
-        return f"{kept} {too_few(units, 'estimate what a policy gains')}."
+        return f"{kept} {too_few(units, 'to estimate what a policy gains')}."
     if not gains:
         return f"{kept} No policy could be trained."
     name, (gain, percent) = max(gains.items(), key=lambda item: item[1][0].mean)
     if units.groups < BOUNDED:
-        sure = too_few(units, "say with confidence what a policy gains", BOUNDED)
+        sure = too_few(units, "to say with confidence what a policy gains", BOUNDED)
         return f"{kept} {sure} (so far the best, {name}: {_amount(gain.mean, percent)})."
     if gain.needed is None:
         return (

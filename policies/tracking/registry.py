@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import tempfile
+from collections.abc import Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from io import StringIO
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
 
 CHAMPION = "champion"  # who serves
 CHALLENGER = "challenger"  # the version that was registered last
+LOOKS = "draftpick.looks"  # tag of a registered model: a word for each comparison that there was
 
 
 def check_name(name: str) -> None:
@@ -73,6 +77,23 @@ def holder(client: MlflowClient, name: str, alias: str) -> str | None:
         return None
     found = client.get_registered_model(name).aliases.get(alias)
     return None if found is None else str(found)
+
+
+def look_at(client: MlflowClient, name: str, compared: Sequence[object]) -> tuple[int, str]:
+    """(the how-manieth comparison of this model that is, its word for `note_look`).
+
+    compared: what the result depends on; a comparison that was made before keeps its number.
+    """
+    word = hashlib.sha256(json.dumps([str(one) for one in compared]).encode()).hexdigest()[:12]
+    known = str(client.get_registered_model(name).tags.get(LOOKS, "")).split()
+    return (known.index(word) if word in known else len(known)) + 1, word
+
+
+def note_look(client: MlflowClient, name: str, word: str) -> None:
+    """Keep a comparison's word with the model, once its result is known and before it is told."""
+    known = str(client.get_registered_model(name).tags.get(LOOKS, "")).split()
+    if word not in known:
+        client.set_registered_model_tag(name, LOOKS, " ".join([*known, word]))
 
 
 def check_inputs(client: MlflowClient, name: str, inputs: Schema) -> None:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from policies.tracking.registry import Registered
 
 PROMOTE_HELP = """Make a registered policy the champion if it is not worse. The newest version of
-MODEL is compared with the champion on a collection that neither was trained on. The exit code is 1
-if the candidate is worse.
+MODEL is compared with the champion on a collection that neither was trained on. Comparisons of a
+model are counted, and each further one asks for more. The exit code is 1 if the candidate is worse.
 
 \b
 Examples:
@@ -90,7 +90,14 @@ def promote(
     from policies import PolicyError
     from policies.mlflow_store import one_line, using
     from policies.selection.promotion import compare_on
-    from policies.tracking.registry import check_alias, fetched, holder, version_of
+    from policies.tracking.registry import (
+        check_alias,
+        fetched,
+        holder,
+        look_at,
+        note_look,
+        version_of,
+    )
 
     from .evaluate import table_for
 
@@ -113,6 +120,9 @@ def promote(
             collection = Collection.open(rewards)
             tables = [table_for(collection, one.policy, named, weight) for one in both]
             _require_new(rewards, both, tables, force)
+            digests = [table.digest for table in tables]
+            asked = [alias, wanted, held, *digests, margin, seed]
+            look, word = look_at(client, model, asked)
             compared = compare_on(
                 candidate.policy,
                 tables[0],
@@ -121,9 +131,17 @@ def promote(
                 named=f"@{alias} ({incumbent.words})" if incumbent is not None else "",
                 margin=margin,
                 seed=seed,
+                look=look,
             )
             passed = compared.passed
             words = compared.verdict(f"{candidate.words} of {model}")
+            try:
+                note_look(client, model, word)
+            except MlflowException as error:
+                raise PolicyError(
+                    f"the tracking store {masked(uri)} did not count this look at {model}: "
+                    f"{one_line(error)}"
+                ) from error
             if passed and not dry_run:
                 try:
                     note = f"{words} ({rewards}, {tables[0].reward_name}, {tables[0].digest[:16]})"
@@ -208,6 +226,7 @@ def _tell(promotion: Promotion, passed: bool, dry_run: bool, as_json: bool) -> N
             "words": promotion.words,
             "gain": None if compared is None else compared.gain.as_json(),
             "margin": None if compared is None else compared.margin,
+            "look": None if compared is None else compared.look,
             "left_out": "" if compared is None else compared.left_out,
         }
         typer.echo(json.dumps(found))

@@ -21,7 +21,7 @@ from router import cli
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three collections: what is trained on, and two with other queries, one of them small."""
     place = tmp_path_factory.mktemp("registered")
-    queries = make_queries(20, ("qa", "math"))
+    queries = make_queries(30, ("qa", "math"))
     held = [Query(f"held-{one.id}", one.task, one.turns, source="tests") for one in queries]
     for name, these in (("rewards", queries), ("held", held), ("few", held[:5])):
         sweep(FakeEngine(), these, place / name, SweepOptions(max_new_tokens=8))
@@ -84,25 +84,28 @@ def test_promote_moves_the_alias_only_to_what_is_not_worse(
     assert champion("drafter") == "ngram", "a dry run moves nothing"
     assert main("promote", "drafter", *held) == 0
     assert said(capsys) == (
-        "version 2 of drafter earns 1 more than @champion (version 1) on 40 queries, at least "
-        "1 more with 95% confidence; it is now @champion."
+        "version 2 of drafter earns 1 more than @champion (version 1) on 60 queries, at least "
+        "1 more with 95% confidence over all looks, of which this is number 1; it is now @champion."
     )
     assert champion("drafter") == "small"
     assert main("promote", "drafter", *held) == 0
     assert said(capsys) == "version 2 of drafter is @champion already."
     assert main("promote", "drafter", *held, "--version", 1) == 1
     assert said(capsys) == (
-        "version 1 of drafter earns 1 (100.0%) less than @champion (version 2) on 40 queries, "
-        "at least 1 less with 95% confidence; @champion stays version 2."
+        "version 1 of drafter earns 1 (100.0%) less than @champion (version 2) on 60 queries, "
+        "at least 1 less with 95% confidence over all looks, of which this is number 2; @champion "
+        "stays version 2."
     )
     assert champion("drafter") == "small"
     assert main("promote", "drafter", *held, "--version", 1, "--margin", 1, "--json") == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["candidate"], found["holder"], found["moved"]) == (1, 2, True)
-    assert found["gain"]["low"] == pytest.approx(-1)
+    assert found["gain"]["low"] == pytest.approx(-1) and found["look"] == 3
     assert champion("drafter") == "ngram"
     with using(None):
         version = mlflow.MlflowClient().get_model_version("drafter", "1")
+        looks = mlflow.MlflowClient().get_registered_model("drafter").tags["draftpick.looks"]
+    assert len(set(looks.split())) == 3, "the dry run and what it announced are one look"
     assert version.tags["draftpick.promoted"].startswith(found["words"])
     assert "against" not in version.description and "the best fixed arm" in version.description
 
@@ -112,9 +115,11 @@ def test_promote_without_a_holder_asks_for_the_best_fixed_arm(
 ) -> None:
     words = ["promote", pair, "--rewards", place / "held", "--alias", "production"]
     assert main(*words, "--version", 1) == 1
-    assert said(capsys) == (
-        "version 1 of pair earns 1 (100.0%) less than the best fixed arm (small) on 40 queries, "
-        "at least 1 less with 95% confidence; nobody is @production."
+    assert re.fullmatch(
+        r"version 1 of pair earns 1 \(100.0%\) less than the best fixed arm \(small\) on 60 "
+        r"queries, at least 1 less with 95% confidence over all looks, of which this is number "
+        r"\d; nobody is @production\.",
+        said(capsys),
     )
     assert main(*words, "--version", 2) == 0
     assert champion(pair, "production") == "small"
@@ -127,12 +132,12 @@ def test_promote_refuses_queries_that_were_trained_on(
     capsys.readouterr()
     assert main(*words) == 2
     assert re.fullmatch(
-        r"error: version 2 was trained on 32 of the 40 queries in \S+, which is optimistic; "
+        r"error: version 2 was trained on 48 of the 60 queries in \S+, which is optimistic; "
         r"collect others, or compare anyway with --force",
         said(capsys),
     )
     assert main(*words, "--force") == 0
-    assert "warning: version 2 was trained on 32 of the 40" in capsys.readouterr().err
+    assert "warning: version 2 was trained on 48 of the 60" in capsys.readouterr().err
     assert champion(pair) == "ngram"
 
 
