@@ -81,11 +81,12 @@ def reads(origin: Origin) -> str:
 def _trained_on(origin: Origin, table: RewardTable) -> str:
     tasks = Counter(table.tasks)
     units = units_of(table)
+    sources = "" if units.groups == units.queries else f" of {units.groups} sources"
     rows = "" if len(table) == units.queries else f", in {len(table)} rows"
     options = ", ".join(f"{name}={value}" for name, value in origin.options.items())
     failed = int((table.rewards != table.rewards).sum())
     lines = {
-        "trained on": f"{units}{rows}",
+        "queries": f"{units.queries}{sources}{rows}",
         "rows by task": ", ".join(f"{task} {count}" for task, count in sorted(tasks.items())),
         "arms": ", ".join(origin.arms),
         "reward": table.reward_name,
