@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
 
-PROMOTE_HELP = """Make a registered policy the champion if it is not worse. The newest version of
-MODEL is compared with the champion on a collection that neither was trained on. Comparisons of a
-model are counted, and each further one asks for more. The exit code is 1 if the candidate is worse.
+PROMOTE_HELP = """Make a registered policy the champion if it is not worse: the newest version of
+MODEL is compared with the champion on a collection that neither was trained on. Each further look
+asks for more. The exit code is 1 if the candidate is worse.
 
 \b
 Examples:
