@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from policies.selection.promotion import PairedComparison
     from policies.tracking.registry import Registered
 
-PROMOTE_HELP = """Make a registered policy the champion if it is not worse: the newest version of
-MODEL is compared with the champion on a collection that neither was trained on. Each further look
-asks for more. The exit code is 1 if the candidate is worse.
+PROMOTE_HELP = """Make a registered policy the champion if it is not worse on queries that neither
+was trained on. MODEL's newest version is the candidate. Each further look asks for more. The exit
+code is 1 if it is worse.
 
 \b
 Examples:
