@@ -133,16 +133,32 @@ def copying(recipe: Any, engine: EngineFacts) -> ArmDrafter:
             f"the arm {recipe.name!r} asks the table {recipe.drafter!r} where nothing matches, "
             "which a proposer does not; leave `drafter` out"
         )
-    if recipe.length.kind != "fixed":
-        raise DraftpickError(
-            f"the arm {recipe.name!r} has a draft length of the kind {recipe.length.kind!r}; in a "
-            "proposer give `length: {k: N}` with `by_cost: true`, which ends drafts where they no "
-            "longer pay"
-        )
+    require_fixed(recipe)
     return CopyingDrafts(recipe)
 
 
-KINDS: dict[str, MakeDrafter] = {"autoregressive": no_drafts, "max_gram": copying}
+def neural(recipe: Any, engine: EngineFacts) -> ArmDrafter:
+    """Raises DraftpickError for a length that is not fixed, and as `model_drafts`."""
+    require_fixed(recipe)
+    from .model_drafts import model_drafts
+
+    return model_drafts(recipe, engine)
+
+
+def require_fixed(recipe: Any) -> None:
+    """Raises DraftpickError for a draft length that is not fixed."""
+    if recipe.length.kind != "fixed":
+        raise DraftpickError(
+            f"the arm {recipe.name!r} has a draft length of the kind {recipe.length.kind!r}; in a "
+            "proposer give `length: {k: N}`"
+        )
+
+
+KINDS: dict[str, MakeDrafter] = {
+    "autoregressive": no_drafts,
+    "max_gram": copying,
+    "neural": neural,
+}
 
 
 def drafter_of(recipe: ArmRecipe, engine: EngineFacts) -> ArmDrafter:

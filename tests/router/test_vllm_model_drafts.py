@@ -1,0 +1,90 @@
+"""A draft model in the proposer: the same model as target and drafter drafts what is accepted."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_models import target_model
+from vllm_stand_in import Asked, Batch, answers, vllm_config
+
+from decoders.backends.batched.slots import BatchSlots
+from decoders.common.errors import DraftpickError
+from decoders.models import targets
+from router.vllm import Proposer
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return target_model(tmp_path_factory.mktemp("model"))
+
+
+def proposer(folder: Path, place: Path, **length: float) -> Proposer:
+    arm = {"kind": "neural", "drafter": str(folder), "length": {"k": 3, **length}}
+    (place / "options.json").write_text(json.dumps({"arms": {"draft": arm}, "policy": "draft"}))
+    config = vllm_config(str(place / "options.json"))
+    config.model_config.tokenizer = str(folder)
+    config.model_config.max_model_len = 256
+    config.model_config.get_vocab_size = lambda: 128
+    return Proposer(config)
+
+
+def model_of(folder: Path) -> tuple[object, dict[tuple[int, ...], int]]:
+    """The greedy next token, remembered."""
+    backend = targets.load_backend(folder, torch.device("cpu"), torch.bfloat16, context=256)
+    known = dict[tuple[int, ...], int]()
+
+    def following(ids: Sequence[int]) -> int:
+        key = tuple(ids)
+        if key not in known:
+            known[key] = int(backend.prefill(list(ids)).logits.argmax())
+        return known[key]
+
+    return following, known
+
+
+def test_what_the_target_itself_would_say_is_accepted(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, _ = model_of(folder)
+    chance = random.Random(0)
+    asked = [
+        Asked(str(at), [chance.randrange(3, 100) for _ in range(chance.randrange(1, 12))], 12)
+        for at in range(7)
+    ]
+    widths = list[int]()
+    read = BatchSlots.read
+
+    def counted(self: BatchSlots, wanted: Sequence[object]) -> list[torch.Tensor]:
+        widths.append(len(wanted))
+        return read(self, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BatchSlots, "read", counted)
+    one = proposer(folder, tmp_path)
+    answers(Batch(asked, 4, random.Random(1), model=model), one)  # type: ignore[arg-type]
+    assert one.failures == 0
+    drafted = sum(each.drafted for each in asked)
+    # All but where a pass of several rows rounds otherwise than one alone.
+    assert sum(each.accepted for each in asked) >= 0.9 * drafted > 20
+    assert max(widths) == 4 and len(widths) < sum(widths)
+
+
+def test_a_draft_ends_before_a_token_that_is_doubted(folder: Path, tmp_path: Path) -> None:
+    model, _ = model_of(folder)
+    one = proposer(folder, tmp_path, min_confidence=0.99)
+    asked = [Asked("a", [5, 6, 7], 8)]
+    answers(Batch(asked, 1, random.Random(1), 0, model=model), one)  # type: ignore[arg-type]
+    assert one.failures == 0 and asked[0].drafted == 0
+
+
+def test_a_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:
+    arm = {"kind": "neural", "drafter": "draft-general", "length": {"k": 3}}
+    (tmp_path / "options.json").write_text(json.dumps({"arms": {"draft": arm}}))
+    config = vllm_config(str(tmp_path / "options.json"))
+    config.model_config.tokenizer = str(folder)
+    with pytest.raises(DraftpickError, match="vocabulary"):
+        Proposer(config)
