@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from decoders.arms import ArmRecipe
 from decoders.arms.fingerprint import fingerprint
+from decoders.suffixes.votes import Draft
 
 from ..logs.record import Asked, LoggedDecision, Result, Vector
 from ..logs.writer import DecisionLog
 from .choosing import Choice
-from .copying import ChainDraft
 from .rows import TrackedRequest
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class RequestState:
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     stretch: Stretch | None = None
-    draft: ChainDraft = field(default_factory=ChainDraft)
+    draft: Draft = field(default_factory=Draft)
 
 
 class Answers:

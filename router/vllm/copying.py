@@ -8,23 +8,11 @@ about the time of reading the row once, and nothing is kept between steps.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-
-@dataclass
-class ChainDraft:
-    """A draft with what is known of it.
-
-    chances: at i, that all of its first i + 1 tokens are accepted; never growing.
-    matched: how many tokens each one's match had; empty where it was not copied.
-    """
-
-    ids: list[int] = field(default_factory=list)
-    chances: list[float] = field(default_factory=list)
-    matched: list[int] = field(default_factory=list)
+from decoders.suffixes.votes import Draft
 
 
 def longest_match(
@@ -56,14 +44,14 @@ def copied(
     acceptance: Callable[[int], float],
     earliest: bool = False,
     stop_below: float = 0.0,
-) -> ChainDraft:
+) -> Draft:
     """At most k tokens that followed the longest earlier match; a copy that reaches the end goes on
     into what it has just copied.
 
     acceptance: the chance that a copied token is accepted, by the length of its match.
     stop_below: end before the chance that the whole draft is accepted is below this.
     """
-    made = ChainDraft()
+    made = Draft()
     match = longest_match(ids, shortest, longest, earliest)
     if match is None:
         return made

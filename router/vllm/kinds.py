@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
+from decoders.suffixes.copy_chances import CopyChances
+from decoders.suffixes.votes import Draft
 
-from .copying import ChainDraft, copied
+from .copying import copied
 from .rows import TrackedRequest
-
-if TYPE_CHECKING:
-    from decoders.suffixes.copy_chances import CopyChances
 
 
 @dataclass(frozen=True)
@@ -27,6 +26,7 @@ class EngineFacts:
     rows: requests at once, at most.
     vocabulary: tokens of the model.
     ends: tokens that end an answer.
+    share_answers: as in `Options`.
     """
 
     model: str
@@ -36,6 +36,7 @@ class EngineFacts:
     rows: int
     vocabulary: int
     ends: tuple[int, ...] = ()
+    share_answers: bool = False
 
 
 class ArmDrafter(Protocol):
@@ -46,11 +47,11 @@ class ArmDrafter(Protocol):
 
     by_cost: bool
 
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         """A draft for each request, of at most this many tokens."""
         ...
 
-    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
         """What came after a draft of this arm, `request.came`. draft: as it was before what would
         not pay was cut off."""
         ...
@@ -69,10 +70,10 @@ class NoDrafts:
 
     by_cost = False
 
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
-        return [ChainDraft() for _ in requests]
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
+        return [Draft() for _ in requests]
 
-    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
         pass
 
     def forget(self, request: TrackedRequest) -> None:
@@ -90,10 +91,10 @@ class CopyingDrafts:
         self.by_cost = bool(recipe.by_cost)
         self._chances: WeakKeyDictionary[TrackedRequest, CopyChances] = WeakKeyDictionary()
 
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
         return [self._of(request, k) for request, k in zip(requests, most, strict=True)]
 
-    def _of(self, request: TrackedRequest, k: int) -> ChainDraft:
+    def _of(self, request: TrackedRequest, k: int) -> Draft:
         recipe = self._recipe
         return copied(
             request.ids,
@@ -106,13 +107,11 @@ class CopyingDrafts:
         )
 
     def _learnt(self, request: TrackedRequest) -> CopyChances:
-        from decoders.suffixes.copy_chances import CopyChances
-
         if request not in self._chances:
             self._chances[request] = CopyChances()
         return self._chances[request]
 
-    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
         from decoders.drafters.catch_up import agreeing
 
         came = request.came
@@ -145,6 +144,19 @@ def neural(recipe: Any, engine: EngineFacts) -> ArmDrafter:
     return model_drafts(recipe, engine)
 
 
+def suffix(recipe: Any, engine: EngineFacts) -> ArmDrafter:
+    """Raises DraftpickError for a length that is not fixed, and for trees."""
+    require_fixed(recipe)
+    if recipe.branches:
+        raise DraftpickError(
+            f"the arm {recipe.name!r} drafts trees, which vLLM does not take from a proposer; "
+            "leave `width` out"
+        )
+    from .suffix_drafts import SuffixDrafts
+
+    return SuffixDrafts(recipe, engine.share_answers)
+
+
 def require_fixed(recipe: Any) -> None:
     """Raises DraftpickError for a draft length that is not fixed."""
     if recipe.length.kind != "fixed":
@@ -158,6 +170,7 @@ KINDS: dict[str, MakeDrafter] = {
     "autoregressive": no_drafts,
     "max_gram": copying,
     "neural": neural,
+    "suffix": suffix,
 }
 
 

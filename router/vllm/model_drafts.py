@@ -16,8 +16,8 @@ from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.models.drafts import find
 from decoders.sampling.draft_vocab import DraftVocab
+from decoders.suffixes.votes import Draft
 
-from .copying import ChainDraft
 from .kinds import EngineFacts
 from .rows import TrackedRequest
 
@@ -45,8 +45,8 @@ class ModelDrafts:
         self._held: WeakKeyDictionary[TrackedRequest, SlotBackend] = WeakKeyDictionary()
 
     @torch.inference_mode()
-    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[ChainDraft]:
-        drafts = [ChainDraft() for _ in requests]
+    def draft(self, requests: Sequence[TrackedRequest], most: Sequence[int]) -> list[Draft]:
+        drafts = [Draft() for _ in requests]
         wanted = dict[int, Wanted]()  # by place in `requests`
         bounds = [min(k, self._recipe.length.longest) for k in most]
         for at, request in enumerate(requests):
@@ -106,7 +106,7 @@ class ModelDrafts:
             slot.prefill(self._own(ids[:-1]).tolist())
         return self._own(ids[slot.length :])
 
-    def learn(self, request: TrackedRequest, draft: ChainDraft) -> None:
+    def learn(self, request: TrackedRequest, draft: Draft) -> None:
         pass
 
     def forget(self, request: TrackedRequest) -> None:

@@ -45,6 +45,8 @@ class Options(Strict):
     log_embeddings: keep the embedding that the policy read.
     learn: folder where a policy that learns is saved, and goes on from at the next start; None
         does not learn.
+    share_answers: arms of the kind `suffix` draft from the answers to all requests; else from the
+        request's own text alone, since vLLM does not say who asks.
     token_cost: of a verified token more, in steps of the engine over none, until steps have shown
         it.
     """
@@ -57,6 +59,7 @@ class Options(Strict):
     log: str | None = None
     log_embeddings: bool = False
     learn: str | None = None
+    share_answers: bool = False
     token_cost: Annotated[float, Field(ge=0)] = 0.03
 
     @model_validator(mode="after")

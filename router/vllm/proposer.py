@@ -8,6 +8,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,8 @@ class Proposer:
     def __init__(self, vllm_config: Any) -> None:
         place = place_of(vllm_config.additional_config)
         options, arms = read_options(place)
-        self._engine = engine = engine_facts(vllm_config)
+        facts = engine_facts(vllm_config)
+        self._engine = engine = replace(facts, share_answers=options.share_answers)
         self._drafters = {name: drafter_of(arm, engine) for name, arm in arms.items()}
         self._chooser = chooser(options, place, arms, engine)
         self._decide_every = options.decide_every

@@ -16,7 +16,7 @@ import pytest
 from effort import examples
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from vllm_stand_in import VOCABULARY, Asked, Batch, answers, plain, vllm_config
+from vllm_stand_in import EOS, VOCABULARY, Asked, Batch, answers, plain, vllm_config
 
 from decoders.common.errors import DraftpickError
 from policies import fit_binned, fit_thompson
@@ -114,6 +114,26 @@ def test_the_arm_that_was_drawn_drafts(tmp_path: Path, made: list[Proposer]) -> 
     assert by_arm["copy"] > by_arm["short"] > 0 == by_arm["autoregressive"]
     judged = judge(read_log(tmp_path / "log"), reward="saved-passes")
     assert {each.arm for each in judged.arms} == set(taken) and not judged.excluded
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_answers_of_others_are_drafted_from_only_where_they_are_shared(
+    tmp_path: Path, made: list[Proposer], share: bool
+) -> None:
+    """The second answer is the first one's text, which nothing in its own prompt foretells."""
+    options = {"arms": {"suffix": {"kind": "suffix", "by_cost": False, "length": {"k": 5}}},
+               "policy": "suffix", "share_answers": share}  # fmt: skip
+    one = proposer(tmp_path, options, made)
+    story = [3 + at for at in range(40)]
+
+    def model(ids: Any) -> int:
+        return story[len(ids) - 2] if len(ids) < 42 else EOS
+
+    asked = [Asked("a", [50, 51], 60), Asked("b", [50, 51], 60)]
+    answers(Batch(asked, 1, random.Random(0), 0, model=model), one)
+    first, second = asked
+    assert first.answer == second.answer[: len(first.answer)] and one.failures == 0
+    assert first.accepted == 0 and (second.accepted > 25) == share
 
 
 def test_rules_read_the_length_and_the_load(tmp_path: Path, made: list[Proposer]) -> None:
@@ -259,6 +279,7 @@ def test_drafts_leave_room_for_the_answers_next_token(tmp_path: Path, made: list
         ({"arms": {"x": {"kind": "early_exit", "drafter": "exit-2"}}}, "kind 'early_exit'"),
         ({"arms": {"x": {**COPY, "drafter": "bigram"}}}, "leave `drafter` out"),
         ({"arms": {"x": {**COPY, "length": {"kind": "adaptive", "k": 4}}}}, "'adaptive'"),
+        ({"arms": {"x": {"kind": "suffix", "width": 2}}}, "drafts trees"),
         ({"arms": {"x": {**COPY, "verifier": {"rule": "lenient"}}}}, "lossy"),
         ({"arms": ARMS, "policy": "copy", "learn": "l"}, "--policy thompson"),
         ({"arms": "none.yaml"}, "cannot read the arms file"),
