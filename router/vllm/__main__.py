@@ -9,8 +9,8 @@ from pathlib import Path
 from decoders.common.errors import DraftpickError
 
 from .choosing import ByPolicy, chooser
-from .engine import METHOD, OLDEST, installed
-from .kinds import EngineFacts, drafter_of
+from .engine import METHOD, OLDEST, EngineFacts, installed
+from .kinds import drafter_of
 from .options import read_options
 
 ANY_ENGINE = EngineFacts("", "", most=8, context=1024, rows=8, vocabulary=1)

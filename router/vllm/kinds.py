@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
@@ -13,30 +12,8 @@ from decoders.suffixes.copy_chances import CopyChances
 from decoders.suffixes.votes import Draft
 
 from .copying import copied
+from .engine import EngineFacts
 from .rows import TrackedRequest
-
-
-@dataclass(frozen=True)
-class EngineFacts:
-    """What a proposer knows of the engine.
-
-    model, tokenizer: as vLLM was given them.
-    most: tokens of a draft, at most.
-    context: positions of a request, at most.
-    rows: requests at once, at most.
-    vocabulary: tokens of the model.
-    ends: tokens that end an answer.
-    share_answers: as in `Options`.
-    """
-
-    model: str
-    tokenizer: str
-    most: int
-    context: int
-    rows: int
-    vocabulary: int
-    ends: tuple[int, ...] = ()
-    share_answers: bool = False
 
 
 class ArmDrafter(Protocol):

@@ -18,7 +18,7 @@ from decoders.models.drafts import find
 from decoders.sampling.draft_vocab import DraftVocab
 from decoders.suffixes.votes import Draft
 
-from .kinds import EngineFacts
+from .engine import EngineFacts
 from .rows import TrackedRequest
 
 SPARE = 16  # sequences more than vLLM has rows, for requests that are absent
