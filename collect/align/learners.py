@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from decoders.backends.early_exit import Adapter
 from decoders.backends.llama.exit_head import AdapterConfig, Lens
 from decoders.backends.native import LlamaBackend
-from decoders.backends.transformers import own_code
+from decoders.backends.transformers import pretrained
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale
 from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.backends.weights.packed import dense
@@ -76,10 +76,7 @@ class DraftLearner:
 
         self.vocab = vocab
         if start is not None:
-            with own_code.refused(start) as without:
-                self.module = AutoModelForCausalLM.from_pretrained(
-                    start, dtype=torch.float32, **without
-                )
+            self.module = pretrained.load(AutoModelForCausalLM, start, torch.float32)
         else:
             self.module = LlamaForCausalLM(LlamaConfig(**config, vocab_size=vocab.size))
 
@@ -200,8 +197,8 @@ class JointExitLearner:
 
         two_parts = is_encoder_decoder(folder)
         kind = AutoModelForSeq2SeqLM if two_parts else AutoModelForCausalLM
-        with own_code.refused(folder) as without:
-            model = self.module = kind.from_pretrained(folder, dtype=torch.float32, **without)
+        model: Any = pretrained.load(kind, folder, torch.float32)
+        self.module = model
         self.vocab, self._folder, self._exit_layer = vocab, folder, exit_layer
         self._every_layer = every_layer
         self._layers = seq2seq_layers if two_parts else causal_layers

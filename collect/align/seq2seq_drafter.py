@@ -12,7 +12,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from decoders.backends.transformers import own_code
+from decoders.backends.transformers import pretrained
 from decoders.backends.transformers.hf_seq2seq import head_scale
 from decoders.sampling.draft_vocab import DraftVocab
 
@@ -43,12 +43,9 @@ class Seq2SeqDraftLearner:
         from transformers import AutoConfig, AutoModelForSeq2SeqLM
 
         if start is not None:
-            with own_code.refused(start) as without:
-                self.module = AutoModelForSeq2SeqLM.from_pretrained(
-                    start, dtype=torch.float32, **without
-                )
+            self.module: Any = pretrained.load(AutoModelForSeq2SeqLM, start, torch.float32)
         else:
-            with own_code.refused(target) as without:
+            with pretrained.explained(target) as without:
                 config = AutoConfig.from_pretrained(target, **without)
             config.update({**sizes, "dropout_rate": 0.0})
             self.module = AutoModelForSeq2SeqLM.from_config(config, dtype=torch.float32)

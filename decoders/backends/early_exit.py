@@ -21,6 +21,8 @@ from .llama.exit_head import ADAPTER, AdapterConfig, Lens, load_parts
 from .llama.loading import packed_layer
 from .llama.model import LayerWeights, Shape, all_heads, layer, moved, rope_table, through
 from .native import LlamaBackend
+from .weights.contents import Shape as TensorShape
+from .weights.contents import require
 from .weights.packed import dense, linear, pack
 
 
@@ -64,6 +66,9 @@ class Adapter(Lens):
     def load(cls, folder: Path, target: LlamaBackend) -> Adapter:
         config, parts = load_parts(folder, target.shape.hidden, target.device, target.dtype)
         blocks = []
+        require(
+            folder, {k: tuple(t.shape) for k, t in parts.items()}, _needed(target, config, parts)
+        )
         for index in range(config.blocks):
             at = f"blocks.{index}."
             block = {k.removeprefix(at): v for k, v in parts.items() if k.startswith(at)}
@@ -80,6 +85,28 @@ class Adapter(Lens):
         for block in self.weights():
             states = layer(states, block, self.shape, rope, None)
         return self.read(states)
+
+
+def _needed(
+    target: LlamaBackend, config: AdapterConfig, parts: dict[str, Tensor]
+) -> dict[str, TensorShape]:
+    """The tensors of an adapter's layers, which are shaped as the target's are; how wide their MLPs
+    are follows from the first."""
+    shape, like = target.shape, target.weights.layers[-1]
+    d, q = shape.hidden, shape.heads * shape.head_dim
+    f = parts["blocks.0.down"].shape[-1] if "blocks.0.down" in parts else 0
+    rows = q + 2 * shape.kv_heads * shape.head_dim
+    block: dict[str, TensorShape] = {
+        "attention_norm": (d,),
+        "qkv": (rows, d),
+        "out": (d, q),
+        "mlp_norm": (d,),
+        "gate_up": (2 * f, d),
+        "down": (d, f),
+    }
+    block |= {} if like.qkv_bias is None else {"qkv_bias": (rows,)}
+    block |= {} if like.head_norms is None else {"head_norms": (2, shape.head_dim)}
+    return {f"blocks.{i}.{name}": one for i in range(config.blocks) for name, one in block.items()}
 
 
 _LOADED: Shared[AdapterHead] = Shared()

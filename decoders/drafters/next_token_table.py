@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 
+from ..backends.weights.contents import header_of, require
 from ..common.errors import DraftpickError
 
 FILE = "bigram.safetensors"
@@ -59,6 +60,11 @@ def _read(file: Path, written_ns: int) -> tuple[NextTokenTable, int]:
     """A table, which nobody changes, and the vocabulary that it is for."""
     from safetensors.torch import load_file
 
+    held = header_of(file)
+    one, two = (held.get(name, (0,))[0] for name in ("one", "two"))
+    columns = {"one": one, "one_next": one, "one_share": one, "two_next": two, "two_share": two}
+    needed = {"vocab": (1,), "two": (two, 2), **{name: (n,) for name, n in columns.items()}}
+    require(file.parent, held, needed)
     state = {name: t.tolist() for name, t in load_file(file).items()}
     ones = zip(state["one"], state["one_next"], state["one_share"], strict=True)
     twos = zip(state["two"], state["two_next"], state["two_share"], strict=True)

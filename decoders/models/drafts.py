@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..backends.config import config_of
 from ..backends.cuda import fused
 from ..backends.mapped import MappedBackend
 from ..backends.native import LlamaBackend
@@ -195,7 +195,7 @@ def _vocab_size(folder: Path) -> int:
 
 
 def _config(folder: Path) -> dict[str, Any]:
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     text: dict[str, Any] = config.get("text_config", config)
     return text
 

@@ -4,15 +4,15 @@ BACKENDS, from outside BACKENDS["mine"] = load. Nothing heavy is imported before
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..backends.config import config_of
 from ..common.errors import DraftpickError
 from ..common.plugins import watched
 
@@ -54,12 +54,6 @@ def loader_of(backend: str) -> Loader:
     return BACKENDS[backend]
 
 
-def config_of(folder: Path) -> dict[str, Any]:
-    """What the model's config.json says."""
-    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    return config
-
-
 def is_encoder_decoder(folder: Path) -> bool:
     """Whether the model reads its prompt in an encoder, as T5 does."""
     return bool(config_of(folder).get("is_encoder_decoder", False))
@@ -96,6 +90,9 @@ def auto(asked: LoadRequest) -> Backend:
             except DraftpickError as error:
                 print(f"running ordinary passes: {error}", file=sys.stderr)
         return backend
+    from ..backends.transformers.quantised import require_runnable
+
+    require_runnable(asked.folder, asked.device)  # before anything is said
     print(f"using the transformers backend for {asked.folder.name}: {reason}", file=sys.stderr)
     return hf(asked)
 
@@ -113,6 +110,9 @@ def hf(asked: LoadRequest) -> Backend:
             f"{asked.rounding} weights need the native backend, and {asked.folder.name} runs "
             "through transformers; use --dtype bfloat16"
         )
+    from ..backends.transformers.quantised import require_runnable
+
+    require_runnable(asked.folder, asked.device)
     with _in_memory(asked):
         if is_encoder_decoder(asked.folder):
             from ..backends.transformers.hf_seq2seq import HFSeq2SeqBackend
@@ -266,8 +266,12 @@ def _record(native: LlamaBackend, kernels: str, name: str) -> None:
 
 def _check_native(asked: LoadRequest) -> None:
     from ..backends.llama.model import not_int4
+    from ..backends.transformers.quantised import method_of, refusal
 
     name, reason = asked.folder.name, not_native(asked.folder)
+    method = method_of(config_of(asked.folder))
+    if method is not None:
+        raise refusal(name, method)
     if reason is not None:
         raise DraftpickError(f"the native backend cannot run {name}: {reason}")
     unsupported_reason = not_int4(config_of(asked.folder)) if asked.rounding == "int4" else None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +11,12 @@ from pathlib import Path
 
 import torch
 
+from ..backends.config import config_of
 from ..backends.llama.loading import parts
+from ..backends.weights.contents import header_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import numbers_in, pickled
-from ..common.errors import Damaged, DraftpickError
+from ..common.errors import DraftpickError
 from ..common.machine import available_bytes
 
 GIB = 2**30
@@ -67,7 +68,7 @@ def need_of(
     Raises Damaged where a file is not whole, and DraftpickError where a pickle holds more than
     tensors.
     """
-    config = json.loads((folder / "config.json").read_text())
+    config = config_of(folder)
     text = config.get("text_config", config)
     pickles = pickled(folder)
     parameters = sum(map(numbers_in, pickles) if pickles else map(_stored, parts(folder)))
@@ -127,19 +128,8 @@ def free_bytes(device: torch.device) -> int | None:
 
 
 def _stored(part: Path) -> int:
-    """Numbers in a safetensors file, by its header: its length in eight bytes, then JSON. Raises
-    Damaged where the file ends elsewhere than it says."""
-    size = part.stat().st_size
-    with part.open("rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        try:
-            header = json.loads(file.read(min(length, size)))
-        except ValueError:
-            header = {}
-    kept = [tensor for name, tensor in header.items() if name != "__metadata__"]
-    if 8 + length + max((tensor["data_offsets"][1] for tensor in kept), default=0) != size:
-        raise Damaged(f"{part} is cut short or no safetensors file; fetch or save it again")
-    return sum(math.prod(tensor["shape"]) for tensor in kept)
+    """Numbers in a safetensors file. Raises Damaged as `header_of`."""
+    return sum(map(math.prod, header_of(part).values()))
 
 
 def _position(config: dict[str, int]) -> int:

@@ -7,10 +7,11 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
+from ..backends.config import config_of
 from ..backends.llama.loading import parts
 from ..backends.llama.model import not_int4
 from ..backends.weights.int4 import GROUP
-from .loaders import config_of, not_native
+from .loaders import not_native
 
 ROUNDING_BACKENDS = ("auto", "native", "compiled")
 LEVELS = 16  # of a 4-bit group

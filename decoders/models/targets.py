@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import torch
 
-from ..backends.transformers import own_code
+from ..backends.config import config_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
 from ..common.errors import DraftpickError
@@ -20,7 +20,7 @@ from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import COMPLETE, WHEELS
 from . import memory, plain_text
-from .loaders import LoadRequest, config_of, is_encoder_decoder, loader_of, not_native
+from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
 DTYPES = {
@@ -171,7 +171,9 @@ def _tokenizer_of(folder: Path) -> Any:
         return PreTrainedTokenizerFast.from_pretrained(folder)
     from transformers import AutoTokenizer
 
-    with own_code.refused(folder) as without:
+    from ..backends.transformers import pretrained
+
+    with pretrained.explained(folder) as without:
         return AutoTokenizer.from_pretrained(folder, **without)
 
 

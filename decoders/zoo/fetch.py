@@ -129,13 +129,17 @@ def _convert(gguf: Path, made: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    from ..backends.transformers.pretrained import check
     from .gguf_rope import scaling_of
 
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
     source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     with bars_as_lines():
-        model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+        model, found = AutoModelForCausalLM.from_pretrained(
+            **source, dtype=torch.float32, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    check(gguf, found)
     tied = bool(getattr(model.config, "tie_word_embeddings", False))
     weights = {
         k: v.contiguous()

@@ -240,11 +240,10 @@ def test_a_pickle_that_is_no_tensors_is_refused_in_one_sentence(
         part.write_bytes(part.read_bytes()[:5000])
     else:
         part.unlink()
-    with pytest.raises(
-        DraftpickError, match=f"{part.name} cannot be read as tensors alone"
-    ) as said:
+    said_of = f"lacks {part.name}" if harm == "gone" else f"{part.name} cannot be read as tensors"
+    with pytest.raises(DraftpickError, match=said_of) as said:
         targets.load_backend(folder, CPU, torch.float32, "hf")
-    assert "\n" not in str(said.value) and "safetensors" in str(said.value)
+    assert "\n" not in str(said.value) and "again" in str(said.value)
 
 
 def test_a_hub_model_of_pickles_is_fetched(

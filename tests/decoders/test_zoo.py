@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -263,11 +263,14 @@ def test_another_process_that_was_faster(
 
 
 def tiny_gguf(
-    path: Path, slower: Sequence[float] = (), scaling: tuple[str, float, int] | None = None
+    path: Path,
+    slower: Sequence[float] = (),
+    scaling: tuple[str, float, int] | None = None,
+    changed: Mapping[str, tuple[int, ...] | None] | None = None,
 ) -> Path:
     """A Llama of one layer over eight tokens, in float32. slower: what each pair's frequency is
     divided by, as llama.cpp's converter writes for Llama 3. scaling: kind, factor and the context
-    before."""
+    before. changed: by name, the size that a tensor has instead, None where it is left out."""
     import gguf
     import numpy as np
 
@@ -299,7 +302,9 @@ def tiny_gguf(
         "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
         "blk.0.ffn_gate": (24, 16), "blk.0.ffn_up": (24, 16), "blk.0.ffn_down": (16, 24),
     }  # fmt: skip
-    for name, size in sizes.items():
+    for name, size in {**sizes, **(changed or {})}.items():
+        if size is None:
+            continue
         writer.add_tensor(f"{name}.weight", rng.normal(size=size).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -325,6 +330,29 @@ def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:
     )
     assert targets.eos_ids(folder) == (7,)
     assert targets.load_tokenizer(folder).decode([6, 2]) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"blk.0.ffn_up": None}, r"lacks model\.layers\.0\.mlp\.up_proj\.weight"),
+        ({"token_embd": None}, "lacks|cannot be converted"),
+        ({"output_norm": None}, r"lacks model\.norm\.weight"),
+        ({"blk.0.ffn_down": (16, 20)}, r"down_proj\.weight is \[16, 20\] and not \[16, 24\]"),
+    ],
+)
+def test_a_gguf_file_that_is_not_all_there(
+    changed: dict[str, tuple[int, ...] | None], said: str, cache: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(DraftpickError, match=said) as error:
+        targets.resolve(str(tiny_gguf(tmp_path / "tiny.gguf", changed=changed)))
+    assert "\n" not in str(error.value) and not left_in(cache / "gguf")
+
+
+def test_a_gguf_file_without_a_head_has_the_embedding_for_one(cache: Path, tmp_path: Path) -> None:
+    folder = targets.resolve(str(tiny_gguf(tmp_path / "tiny.gguf", changed={"output": None})))
+    made = targets.load_backend(folder, torch.device("cpu"), torch.float32)
+    assert isinstance(made, LlamaBackend) and made.weights.tied
 
 
 def scaled_config(path: Path) -> dict[str, Any]:

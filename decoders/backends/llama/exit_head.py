@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from ...common.errors import DraftpickError
 from ...protocols import LayeredBackend
 from ...sampling.draft_vocab import DraftVocab
+from ..weights.contents import header_of, require
 from .model import rms_norm
 
 ADAPTER = "adapter.safetensors"
@@ -125,14 +126,18 @@ class Lens(nn.Module):
 def load_parts(
     folder: Path, hidden: int, device: torch.device, dtype: torch.dtype
 ) -> tuple[AdapterConfig, dict[str, Tensor]]:
-    """What `Lens.save` wrote. Raises ValueError where the target's states have another width."""
+    """What `Lens.save` wrote. Raises ValueError where the target's states have another width, and
+    Damaged where a tensor is not there or has another shape."""
     from safetensors.torch import load_file
 
+    held = header_of(folder / ADAPTER)
+    trained = held.get("norm", (hidden,))
+    if trained != (hidden,):
+        raise ValueError(
+            f"{folder.name} was trained for hidden states of {trained[0]}, this target's have "
+            f"{hidden}; train one with `draftpick align --kind exit`"
+        )
+    require(folder, held, {"norm": (hidden,), "lens": (hidden, hidden)})
     state = load_file(folder / ADAPTER, device=str(device))
     config = AdapterConfig(**json.loads((folder / "config.json").read_text()))
-    if len(state["norm"]) != hidden:
-        raise ValueError(
-            f"{folder.name} was trained for hidden states of {len(state['norm'])}, this target's "
-            f"have {hidden}; train one with `draftpick align --kind exit`"
-        )
     return config, {k: v.to(dtype) for k, v in state.items()}

@@ -7,8 +7,7 @@ while a layer is read: pages that were read before would count.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from ...common.errors import DraftpickError
-from ...common.files import within
+from ..config import config_of
+from ..weights.contents import Shape as TensorShape
+from ..weights.contents import header_of, indexed, require
 from ..weights.packed import Matrix, Rounder, Rounding, halved, in_blocks, pack, quartered, rounded
 from ..weights.rounded_store import RoundedStore
+from .contents import needed
 from .model import LayerWeights, Shape, Weights, shape_of
 
 
@@ -37,10 +39,13 @@ def load(
     rounding: of the matrices.
     store: where they are kept rounded; None rounds them at each loading.
     blocked: as in packed.kind_of, of what no store rounds; without rounding, bfloat16 in blocks.
+
+    Raises Damaged where the files lack a tensor that the config asks for, or hold it in another
+    shape.
     """
     by = partial(rounded, blocked=blocked) if store is None else store.rounded
-    shape = shape_of(json.loads((folder / "config.json").read_text()))
-    stored = Stored(folder, device, dtype)
+    config = config_of(folder)
+    shape, stored = shape_of(config), Stored(folder, device, dtype, needed(config))
     layers = [
         packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by, blocked)
         for i in range(shape.layers)
@@ -54,19 +59,30 @@ def load(
 
 
 class Stored:
-    """The tensors of a folder's safetensors files, by name without a leading `model.`."""
+    """Those tensors of a folder's safetensors files that are needed, by name without a leading
+    `model.`. Raises Damaged where one is not there, or has another shape."""
 
-    def __init__(self, folder: Path, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        device: torch.device,
+        dtype: torch.dtype,
+        needed: Mapping[str, TensorShape],
+    ) -> None:
         self._device, self._dtype = device, dtype
         self._names: dict[Path, dict[str, str]] = {}
+        held: dict[str, TensorShape] = {}
         for part in parts(folder):
-            with safe_open(part, framework="pt") as file:
-                self._names[part] = {name: name.removeprefix("model.") for name in file.keys()}  # noqa: SIM118
+            header = header_of(part)
+            names = {name: name.removeprefix("model.") for name in header}
+            held |= {short: header[name] for name, short in names.items()}
+            self._names[part] = {name: short for name, short in names.items() if short in needed}
         if not self._names:
             raise DraftpickError(
                 f"{folder} holds no safetensors files; save its model again with transformers' "
                 "save_pretrained"
             )
+        require(folder, held, needed)
 
     def tensors(self, prefix: str) -> dict[str, Tensor]:
         """Those whose names begin so, by the rest of their names, copied out of the files."""
@@ -83,12 +99,11 @@ class Stored:
 
 
 def parts(folder: Path) -> list[Path]:
-    """The safetensors files that make up the model: a hub's folder may hold it twice."""
+    """The safetensors files that make up the model: a hub's folder may hold it twice. Raises
+    Damaged where one that the index names is not there."""
     index, whole = folder / "model.safetensors.index.json", folder / "model.safetensors"
     if index.is_file():
-        return sorted(
-            {within(folder, name) for name in json.loads(index.read_text())["weight_map"].values()}
-        )
+        return indexed(index)
     return [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
 
 

@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..weights.contents import header_of, require
+
 CELL = "recurrent.safetensors"
 
 
@@ -79,11 +81,15 @@ class RecurrentCell(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, device: torch.device, dtype: torch.dtype) -> RecurrentCell:
+        """Raises Damaged where a tensor is not there or has another shape."""
         from safetensors.torch import load_file
 
         record = json.loads((folder / "config.json").read_text())
         config = CellConfig(**{k: v for k, v in record.items() if k != "kind"})
-        cell = cls(config, drawn=False)
+        with torch.device("meta"):
+            cell = cls(config, drawn=False)
+        needed = {name: tuple(p.shape) for name, p in cell.named_parameters()}
+        require(folder, header_of(folder / CELL), needed)
         state = {k: v.to(dtype) for k, v in load_file(folder / CELL, device=str(device)).items()}
         cell.load_state_dict(state, assign=True)
         return cell.requires_grad_(False)

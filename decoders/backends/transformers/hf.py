@@ -22,7 +22,7 @@ from ...records import Prefilled
 from ..llama.tree import Tree, moves, require_chain
 from ..llama.windows import layer_kinds, within_reach
 from ..sync import synchronize
-from . import own_code
+from . import pretrained
 
 MASKED_ATTENTION = ("eager", "sdpa")  # the attention kernels that take a mask as it is given
 
@@ -149,11 +149,10 @@ class HFBackend(FinalStates):
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> HFBackend:
-        with own_code.refused(folder) as without:
+        with pretrained.explained(folder) as without:
             config = AutoConfig.from_pretrained(folder, **without)
-            layer_kinds(config.get_text_config())  # before any weights
-            model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **without)
-        return cls(model.to(device), context)
+        layer_kinds(config.get_text_config())  # before any weights
+        return cls(pretrained.load(AutoModelForCausalLM, folder, dtype, device), context)
 
     def twin(self, context: int) -> HFBackend:
         """As in SharingBackend."""

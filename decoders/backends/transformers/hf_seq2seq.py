@@ -33,7 +33,7 @@ from ...records import Prefilled
 from ..llama.exit_head import check_exit
 from ..llama.tree import Tree, require_chain
 from ..sync import synchronize
-from . import own_code
+from . import pretrained
 from .hf import MASKED_ATTENTION, FinalStates, PreallocatedLayer, keep_nodes, move_states
 
 MODEL_TYPES = ("t5", "mt5", "umt5")
@@ -76,9 +76,7 @@ class HFSeq2SeqBackend(FinalStates):
     def load(
         cls, folder: Path, device: torch.device, dtype: torch.dtype, context: int | None = None
     ) -> HFSeq2SeqBackend:
-        with own_code.refused(folder) as without:
-            model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=dtype, **without)
-        return cls(model.to(device), context)
+        return cls(pretrained.load(AutoModelForSeq2SeqLM, folder, dtype, device), context)
 
     def twin(self, context: int) -> HFSeq2SeqBackend:
         """As in SharingBackend."""

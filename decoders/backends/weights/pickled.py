@@ -7,14 +7,13 @@ alone, which makes tensors and refuses the rest; transformers then reads it in t
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from zipfile import is_zipfile
 
 import torch
 
 from ...common.errors import DraftpickError
-from ...common.files import within
+from .contents import indexed
 
 WHOLE = "pytorch_model.bin"
 INDEX = f"{WHOLE}.index.json"
@@ -32,12 +31,7 @@ def pickled(folder: Path) -> list[Path]:
         return [folder / WHOLE]
     if not (folder / INDEX).is_file():
         return []
-    return sorted(
-        {
-            within(folder, name)
-            for name in json.loads((folder / INDEX).read_text())["weight_map"].values()
-        }
-    )
+    return indexed(folder / INDEX)
 
 
 def numbers_in(part: Path) -> int:

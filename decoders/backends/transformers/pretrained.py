@@ -1,0 +1,88 @@
+"""Models as transformers loads them, of which no weight is made up."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from ...common.errors import DraftpickError
+from ..weights.contents import require_all
+from .own_code import refused
+from .quantised import require_runnable
+
+CPU = torch.device("cpu")
+
+
+def load(
+    auto: Any, folder: Path, dtype: torch.dtype, device: torch.device = CPU
+) -> PreTrainedModel:
+    """`auto.from_pretrained(folder)`, auto being one of transformers' Auto classes, on `device`.
+
+    Raises Damaged where the files lack what the config asks for, and DraftpickError where
+    transformers cannot load them.
+    """
+    require_runnable(folder, device)
+    with explained(folder) as without:
+        model, found = auto.from_pretrained(
+            folder,
+            dtype=dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **without,
+        )
+    check(folder, found)
+    if _shares_a_head_of_its_own(folder, model):
+        require_all(folder, ["lm_head.weight"], [])
+    loaded: PreTrainedModel = model.to(device)
+    return loaded
+
+
+def _shares_a_head_of_its_own(folder: Path, model: PreTrainedModel) -> bool:
+    """Whether the folder's config asks for a head apart from the embedding, and transformers, which
+    takes no notice of that in a T5, has put the embedding in the place of one that is not there."""
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if config.get("tie_word_embeddings") is not False:
+        return False
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    return head is not None and head.weight is getattr(embedding, "weight", None)
+
+
+def check(where: Path, found: dict[str, Any]) -> None:
+    """found: what `output_loading_info` gave. Raises Damaged where a weight is made up."""
+    other = [(name, tuple(has), tuple(wants)) for name, has, wants in found["mismatched_keys"]]
+    require_all(where, found["missing_keys"], other)
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[dict[str, bool]]:
+    """As `own_code.refused`; whatever else transformers makes of a folder becomes a sentence, and
+    its own reports stay out of the way. Want of memory is passed on."""
+    quiet = logging.getLogger("transformers")
+    level = quiet.level
+    quiet.setLevel(logging.CRITICAL)
+    try:
+        with refused(folder) as without:
+            yield without
+    except (DraftpickError, MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # transformers raises many kinds
+        if _of_memory(error):
+            raise
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        raise DraftpickError(
+            f"{folder} cannot be loaded by transformers ({lines[0].strip()}); fetch or save the "
+            "model again, or name another"
+        ) from error
+    finally:
+        quiet.setLevel(level)
+
+
+def _of_memory(error: Exception) -> bool:
+    return "memory" in str(error).lower()
