@@ -222,15 +222,10 @@ def content_hash(folder: Path) -> str:
 
 
 def _snapshot(hub_id: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    def bring(*patterns: str) -> Path:
-        others = [f"{name}/*" for name in _OTHER_FORMATS]
-        return Path(snapshot_download(hub_id, allow_patterns=[*patterns], ignore_patterns=others))
+    from decoders.models import hub
 
     try:
-        folder = bring(*(f"*{suffix}" for suffix in _PARTS), "*.safetensors")
-        return folder if any(folder.rglob("*.safetensors")) else bring("*.bin")
+        return hub.snapshot(hub_id, ["*.bin"], [f"{name}/*" for name in _OTHER_FORMATS])
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"the embedder {hub_id!r} is neither a local folder nor a hub id that could be fetched "

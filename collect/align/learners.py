@@ -22,6 +22,7 @@ from decoders.backends.transformers import pretrained
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend, head_scale
 from decoders.backends.transformers.seq2seq_exit import plain_lens
 from decoders.backends.weights.packed import dense
+from decoders.models.hub import is_text
 from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
 
@@ -254,8 +255,9 @@ class JointExitLearner:
 
 def copy_texts(source: Path, folder: Path) -> None:
     """The tokenizer and chat template of a model; what `folder` has already stays."""
-    for path in source.iterdir():
-        text = path.suffix in (".json", ".txt", ".jinja", ".model")
-        kept = "safetensors" not in path.name and path.name != "card.json"
-        if text and kept and not (folder / path.name).exists():
-            shutil.copyfile(path, folder / path.name)
+    for path in (*source.glob("*.*"), *source.glob("additional_chat_templates/*")):
+        name = path.relative_to(source)
+        place = folder / name
+        if is_text(name.as_posix()) and name.name != "card.json" and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -19,7 +18,7 @@ from ..common.errors import DraftpickError
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import COMPLETE, WHEELS
-from . import memory, plain_text
+from . import hub, memory, plain_text
 from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
 
 ROUNDINGS: dict[str, Rounding] = {name: name for name in get_args(Rounding)}  # of the weights
@@ -30,6 +29,10 @@ DTYPES = {
     **dict.fromkeys(ROUNDINGS, torch.bfloat16),
 }
 NATIVE = ("auto", "native", "fused", "graphs", "compiled")  # backends, where a model fits them
+
+
+class TemplateRefused(DraftpickError):
+    """A chat that the model's template does not take."""
 
 
 def resolve(name: str) -> Path:
@@ -48,16 +51,8 @@ def resolve(name: str) -> Path:
         return folder
     if os.sep in name and not name.count("/") == 1:
         raise DraftpickError(f"no such model folder: {name}")
-    from huggingface_hub import snapshot_download
-
     try:
-        fetched = Path(
-            snapshot_download(name, allow_patterns=["*.json", "*.safetensors", "*.model"])
-        )
-        if next(fetched.glob("*.safetensors"), None) is None:
-            print(f"{name} has no safetensors; fetching its pytorch_model*.bin", file=sys.stderr)
-            snapshot_download(name, allow_patterns=["pytorch_model*.bin"])
-        return fetched
+        return hub.snapshot(name)
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
@@ -150,11 +145,10 @@ def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         tokenizer.chat_template = _template_of(chat_template)
         try:
             encode_chat(tokenizer, [{"role": "user", "content": "Hello"}])
-        except Exception as error:  # a template may raise whatever it likes
-            first = str(error).partition("\n")[0]
+        except TemplateRefused as error:
             raise DraftpickError(
                 f"the chat template of {folder.name} cannot be applied to a question "
-                f"({type(error).__name__}: {first}); check --chat-template"
+                f"({_first_line(error.__cause__ or error)}); check --chat-template"
             ) from error
     return tokenizer
 
@@ -175,6 +169,10 @@ def _tokenizer_of(folder: Path) -> Any:
 
     with pretrained.explained(folder) as without:
         return AutoTokenizer.from_pretrained(folder, **without)
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _template_of(given: str) -> str:
@@ -204,10 +202,21 @@ def tokenizer_and_fingerprint(folder: Path, chat_template: str | None = None) ->
 def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]:
     """Prompt ids of a chat, ending where the assistant's answer starts. A tokenizer without a chat
     template gets the messages' texts joined by newlines. A special token that a message spells is
-    text; only the template writes special tokens."""
+    text; only the template writes special tokens.
+
+    Raises TemplateRefused where the template does not take these messages: many take no system
+    message, which is not put into another message's place, as the model was not trained for that.
+    """
     if tokenizer.chat_template is None:
         return plain_text.encode(tokenizer, "\n".join(each["content"] for each in messages))
-    return plain_text.encode_chat(tokenizer, messages)
+    try:
+        return plain_text.encode_chat(tokenizer, messages)
+    except Exception as error:  # a template may raise whatever it likes
+        roles = ", ".join(dict.fromkeys(each["role"] for each in messages))
+        raise TemplateRefused(
+            f"the model's chat template refuses these messages ({_first_line(error)}), whose roles "
+            f"are {roles}; write what it takes, or give another template with --chat-template"
+        ) from error
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:

@@ -148,13 +148,10 @@ class RequestParser:
             messages = as_messages([message.plain() for message in body.messages])
         except DraftpickError as error:
             raise ApiError(400, str(error), "messages") from error
-        from jinja2 import TemplateError
-
         try:
             ids = self._engine.encode_chat(messages)
-        except TemplateError as error:  # templates refuse what their model was not trained for
-            words = f"the model's chat template refuses these messages: {error}"
-            raise ApiError(400, words, "messages") from error
+        except DraftpickError as error:  # templates refuse what their model was not trained for
+            raise ApiError(400, str(error), "messages") from error
         return [(ids, query_text(messages))]
 
     def _texts(self, body: CompletionBody) -> list[tuple[list[int], str | None]]:

@@ -254,7 +254,7 @@ def test_a_hub_model_of_pickles_is_fetched(
 ) -> None:
     asked = []
 
-    def download(name: str, allow_patterns: list[str]) -> str:
+    def download(name: str, allow_patterns: list[str], ignore_patterns: list[str]) -> str:
         asked.append(allow_patterns)
         return str(tiny() if name == "some/safe" else tmp_path)
 
