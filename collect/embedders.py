@@ -8,7 +8,6 @@ in the same way as when answering.
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from importlib.util import find_spec
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.identity import split
 from decoders.common.plugins import watched
 from decoders.endpoints import hashing
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
@@ -244,8 +244,8 @@ def _is_hub_id(asked: str) -> bool:
 
 def _split_hash(name: str) -> tuple[str, str]:
     """A name without its hash, and the hash; "" where it has none."""
-    found = re.fullmatch(r"(.+)@([0-9a-f]{6,64})", name, re.DOTALL)
-    return (found[1], found[2]) if found else (name, "")
+    named, digest, rest = split(name)
+    return (name, "") if rest else (named, digest)
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
 from .arms.fingerprint import fingerprint
-from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName
+from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
 from .loop import SpeculativeDecoding
 from .models import memory, plain_text, targets
@@ -28,6 +28,7 @@ from .models.precision import precision_of
 from .options import Arms, EngineOptions
 from .protocols import (
     Backend,
+    CleanedBackend,
     Drafts,
     EncoderDecoder,
     Job,
@@ -308,12 +309,21 @@ class Engine:
                 prefilled = target.prefill(prompt_ids, self.cached_prefix(prompt_ids))
             else:
                 prefilled = target.prefill(prompt_ids)
+        if not bool(prefilled.embedding.sum().isfinite()):  # one host read a prompt
+            self._clean()
+            raise NotANumber("the model's embedding of the prompt and its scores")
         self._remember_cached(prompt_ids)
         waited_s = self.drafters.load_s - loaded_s  # for another answer's arm
         if not waited_s:
             return prefilled
         read_s = max(0.0, prefilled.prefill_s - waited_s)
         return replace(prefilled, prefill_s=read_s, load_s=waited_s)
+
+    def _clean(self) -> None:
+        """Let no other answer read what is no number."""
+        self._remember_cached([])
+        if isinstance(self.target, CleanedBackend):
+            self.target.clean()
 
     def _remember_cached(self, ids: Sequence[int]) -> None:
         """Remember what the target has read: `ids`, since it last read a prompt."""
@@ -399,7 +409,12 @@ class Engine:
         with memory.explained(
             self.target.device, f"answering a prompt of {len(prompt_ids)} tokens"
         ):
-            result = strategy.decode(job)
+            try:
+                result = strategy.decode(job)
+            except NotANumber:
+                self._clean()
+                self.forget(arm)  # its drafter's cache likewise
+                raise
         others_s = self.drafters.load_s - before_s
         self._seat.keep(prompt_ids, result.ids)
         if streamer is not None:

@@ -82,6 +82,16 @@ def decoder_prefix(backend: Backend, prompt_ids: list[int]) -> list[int]:
 
 
 @runtime_checkable
+class CleanedBackend(Backend, Protocol):
+    """A backend whose passes read what is left of other sequences, if only to mask it, so that nan
+    in it would spoil them too."""
+
+    def clean(self) -> None:
+        """Forget everything, and what is no number for good."""
+        ...
+
+
+@runtime_checkable
 class ReusingBackend(Backend, Protocol):
     """A backend that need not read again what it holds of a prompt.
 

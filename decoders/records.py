@@ -6,12 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from .common.errors import DraftpickError
+from .common.errors import DraftpickError, NotANumber
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
     from torch import Tensor
+
+
+NAN = -1  # in the place of a token whose score is no number
 
 
 @dataclass(frozen=True)
@@ -135,7 +138,7 @@ class Verdict:
     """A verifier's answer, read from the device in one go.
 
     accepted: how many drafted ids are accepted, from the left.
-    next_token: the one that follows them.
+    next_token: the one that follows them; NAN where its scores were no numbers.
     draft_ids: the drafted ids on the host.
     distribution: [accepted + 1, V], what each of `ids` is distributed as, given that its position
         was reached; None at temperature 0, and from verifiers that serve no cascade.
@@ -147,6 +150,11 @@ class Verdict:
     draft_ids: list[int]
     distribution: Tensor | None = None
     path: list[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Raises NotANumber where there is no next token (see sampling/numbers.py)."""
+        if self.next_token == NAN:
+            raise NotANumber
 
     @property
     def ids(self) -> list[int]:

@@ -67,7 +67,7 @@ def build(
     queries: Sequence[Query],
     prompt_ids: Callable[[Query], list[int]],
     answer_ids: Callable[[str], list[int]],
-    eos_id: int,
+    eos_id: int | None,
     *,
     tasks: Sequence[str] | None,
     max_prompt: int,
@@ -75,6 +75,7 @@ def build(
 ) -> list[Example]:
     """Join outputs with their queries (first turn) and tokenise both.
 
+    eos_id: ends an answer that had ended; None of a target that has no such token.
     prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens. Outputs whose
         query is not among `queries` are an error: they would be trained on without their prompt.
     tasks: train on these alone; what is held out stays whole, so that a specialist shows its weak
@@ -94,7 +95,7 @@ def build(
                 answer = list(row["ids"])
             else:
                 answer = answer_ids(row["output"])
-                if row.get("ended"):
+                if row.get("ended") and eos_id is not None:
                     answer.append(eos_id)
             prompt = prompt[-max_prompt:]
             ids = np.array(prompt + answer[:max_answer], dtype=np.int32)

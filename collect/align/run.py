@@ -121,7 +121,7 @@ def align(
         read_queries(list(config.queries)),
         lambda query: targets.encode_chat(tokenizer, first_turn(query)),
         lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
-        eos[0],
+        eos[0] if eos else None,
         tasks=config.tasks,
         max_prompt=config.max_prompt,
         max_answer=config.max_answer,

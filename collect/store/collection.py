@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from decoders.common.errors import DraftpickError
 
-from ..embedders import Embedder, is_own, query_text
+from ..embedders import OWN, Embedder, is_own, query_text, same_space
 from ..records import Outcome, OutcomeKey, QueryRow
 from .embeddings import Embeddings, embedded
 from .manifest import Manifest, read_manifest
@@ -105,7 +105,7 @@ class Collection:
         own = self.manifest.identity.embedder
         asked = self.manifest.reads if embedder is None else embedder
         name = asked if isinstance(asked, str) else asked.name
-        if name in ("target", own):
+        if name == OWN or same_space(name, own):
             return Embeddings(own, self._own)
         if is_own(name):
             raise DraftpickError(
@@ -118,11 +118,11 @@ class Collection:
 
     @property
     def _own(self) -> dict[str, NDArray[np.float32]]:
-        """The target's vectors; a query that it failed on has none."""
+        """The target's vectors; a query that it failed on, or gave no numbers for, has none."""
         return {
             name: query.embedding
             for name, query in self.queries.items()
-            if query.embedding is not None
+            if query.embedding is not None and np.isfinite(query.embedding).all()
         }
 
     @property

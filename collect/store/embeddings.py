@@ -99,14 +99,16 @@ def _completed(
             began = time.perf_counter()
             found = np.asarray(embedder.embed([texts[query_id] for query_id in part]), np.float32)
             took = time.perf_counter() - began
-            if found.shape != (len(part), width) or not np.isfinite(found).all():
+            if found.shape != (len(part), width):
                 raise DraftpickError(
                     f"the embedder {embedder.name} gave an array of shape {found.shape} for "
-                    f"{len(part)} texts, or nan; it says that its width is {width}"
+                    f"{len(part)} texts; it says that its width is {width}"
                 )
-            vectors |= dict(zip(part, found, strict=True))
-            seconds |= dict.fromkeys(part, took / len(part))
-            on_progress(len(seconds), len(missing))
+            whole = np.isfinite(found).all(axis=1)
+            kept_now = {one: row for one, row, fine in zip(part, found, whole, strict=True) if fine}
+            vectors |= kept_now  # the others have no vector, as queries that failed
+            seconds |= dict.fromkeys(kept_now, took / len(part))
+            on_progress(min(start + CHUNK, len(missing)), len(missing))
     finally:  # what is done is kept, whatever stopped the rest
         if seconds:
             rows = [

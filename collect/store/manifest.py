@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from decoders.common.errors import Damaged, DraftpickError
+from decoders.common.identity import identity
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
@@ -41,6 +42,19 @@ class Identity:
     similarity: bool = True
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
+
+    def differences(self, other: Identity) -> list[str]:
+        """The fields that differ, a target's name and its space's left out where both have the hash
+        of their weights."""
+        return [
+            field.name
+            for field in fields(self)
+            if _known(getattr(self, field.name)) != _known(getattr(other, field.name))
+        ]
+
+
+def _known(value: object) -> object:
+    return identity(value) if isinstance(value, str) else value
 
 
 @dataclass(frozen=True)

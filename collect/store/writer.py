@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import replacing
+from decoders.common.identity import identity as identity_of
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo, OutcomeRow, QueryRow
@@ -88,6 +89,7 @@ class Store:
         if (self.folder / MANIFEST).exists():
             stored = read_manifest(self.folder)
             _require_same(self.folder, stored.identity, identity)
+            identity = stored.identity  # the names that its rows have
             timed_by = timed_otherwise(stored.sessions, session)
             if identity.measured and timed_by is not None:
                 raise DraftpickError(
@@ -98,8 +100,9 @@ class Store:
             embedder = stored.embedder if embedder is None else embedder
         else:
             (arms, costs), sessions = describe(), ()
-        embedder = "" if embedder in (None, identity.embedder) else embedder
-        manifest = Manifest(identity, arms, costs, (*sessions, session), embedder or "")
+        if embedder is None or identity_of(embedder) == identity_of(identity.embedder):
+            embedder = ""
+        manifest = Manifest(identity, arms, costs, (*sessions, session), embedder)
         self._remove_leftovers()
         text = json.dumps({"format": FORMAT, **asdict(manifest)}, indent=2, ensure_ascii=False)
         write_file(self.folder / MANIFEST, lambda file: file.write((text + "\n").encode("utf-8")))
@@ -135,9 +138,8 @@ def _plain(row: QueryRow | OutcomeRow, schema: pa.Schema) -> dict[str, Any]:
 
 def _require_same(folder: Path, stored: Identity, asked: Identity) -> None:
     differences = [
-        f"{field.name} (there {getattr(stored, field.name)!r}, now {getattr(asked, field.name)!r})"
-        for field in fields(Identity)
-        if getattr(stored, field.name) != getattr(asked, field.name)
+        f"{name} (there {getattr(stored, name)!r}, now {getattr(asked, name)!r})"
+        for name in stored.differences(asked)
     ]
     if differences:
         raise DraftpickError(

@@ -6,8 +6,8 @@ An arm whose answers are its own (it does not draft, or its verifier is lossy) i
 own answer is what it writes, and its passes are those that it made. What is done at a temperature
 above 0 is in `sampled.py`.
 
-Where a step fails on the batch (memory, most often) each query is tried alone; where that fails
-too, its row holds the error and nothing else.
+Where a step fails on the batch (memory, most often) each half of it is tried, down to single
+queries; where one fails alone, its row holds the error and nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collect.queries import Query
-from decoders.common.errors import DraftpickError
+from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.seeds import derived_seed
 from decoders.records import Replay, Request
 
@@ -235,15 +235,16 @@ def describe(error: Exception) -> str:
 
 
 def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:
-    """work(items), or where that fails work([item]) for each; an item's failure is its result."""
+    """work(items), or where that fails, each half so; a single item's failure is its result."""
     if not items:
         return []
     try:
         return list(_complete(work(items), len(items)))
-    except Exception as error:  # any backend, any error: retried one by one below
+    except Exception as error:  # any backend, any error: retried in parts below
         if len(items) == 1:
             return [error]
-    return [result for item in items for result in each([item], work)]
+    half = len(items) // 2
+    return each(items[:half], work) + each(items[half:], work)
 
 
 def _complete(results: Sequence[R], count: int) -> Sequence[R]:
@@ -255,6 +256,8 @@ def _complete(results: Sequence[R], count: int) -> Sequence[R]:
 def _target_answers(setup: Setup, prompts: Sequence[Prompt]) -> list[TargetAnswer]:
     ids_of = [prompt.ids for prompt in prompts]
     written = setup.batch.target(ids_of, setup.options.max_new_tokens)
+    if not np.isfinite(written.embeddings).all():
+        raise NotANumber("the model's embeddings")
     return [
         TargetAnswer(list(ids), setup.text(ids), np.asarray(embedding, dtype=np.float32))
         for ids, embedding in zip(written.ids, written.embeddings, strict=True)

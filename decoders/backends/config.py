@@ -61,6 +61,7 @@ def _whole(config: dict[str, Any]) -> bool:
         and all(config.get(name) is not None for name in needed - {"sliding_window", "head_dim"})
         and needed <= config.keys()
         and any(name in config for name in ROPE)
+        and "eos_token_id" in config  # which may be null
     )
 
 

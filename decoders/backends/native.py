@@ -229,6 +229,11 @@ class LlamaBackend:
         self._length = self._ahead = start + more
         return drafted
 
+    def clean(self) -> None:
+        """As in CleanedBackend."""
+        self.truncate(0)
+        self._cache.clean()
+
     def truncate(self, length: int) -> None:
         most = self._length if self._tree is None else self._tree.rollback_limit
         if not 0 <= length <= most:

@@ -9,6 +9,16 @@ class Cancelled(Exception):
     """The client has disconnected; the answer ended early."""
 
 
+class NotANumber(DraftpickError):
+    """A model's scores of the next token, or its embedding of a prompt, are nan."""
+
+    def __init__(self, what: str = "the model's scores of the next token") -> None:
+        super().__init__(
+            f"{what} are no numbers (nan), so that there is no answer to this prompt; its weights "
+            "are damaged or its sums overflow: fetch it again, or use --dtype bfloat16 or float32"
+        )
+
+
 class ContextTooLong(DraftpickError):
     """The prompt, or the prompt with its answer, does not fit the model's context."""
 

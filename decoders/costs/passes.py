@@ -24,6 +24,7 @@ from torch import Tensor
 from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
 from ..common.files import write_atomically
+from ..common.identity import identity
 from ..common.machine import cpu_name
 from ..protocols import Backend
 
@@ -109,7 +110,7 @@ class CostKey:
 
     @property
     def file(self) -> str:
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps({**asdict(self), "target": identity(self.target)}, sort_keys=True)
         return f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 

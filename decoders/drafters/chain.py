@@ -41,8 +41,8 @@ def draft_chain(
             drafted = torch.stack(ids) if ids else logits.new_empty(0, dtype=torch.int64)
             seen = seen_mask(context, drafted, len(ids) + 1, _width(logits, vocab))[-1]
             logits = penalise(logits, sampling, seen if vocab is None else seen[vocab.to_target])
-        if min_confidence > 0 and confidence(logits) < min_confidence:
-            break
+        if min_confidence > 0 and not confidence(logits) >= min_confidence:
+            break  # also where it is no number
         if asked.needs_raw:
             raw.append(raw_probabilities(logits))
         if sampling.greedy:

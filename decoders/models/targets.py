@@ -135,12 +135,14 @@ def runs_layers(folder: Path, backend: str) -> bool:
 
 
 def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
-    """A folder's tokenizer.
+    """A folder's tokenizer, which never cleans up what it decodes: to take the space in front of a
+    full stop away changes what was written before, so that no stream could send it.
 
     chat_template: a Jinja template, or the name of a file that holds one, in place of its own.
     Raises DraftpickError where that is neither, or cannot be applied to a question.
     """
     tokenizer = _tokenizer_of(folder)
+    tokenizer.clean_up_tokenization_spaces = False
     if chat_template is not None:
         tokenizer.chat_template = _template_of(chat_template)
         try:
@@ -220,14 +222,15 @@ def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
 
 
 def eos_ids(folder: Path) -> tuple[int, ...]:
-    """End-of-sequence ids from the generation config, else the config."""
-    for name in ("generation_config.json", "config.json"):
-        path = folder / name
-        if path.is_file():
-            found = json.loads(path.read_text()).get("eos_token_id")
-            if found is not None:
-                return tuple(found) if isinstance(found, list) else (int(found),)
-    return ()
+    """End-of-sequence ids from the generation config, else the config; () of a model that has none,
+    whose answers end at their limit or with a stop string."""
+    path = folder / "generation_config.json"
+    found = json.loads(path.read_text()).get("eos_token_id") if path.is_file() else None
+    if found is None:
+        found = config_of(folder).get("eos_token_id")
+    if found is None:
+        return ()
+    return tuple(found) if isinstance(found, list) else (int(found),)
 
 
 def fingerprint(folder: Path) -> str:

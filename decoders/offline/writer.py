@@ -30,9 +30,10 @@ from ..backends.llama.model import Part, rounded
 from ..backends.noise import key_of
 from ..backends.sync import synchronize
 from ..backends.weights.packed import Rounded, linear
-from ..common.errors import DraftpickError
+from ..common.errors import DraftpickError, NotANumber
 from ..models import memory
-from ..records import Written
+from ..records import NAN, Written
+from ..sampling.numbers import numbered
 from .stack import Stack, in_groups
 
 CPU_ROWS = 64
@@ -60,7 +61,8 @@ class Ask:
 @dataclass(frozen=True)
 class Answer:
     """index: which of the asked, from 0 on in the order in which they were taken.
-    ids: new tokens, end-of-sequence included.
+    ids: new tokens, end-of-sequence included; NAN is the last where the model's scores were no
+        numbers (sampling/numbers.py).
     state: [d] float32, the prompt's last one as the head reads it.
     """
 
@@ -80,7 +82,8 @@ def write(
     seed: int | Sequence[int] = 0,
 ) -> Written:
     """Every prompt's answer, greedy or sampled at `temperature` (no filters). What the i-th one
-    draws depends on `seed` and i, or on its own seed where there is one for each."""
+    draws depends on `seed` and i, or on its own seed where there is one for each. Raises NotANumber
+    where the model's scores are none, for any of them."""
     started = time.perf_counter()
     capacity = max(len(p) for p in prompts) + max_new_tokens
     rows = min(len(prompts), most_rows(stack, capacity))
@@ -96,6 +99,8 @@ def write(
     ids: list[list[int]] = [[]] * len(prompts)
     embeddings = torch.empty(len(prompts), stack.shape.hidden)
     for answer in writer.answers(ask for _, ask in by_length):
+        if answer.ids[-1] == NAN:
+            raise NotANumber
         at = by_length[answer.index][0]
         ids[at], embeddings[at] = answer.ids, answer.state
     seconds = time.perf_counter() - started
@@ -313,7 +318,8 @@ class Writer:
         n = parts[-1][0].stop
         token, position, alive = self._token[:n], self._position[:n], self._alive[:n]
         lengths = position * alive + 1  # of a row that has ended, next to nothing
-        h = self._passes.through(self._stack.embed(token), position, lengths, parts)
+        known = token.clamp(min=0)  # NAN where a row has ended with it
+        h = self._passes.through(self._stack.embed(known), position, lengths, parts)
         logits = linear(self._stack.read(h), self._stack.head)  # [n, N]
         chosen = self._choose(logits, self._temperature[:n], self._keys[:n], position)
         token.copy_(torch.where(alive, chosen, token))
@@ -326,10 +332,11 @@ class Writer:
         self, logits: Tensor, temperature: Tensor, keys: Tensor, positions: Tensor
     ) -> Tensor:
         chosen = self._passes.choose(logits, temperature, keys, positions)
-        return self._stack.to_target(chosen)
+        tokens = self._stack.to_target(chosen)
+        return torch.where(numbered(chosen, logits) == NAN, NAN, tokens)
 
     def _ended(self, tokens: Tensor) -> Tensor:
-        return (tokens.unsqueeze(1) == self._ends).any(1)
+        return (tokens.unsqueeze(1) == self._ends).any(1) | (tokens == NAN)
 
     def _take_out(self) -> list[Answer]:
         """Rows that have ended, by the order in which they were taken."""

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ..records import Sampling, TokenLogprob
+from ..common.errors import NotANumber
+from ..records import NAN, Sampling, TokenLogprob
 from .argmax import likeliest
+from .numbers import numbered
 from .randomness import RandomSource
 
 LANES = 16  # numbers that a kernel takes at once
@@ -94,10 +96,16 @@ def penalised(logits: Tensor, context: list[int], sampling: Sampling) -> Tensor:
 
 
 def choose(logits: Tensor, sampling: Sampling, chance: RandomSource) -> int:
-    """The next token, read to the host: the most likely of [V] logits, or one drawn."""
+    """The next token, read to the host: the most likely of [V] logits, or one drawn. Raises
+    NotANumber where the logits are none."""
     if sampling.greedy:
-        return int(likeliest(logits))
-    return int(chance.draw(probabilities(logits.unsqueeze(0), sampling)[0]))
+        token = int(numbered(likeliest(logits), logits))
+    else:
+        probs = probabilities(logits.unsqueeze(0), sampling)[0]
+        token = int(numbered(chance.draw(probs), probs))
+    if token == NAN:
+        raise NotANumber
+    return token
 
 
 def confidence(logits: Tensor) -> float:

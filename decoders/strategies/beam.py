@@ -8,6 +8,7 @@ and scores are those of transformers' `generate(num_beams=k, do_sample=False)`, 
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..backends.llama.tree import require_trees
-from ..common.errors import DraftpickError
+from ..common.errors import DraftpickError, NotANumber
 from ..protocols import DraftLength, Job, TreeBackend, decoder_prefix
 from ..records import DecodeResult, Request, Sampling, StepStats
 from ..sampling.draft_vocab import DraftVocab
@@ -222,6 +223,8 @@ class _Search:
         # enough that k go on, whatever ends with an end-of-sequence token
         most = max(2, 1 + len(self.eos)) * self._k
         candidates = best(self.running, log_probs, most)
+        if any(math.isnan(beam.score) for beam in candidates):
+            raise NotANumber
         ended = [self._stopper.ends(list(beam.ids)) != "" for beam in candidates]
         going = [
             Beam(b.ids, b.score + NEVER * end) for b, end in zip(candidates, ended, strict=True)

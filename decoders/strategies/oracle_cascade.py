@@ -4,10 +4,12 @@ deferral rule could reach, and is never fast."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
+from ..common.errors import NotANumber
 from ..drafters import begin
 from ..loop import Drafting
 from ..protocols import DraftRequest, Job, decoder_prefix, work
@@ -38,7 +40,10 @@ class OracleCascade(Drafting):
         while True:
             tally.other_s += tally.clock.lap()
             logits = penalised(logits, context, sampling)
-            least = max(0.0, confidence(logits) - self.alpha)
+            sure = confidence(logits)
+            if math.isnan(sure):
+                raise NotANumber
+            least = max(0.0, sure - self.alpha)
             tally.verify_s += tally.clock.lap()
             asked = DraftRequest(1, sampling, job.chance, min_confidence=least)
             tokens = self.drafter.propose(context, asked).ids.tolist()

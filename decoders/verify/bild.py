@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
+from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .step import at, leading, target_distribution, verdict
 
@@ -49,11 +50,11 @@ class BiLD:
         log_probs = scores[:-1].log_softmax(-1).gather(1, proposal.ids.unsqueeze(1)).squeeze(1)
         accept = -log_probs < self.rollback  # [K]
         if sampling.greedy:
-            target_ids = likeliest(target_logits)  # [K + 1]
+            target_ids = numbered(likeliest(target_logits), target_logits)  # [K + 1]
             if self.keep_argmax:
                 accept = accept | (target_ids[:-1] == proposal.ids)
             accepted = leading(accept)
             return verdict(proposal, accepted, at(target_ids, accepted))
         accepted = leading(accept)
         own = target_distribution(at(target_logits, accepted).unsqueeze(0), sampling)[0]
-        return verdict(proposal, accepted, chance.draw(own))
+        return verdict(proposal, accepted, numbered(chance.draw(own), own))

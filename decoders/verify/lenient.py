@@ -16,6 +16,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities, raw_probabilities
+from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .lossy import lossy
 from .step import accept_and_resample, acceptance, at, draft_distribution, leading, one_hot, verdict
@@ -37,7 +38,7 @@ class Lenient:
         self, proposal: Proposal, target_logits: Tensor, sampling: Sampling, chance: RandomSource
     ) -> Verdict:
         if sampling.greedy:
-            best = likeliest(target_logits)  # [K + 1]
+            best = numbered(likeliest(target_logits), target_logits)  # [K + 1]
             accept = best[:-1] == proposal.ids
             if self.needs_raw:
                 accept |= self._likely_enough(proposal, target_logits[:-1])

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
+from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 from .step import accept_and_resample, at, draft_distribution, leading, verdict
 from .tree import verify_tree
@@ -37,7 +38,8 @@ class Lossless:
         if proposal.probs is None:
             drawn = chance.follow(target, proposal.ids)  # [K + 1]
             accepted = leading(drawn[:-1] == proposal.ids)
-            found = verdict(proposal, accepted, at(drawn, accepted))
+            next_token = numbered(at(drawn, accepted), at(target, accepted))
+            found = verdict(proposal, accepted, next_token)
             chance.use(found.accepted + 1)
             return found
         draft = draft_distribution(proposal, target)  # [K, V]
@@ -47,7 +49,8 @@ class Lossless:
 def _greedy(proposal: Proposal, target_logits: Tensor) -> Verdict:
     """No softmax, and one read from the device: a few ids are compared sooner here than there."""
     k = len(proposal.ids)
-    read = torch.cat([proposal.ids, likeliest(target_logits)]).tolist()
+    best_ids = numbered(likeliest(target_logits), target_logits)
+    read = torch.cat([proposal.ids, best_ids]).tolist()
     drafted, best = read[:k], read[k:]
     accepted = next((i for i in range(k) if drafted[i] != best[i]), k)
     return Verdict(accepted, best[accepted], drafted)

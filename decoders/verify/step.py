@@ -15,6 +15,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
+from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 
 
@@ -29,7 +30,8 @@ def accept_and_resample(
     # pi(x) < q(x): x is accepted with probability pi(x) / q(x)
     # after the first rejection the next token is drawn from max(0, pi - q), normalised
     accepted = leading(chance.accept(acceptance(pi, draft, proposal.ids)))
-    return verdict(proposal, accepted, chance.draw(residual(pi, draft, target, accepted)))
+    left = residual(pi, draft, target, accepted)
+    return verdict(proposal, accepted, numbered(chance.draw(left), left))
 
 
 def verdict(proposal: Proposal, accepted: Tensor, next_token: Tensor) -> Verdict:
@@ -49,11 +51,14 @@ def leading(accept: Tensor) -> Tensor:
 
 
 def target_distribution(logits: Tensor, sampling: Sampling) -> Tensor:
-    """[T, V] what the target's token is drawn from: a one-hot at temperature 0."""
+    """[T, V] what the target's token is drawn from: a one-hot at temperature 0. Rows of logits that
+    are no numbers give rows that are none."""
     if not sampling.greedy:
         return probabilities(logits, sampling)
     like = logits if logits.dtype == torch.float64 else logits.float()
-    return one_hot(likeliest(logits), like)
+    ids = likeliest(logits)
+    greatest = like.gather(-1, ids.unsqueeze(-1))
+    return one_hot(ids, like) + torch.where(greatest.isnan(), greatest, 0.0)
 
 
 def draft_distribution(proposal: Proposal, like: Tensor) -> Tensor:

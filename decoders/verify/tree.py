@@ -19,6 +19,7 @@ from torch import Tensor
 from ..records import Proposal, Sampling, Verdict
 from ..sampling.argmax import likeliest
 from ..sampling.filters import probabilities
+from ..sampling.numbers import numbered
 from ..sampling.randomness import RandomSource
 
 
@@ -63,14 +64,15 @@ def verify_tree(
     assert proposal.parents is not None
     ids, tree = proposal.ids, layout(proposal.parents, proposal.ids.device)
     if sampling.greedy:
-        target_ids = likeliest(target_logits)  # [K + 1]
+        target_ids = numbered(likeliest(target_logits), target_logits)  # [K + 1]
         taken = path(target_ids[tree.row] == ids, tree)
         next_token = target_ids[last_row(taken)]
     else:
         target_probs = probabilities(target_logits, sampling)  # [K + 1, V]
         odds, left = try_children(target_probs, proposal, tree)
         taken = path(chance.accept(odds), tree)
-        next_token = chance.draw(left[last_row(taken)])
+        rest = left[last_row(taken)]
+        next_token = numbered(chance.draw(rest), rest)
     # the one host read of a round
     read = torch.cat([next_token.view(1), ids, taken.long()]).tolist()
     nodes = [node for node, on_it in enumerate(read[1 + len(ids) :]) if on_it]

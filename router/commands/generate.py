@@ -19,6 +19,7 @@ from ..records import AskOptions
 from ..routing.messages import Message
 from ..routing.results import RoutedResult
 from ..routing.router import Router
+from ..serve.text import TextStream
 from .prompts import Prompt
 
 
@@ -94,7 +95,7 @@ def _generate(
     group = uuid.uuid4().hex if prompt.id is None else str(prompt.id)
     for turn, words in enumerate(prompt.turns):
         messages.append({"role": "user", "content": words})
-        streamer = None if as_json else _streamer(router)
+        streamer = None if as_json else _Printed(router.engine.tokenizer)
         own = replace(request, seed=seed(turn))
         routed = router.respond(
             messages,
@@ -129,8 +130,17 @@ def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool
         print(f"error: prompt {which}: {words}", file=sys.stderr, flush=True)
 
 
-def _streamer(router: Router) -> Any:
-    """transformers' own streamer; like its `generate`, ours hands it the prompt first."""
-    from transformers import TextStreamer
+class _Printed:
+    """A streamer, as transformers' `generate` takes one, that prints the text which a server would
+    send; the prompt comes first and is left out."""
 
-    return TextStreamer(router.engine.tokenizer, skip_prompt=True, skip_special_tokens=True)
+    def __init__(self, tokenizer: Any) -> None:
+        self._text, self._prompted = TextStream(tokenizer), False
+
+    def put(self, ids: Any) -> None:
+        if self._prompted:
+            print(self._text.add(ids.tolist()), end="", flush=True)
+        self._prompted = True
+
+    def end(self) -> None:
+        print(self._text.finish(), flush=True)

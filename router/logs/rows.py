@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collect.embedders import same_space
+from decoders.common.identity import identity
 from policies import Policy, PolicyError, RewardTable, check_compatible
 from policies.ope.estimators import Log
 from policies.records import ANY
@@ -91,7 +92,8 @@ World = tuple[str, frozenset[str], str, str | None]
 
 
 def _world(each: LoggedDecision) -> World:
-    return each.target, frozenset(each.probabilities), each.arms_fingerprint, each.embedder
+    space = None if each.embedder is None else identity(each.embedder)
+    return identity(each.target), frozenset(each.probabilities), each.arms_fingerprint, space
 
 
 def _of_one_world(chosen: list[LoggedDecision], policy: Policy | None) -> list[LoggedDecision]:

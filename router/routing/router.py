@@ -16,7 +16,7 @@ import numpy as np
 from collect.embedders import query_text, same_space
 from collect.features import RequestContext, feature_vector
 from decoders.common import plugins
-from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName
+from decoders.common.errors import ArmDown, Cancelled, DraftpickError, NoSuchName, NotANumber
 from decoders.common.seeds import derived_seed, draw_of
 from decoders.options import Arms, EngineOptions
 from decoders.records import DecodeResult, Prefilled, Request, Sampling
@@ -98,13 +98,11 @@ class Router:
             require_features(policy)
             known = set(policy.arms) <= set(engine.arm_names)
             fingerprint = engine.arms_fingerprint(policy.arms) if known else None
-            if reader is None:
-                check_compatible(policy, engine.arm_names, engine.embedder, fingerprint)
-            else:  # the same content in another place is the same embedder
-                same = same_space(policy.embedder, reader.name)
-                space = policy.embedder if same else reader.name
-                width = reader.dimension
-                check_compatible(policy, engine.arm_names, space, fingerprint, width)
+            space = engine.embedder if reader is None else reader.name
+            width = None if reader is None else reader.dimension
+            if same_space(policy.embedder, space):  # the same content in another place
+                space = policy.embedder
+            check_compatible(policy, engine.arm_names, space, fingerprint, width)
         self.engine = engine
         self.policy = policy
         self.embedder = reader
@@ -367,6 +365,8 @@ class Router:
             embedding = prefilled.embedding.detach().float().cpu().numpy()
             embed_s = time.perf_counter() - start
             start = time.perf_counter()
+        if not np.isfinite(embedding).all():
+            raise NotANumber("the embedding of the prompt")
         seed = ask.request.seed
         rng = draw_of(seed, list(ask.prompt_ids)) if dynamic else None
         if self._learning is not None:  # draws of its own, or one seed would draw one arm for ever

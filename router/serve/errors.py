@@ -11,6 +11,7 @@ from decoders.common.errors import (
     Cancelled,
     ContextTooLong,
     DraftpickError,
+    NotANumber,
     UpstreamBroke,
     UpstreamRefused,
 )
@@ -105,6 +106,9 @@ def as_api_error(error: Exception) -> ApiError:
         case OutOfMemory():
             logger.error("%s", error)
             return ApiError(503, f"{error}; ask for less, or again when less is running")
+        case NotANumber():
+            logger.error("%s", error)
+            return ApiError(500, str(error), code="not_a_number")
         case DraftpickError() | PolicyError():
             return ApiError(400, str(error))
     logger.error("an answer failed", exc_info=error)

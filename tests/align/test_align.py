@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,13 @@ from typer.testing import CliRunner
 from collect.align import checkpoint, weights
 from collect.align.answers import Answers
 from collect.align.recipe import Recipe
-from collect.align.run import AlignConfig, align
+from collect.align.run import KINDS, AlignConfig, align
+from collect.align.write import write_outputs
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError
+from decoders.models import targets
 from decoders.models.targets import fingerprint
+from decoders.options import EngineOptions
 from decoders.sampling.draft_vocab import DraftVocab
 from router.cli import app
 
@@ -289,3 +293,25 @@ def test_bad_outputs_are_named(
     config = replace(config_for("bigram", tmp_path / "out", target, written), outputs=(bad,))
     with pytest.raises(DraftpickError, match=says):
         align(config, RECIPE, silent)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_without_an_end_token(
+    kind: str, tmp_path: Path, target: Path, written: tuple[Path, Path], sizes: Path
+) -> None:
+    """Its drafter learns answers that do not end, those that the target writes itself as well."""
+    endless = shutil.copytree(target, tmp_path / "target")
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((endless / name).read_text())
+        (endless / name).write_text(json.dumps({**config, "eos_token_id": None}))
+    assert targets.eos_ids(endless) == ()
+    start = sizes if kind == "drafter" else None
+    config = config_for(kind, tmp_path / "out", endless, written, start=start, exit_layer=1)
+    assert align(config, replace(RECIPE, epochs=1), silent)
+    options = EngineOptions(str(endless), dtype="float32", device="cpu")
+    own = write_outputs([written[0]], tmp_path / "own", options, 3, ["qa"])
+    rows = [json.loads(line) for line in own.read_text().splitlines()]
+    assert {(len(row["ids"]), row["ended"]) for row in rows} == {(3, False)}
+    if kind == "bigram":
+        config = config_for(kind, tmp_path / "again", endless, (written[0], own), start=start)
+        assert align(config, RECIPE, silent)

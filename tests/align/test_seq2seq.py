@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -281,3 +282,15 @@ def test_the_command_lets_the_target_write_first(
     assert done.exit_code == 0
     assert len((tmp_path / "out/outputs.jsonl").read_text().splitlines()) == 120
     assert (tmp_path / "out/model/adapter.safetensors").is_file()
+
+
+def test_a_target_without_an_end_token(
+    tmp_path: Path, t5: Path, own: tuple[Path, Path], written: tuple[Path, Path]
+) -> None:
+    endless = shutil.copytree(t5, tmp_path / "target")
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((endless / name).read_text())
+        (endless / name).write_text(json.dumps({**config, "eos_token_id": None}))
+    for kind, outputs in (("bigram", own), ("exit", written)):
+        made = config_for(kind, tmp_path / kind, endless, outputs, exit_layer=1)
+        assert align(made, replace(RECIPE, epochs=1), silent)

@@ -16,6 +16,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+CLEANED = 128  # positions that are cleaned together
+
 
 class Slot(Protocol):
     """One layer's part in one pass.
@@ -124,6 +126,12 @@ class KVCache:
         one = copy(self)
         one.all = self.all[:, number : number + 1]
         return one
+
+    def clean(self) -> None:
+        """Zeros again where something is no number."""
+        for part in self.all.split(CLEANED, 3):
+            if self.all.device.type != "cpu" or not bool(part.isfinite().all()):
+                part.zero_()
 
     def slots(
         self, start: int, t: int, read: int, first: int = 0, last: int | None = None
