@@ -133,6 +133,7 @@ def test_a_sliding_window_goes_to_transformers(
 
 
 def test_end_of_sequence_ids(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
     assert targets.eos_ids(tmp_path) == ()
     (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 2}))
     assert targets.eos_ids(tmp_path) == (2,)
