@@ -1,0 +1,271 @@
+"""Models of other people's making, through the commands: what is written, refused, gone on with."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from stored_tables import table_of
+from tiny_models import target_model
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import policies
+from collect.store.tables import read_table
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.run import sweep
+from decoders import Engine
+from decoders.common.errors import DraftpickError, NotANumber
+from decoders.common.identity import identity
+from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer
+from decoders.offline.batch import Batch
+from decoders.records import Request
+from policies import PolicyError
+from router.cli import main
+from router.routing.router import Router
+
+PIECES = ["▁", ".", "▁.", "x", "▁x", "▁y", "n't", "▁do", "▁n't", ",", "▁,", "\n", "▁'s", "é", "z"]
+ARMS = "arms: {copy: {kind: max_gram, shortest: 1, length: {kind: fixed, k: 3}}}"
+
+
+def unigram(folder: Path) -> None:
+    """A tokenizer that cleans up what it decodes, where it is asked to."""
+    vocab = [("<unk>", 0.0), ("</s>", 0.0), *((p, -1.0 - at / 99) for at, p in enumerate(PIECES))]
+    plain = Tokenizer(models.Unigram(vocab, unk_id=0))
+    plain.pre_tokenizer, plain.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=plain, unk_token="<unk>", eos_token="</s>",
+        clean_up_tokenization_spaces=True,
+    ).save_pretrained(folder)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Writes any of the pieces; those that have no text are as likely as others."""
+    folder = target_model(tmp_path_factory.mktemp("made") / "target")
+    unigram(folder)
+    return folder
+
+
+@pytest.fixture
+def arms(tmp_path: Path) -> Path:
+    path = tmp_path / "arms.yaml"
+    path.write_text(ARMS)
+    return path
+
+
+def load(target: Path, arms: Path | None = None) -> Engine:
+    return Engine.load(str(target), arms, dtype="float32", device="cpu")
+
+
+def queries(folder: Path, texts: list[str]) -> Any:
+    from collect.queries import Query
+
+    return [Query(f"q{at}", "qa", (text,)) for at, text in enumerate(texts)]
+
+
+# -- one text -------------------------------------------------------------------------------------
+
+
+def test_every_way_to_an_answer_writes_the_same_text(
+    target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from serve_toys import served
+
+    prompts = ["x y", "do x .", "y y y", "x , z"]
+    how = ["--arm", "copy", "--target", str(target), "--config", str(arms), "--device", "cpu"]
+    how += ["--dtype", "float32", "--max-new-tokens", "24"]
+    engine = load(target, arms)
+    asked = queries(tmp_path, prompts)
+    options = SweepOptions(arms=("copy",), max_new_tokens=24)
+    sweep(engine, Batch(engine), asked, tmp_path / "out", options)
+    kept = {
+        r["query_id"]: r["target_text"] for r in read_table(tmp_path / "out", "queries").to_pylist()
+    }
+    cleaned = 0
+    with served(engine=load(target, arms)) as server:
+        for at, prompt in enumerate(prompts):
+            assert main(["generate", prompt, *how]) == 0
+            printed = capsys.readouterr().out
+            assert main(["generate", prompt, "--json", *how]) == 0
+            whole = json.loads(capsys.readouterr().out)["text"]
+            body = {
+                "model": "copy",
+                "messages": [{"role": "user", "content": prompt}],
+                "max_tokens": 24,
+            }
+            url = f"{server.url}/v1/chat/completions"
+            once = httpx.post(url, json=body).json()["choices"][0]["message"]["content"]
+            pieces = httpx.post(url, json=body | {"stream": True}).text.split("\n\n")
+            found = [
+                json.loads(p.removeprefix("data: ")) for p in pieces if p.startswith("data: {")
+            ]
+            streamed = "".join(c["delta"].get("content") or "" for p in found for c in p["choices"])
+            assert printed == f"{whole}\n" and whole == once == streamed == kept[f"q{at}"]
+            cleaned += engine.tokenizer.clean_up_tokenization(whole) != whole
+    assert cleaned, "no answer that a clean-up would change"
+
+
+# -- templates that refuse ------------------------------------------------------------------------
+
+REFUSALS = {
+    "raises": "{{ raise_exception('System role not supported') }}",
+    "type": "{{ messages[0].content + 1 }}",
+    "undefined": "{{ messages[0].nothing.more }}",
+    "zero": "{{ 1 // 0 }}",
+    "index": "{{ [][3].content }}",
+    "filter": "{{ messages[0].content | nofilter }}",
+}
+
+
+@pytest.mark.parametrize("way", [each for each in REFUSALS if each != "filter"])
+def test_a_template_that_refuses_a_system_message(
+    way: str, target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from serve_toys import served
+
+    template = (
+        "{% if messages[0].role == 'system' %}" + REFUSALS[way] + "{% endif %}"
+        "{% for m in messages %}{{ m.content }} {% endfor %}"
+    )
+    messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "y"}]
+    tokenizer = load_tokenizer(target, template)
+    with pytest.raises(
+        TemplateRefused, match=r"chat template refuses these messages .*system, user"
+    ):
+        encode_chat(tokenizer, messages)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(json.dumps({"messages": messages}))
+    how = ["--arm", "copy", "--target", str(target), "--config", str(arms), "--device", "cpu"]
+    how += ["--dtype", "float32", "--chat-template", template]
+    assert main(["generate", "--prompts", str(file), *how]) == 2
+    said = capsys.readouterr().err
+    assert "refuses these messages" in said and "--debug" not in said
+    engine = load(target, arms)
+    engine.tokenizer = tokenizer
+    with served(engine=engine) as server:
+        url = f"{server.url}/v1/chat/completions"
+        body = {"model": "copy", "messages": messages, "max_tokens": 3}
+        made = httpx.post(url, json=body)
+        assert made.status_code == 400 and made.json()["error"]["param"] == "messages"
+        assert "refuses these messages" in made.json()["error"]["message"]
+        assert httpx.post(url, json=body | {"messages": messages[1:]}).status_code == 200
+
+
+# -- names are for people -------------------------------------------------------------------------
+
+
+def test_the_same_weights_in_another_folder(target: Path, arms: Path, tmp_path: Path) -> None:
+    """The collection goes on, the policy serves; other weights of the old name are refused."""
+    moved = shutil.copytree(target, tmp_path / "moved")
+    options = SweepOptions(max_new_tokens=4)
+    texts = ["x y", "do x .", "y y y", "x , z", "z z"]
+    engine, other = load(target, arms), load(moved, arms)
+    assert engine.embedder != other.embedder and identity(engine.embedder) == identity(
+        other.embedder
+    )
+    out = tmp_path / "out"
+    sweep(engine, Batch(engine), queries(tmp_path, texts[:3]), out, options)
+    report = sweep(other, Batch(other), queries(tmp_path, texts), out, options)
+    assert (report.already, report.collected) == (3, 2)
+    table = table_of(out, "modelled")
+    assert table.embedder == engine.embedder and len(table.query_ids) == 5
+    assert table_of(out, "modelled", embedder=other.embedder).embedder == engine.embedder
+    policy = policies.fit("regression", table).policy
+    assert Router(other, policy).generate("x y", max_new_tokens=2).arm in policy.arms
+    changed = shutil.copytree(target, tmp_path / "else" / "target")
+    state = load_file(changed / "model.safetensors")
+    save_file({k: v + 1 for k, v in state.items()}, changed / "model.safetensors", {"format": "pt"})
+    third = load(changed, arms)
+    with pytest.raises(PolicyError, match="was trained on embeddings"):
+        Router(third, policy)
+    with pytest.raises(DraftpickError, match="other settings: target"):
+        sweep(third, Batch(third), queries(tmp_path, texts), out, options)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("a@0123abcd/float32", "b/c@0123abcd/float32", True),
+        ("a@0123abcd/float32", "a@0123abcd/bfloat16", False),
+        ("a@0123abcd+00112233/float32", "b@0123abcd+00112233/float32", True),
+        ("a@0123abcd+00112233/float32", "a@0123abcd/float32", False),
+        ("target:a@0123abcd", "target:b@0123abcd", True),
+        ("target:a@0123abcd", "sentence:a@0123abcd", False),
+        ("custom@unnamed/float32", "other@unnamed/float32", False),
+        ("any", "any", True),
+    ],
+)
+def test_identities(one: str, other: str, same: bool) -> None:
+    assert (identity(one) == identity(other)) == same
+
+
+# -- nan ------------------------------------------------------------------------------------------
+
+
+def test_one_token_of_nan(
+    target: Path, arms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its queries fail and no others; the table is made of the rest."""
+    from serve_toys import served
+
+    broken = shutil.copytree(target, tmp_path / "broken")
+    state = load_file(broken / "model.safetensors")
+    state["lm_head.weight"] = state["model.embed_tokens.weight"].clone()
+    state["lm_head.weight"][2 + PIECES.index("z")] = -state["lm_head.weight"].mean(0)
+    state["model.embed_tokens.weight"][2 + PIECES.index("z")] = torch.nan
+    save_file(state, broken / "model.safetensors", {"format": "pt"})
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    engine = load(broken, arms)
+    out, options = tmp_path / "out", SweepOptions(max_new_tokens=2)
+    texts = ["x y", "do x .", "y y y", "x z", "x , x"]
+    report = sweep(engine, Batch(engine), queries(tmp_path, texts), out, options)
+    assert report.errors == 2
+    failed = {
+        r["query_id"]: r["error"] for r in read_table(out, "outcomes").to_pylist() if r["error"]
+    }
+    assert set(failed) == {"q3"} and "no numbers (nan)" in failed["q3"]
+    assert len(table_of(out, "modelled").query_ids) == 4
+    policy = policies.fit("regression", table_of(out, "modelled")).policy
+    with pytest.raises(NotANumber):
+        Router(engine, policy).generate("x z")
+    assert Router(engine, policy).generate("x y", max_new_tokens=2).result.ids
+    how = ["--arm", "copy", "--target", str(broken), "--config", str(arms), "--device", "cpu"]
+    assert main(["generate", "x z", "--dtype", "float32", *how]) == 2
+    assert "no numbers (nan)" in capsys.readouterr().err
+    for slots in (1, 2):
+        with served(engine=load(broken, arms), slots=slots) as server:
+            for prompt, status in (("x z", 500), ("x y", 200), ("x z", 500), ("x y", 200)):
+                body = {"model": "copy", "messages": [{"role": "user", "content": prompt}]}
+                made = httpx.post(
+                    f"{server.url}/v1/chat/completions", json=body | {"max_tokens": 2}, timeout=30
+                )
+                assert made.status_code == status, made.text
+                if status == 500:
+                    assert made.json()["error"]["code"] == "not_a_number"
+
+
+def test_a_target_without_an_end_token_answers(target: Path, arms: Path, tmp_path: Path) -> None:
+    endless = shutil.copytree(target, tmp_path / "endless")
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((endless / name).read_text())
+        (endless / name).write_text(json.dumps(config | {"eos_token_id": None}))
+    engine = load(endless, arms)
+    assert engine.eos_ids == ()
+    for arm in engine.arm_names:
+        result = engine.decode(arm, [3, 4], Request(9))
+        assert len(result.ids) == 9 and result.finish_reason == "length"
+    options = SweepOptions(max_new_tokens=5)
+    out = tmp_path / "out"
+    assert (
+        sweep(engine, Batch(engine), queries(tmp_path, ["x y", "x", "y"]), out, options).errors == 0
+    )
+    policy = policies.fit("regression", table_of(out, "modelled")).policy
+    assert len(Router(engine, policy).generate("x y", max_new_tokens=5).result.ids) == 5
