@@ -104,8 +104,8 @@ def _completed(
                     f"the embedder {embedder.name} gave an array of shape {found.shape} for "
                     f"{len(part)} texts; it says that its width is {width}"
                 )
-            whole = np.isfinite(found).all(axis=1)
-            kept_now = {one: row for one, row, fine in zip(part, found, whole, strict=True) if fine}
+            pairs = zip(part, found, strict=True)
+            kept_now = {one: row for one, row in pairs if np.isfinite(row).all()}
             vectors |= kept_now  # the others have no vector, as queries that failed
             seconds |= dict.fromkeys(kept_now, took / len(part))
             on_progress(min(start + CHUNK, len(missing)), len(missing))

@@ -129,7 +129,7 @@ class KVCache:
 
     def clean(self) -> None:
         """Zeros again where something is no number."""
-        for part in self.all.split(CLEANED, 3):
+        for part in torch.split(self.all, CLEANED, 3):
             if self.all.device.type != "cpu" or not bool(part.isfinite().all()):
                 part.zero_()
 
