@@ -21,6 +21,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean, harmonic_mean
 from typing import Any
 
 from load_peers import Answered, Server, openvino
@@ -217,6 +218,7 @@ def show(rows: Sequence[dict[str, Any]], arms: Sequence[str], clients: Sequence[
     table.add_column("clients", justify="right")
     for arm in arms:
         table.add_column(arm, justify="right")
+    speeds: dict[str, list[float]] = {arm: [] for arm in arms}
     for n in clients:
         cells = []
         for arm in arms:
@@ -226,7 +228,13 @@ def show(rows: Sequence[dict[str, Any]], arms: Sequence[str], clients: Sequence[
                 for key in ("tokens_per_s", "median_whole_s")
             )
             cells.append(f"{speed:.0f} ({whole:.2f})")
+            speeds[arm].append(speed)
         table.add_row(str(n), *cells)
+    if len(clients) > 1:
+        table.add_section()
+        # An arithmetic mean weighs by seconds, so that the fastest load decides.
+        for name, mean in (("equal seconds", fmean), ("equal tokens", harmonic_mean)):
+            table.add_row(name, *(f"{mean(speeds[arm]):.0f}" for arm in arms))
     Console().print(table)
 
 

@@ -12,6 +12,7 @@ from ..errors import PolicyError
 from ..fixed import best_fixed_index, one_hot
 from ..records import Float64, Policy, RewardTable
 from .bootstrap import CONFIDENCE, RESAMPLES, group_sums, interval, ratio
+from .bounds import costs_margin
 from .units import Units, units_of
 
 # Below this, the probability that a policy leaves to the arms that did not fail is rounding, and
@@ -43,7 +44,7 @@ class Evaluation:
 
     rows: "greedy" and "dynamic" (the policy), "uniform", "fixed/<arm>" for every arm, "best-fixed",
         "per-task-best", "oracle".
-    gain: greedy minus best-fixed, paired per query.
+    gain: greedy minus best-fixed, paired per query; its interval includes the costs' own error.
     best_fixed: the arm behind that row.
     by_task: task -> {row name: mean}.
     choices: [tasks, A], the share of a task's queries on which the greedy policy takes the arm.
@@ -159,6 +160,12 @@ def report(
     each = {name: per_query(pi, table.rewards) for name, pi in distributions.items()}
     gains = each["greedy"] - each["best-fixed"]
     low, high = _interval(gains, units, counts, confidence)
+    if table.repeats is not None:
+        ours, theirs = distributions["greedy"], distributions["best-fixed"]
+        moved = [_mean(per_query(ours, r) - per_query(theirs, r)) for r in table.repeats]
+        mean = _mean(gains)
+        margin = costs_margin(mean, np.array(moved), (1 + confidence) / 2)
+        low, high = mean - math.hypot(mean - low, margin), mean + math.hypot(high - mean, margin)
     paired = int((~np.isnan(gains)).sum())
     tasks = sorted(set(table.tasks))
     members = {task: np.array([t == task for t in table.tasks]) for task in tasks}

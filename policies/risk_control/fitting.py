@@ -103,7 +103,11 @@ def fit_risk_control(
     found, alone = calibrate(grid, held), calibrate(fixed, held)
     step = found.selected(risk)
     units = found.units
-    gain = gain_of(found.rewards[:, step] - alone.rewards[:, 0], units, resamples(units, seed))
+    by_costs = None
+    if found.repeats is not None and alone.repeats is not None:
+        by_costs = found.repeats[:, step] - alone.repeats[:, 0]
+    gained = found.rewards[:, step] - alone.rewards[:, 0]
+    gain = gain_of(gained, units, resamples(units, seed), by_costs=by_costs)
     faster = gain.low > 0
     taken = grid if faster else fixed
     best = _constant_arms(fixed, held)  # [Z + 1]

@@ -38,7 +38,7 @@ def losses_and_rewards(
     """The policy, the fixed arms it is measured against and every other one, on a table's greedy
     rows; a failed lossy arm loses 1. Raises PolicyError where there is no greedy row."""
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
-    lost = replace(greedy, rewards=counted_losses(greedy, policy.lossless))
+    lost = replace(greedy, rewards=counted_losses(greedy, policy.lossless), repeats=None)
 
     def row(name: str, arm: str | None, chooses: BasePolicy) -> LossAndReward:
         probs = aligned(chooses, greedy)

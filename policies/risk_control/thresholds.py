@@ -125,7 +125,7 @@ def learn(
     if model not in MODELS:
         raise NoSuchName("model of risk control", model, ("auto", *MODELS))
     greedy = table.rows(np.flatnonzero(greedy_rows(table)))
-    lossy = replace(greedy, rewards=counted_losses(greedy, lossless), losses=None)
+    lossy = replace(greedy, rewards=counted_losses(greedy, lossless), losses=None, repeats=None)
     rewards, losses = _predictor(table, model, seed), _predictor(lossy, model, seed)
     free = np.array([arm in lossless for arm in table.arms])
     fast, lost = rewards.scores(greedy.inputs), losses.scores(greedy.inputs)  # [m, A] both
@@ -160,6 +160,8 @@ class RiskCurve:
     losses, rewards, lossy: [m, Z + 1], means over the query's greedy rows; lossy is the share that
         a lossy arm serves, a failed arm's reward the worst that the row has.
     tasks: [m].
+    repeats: [R, Z + 1], the mean of `rewards` by each measurement of the costs; None where costs
+        play no part or were measured once.
     units: which queries are in one group; groups alone are exchangeable.
     """
 
@@ -168,6 +170,7 @@ class RiskCurve:
     lossy: Float64
     tasks: list[str]
     units: Units
+    repeats: Float64 | None = None
 
     def __len__(self) -> int:
         return len(self.tasks)
@@ -202,7 +205,12 @@ def calibrate(grid: ThresholdGrid, table: RewardTable) -> RiskCurve:
     units = units_of(table)
     _, first = np.unique(units.query_of_row, return_index=True)
     losses = counted_losses(table, grid.lossless)
+    repeats = None
+    if table.repeats is not None:
+        each = [units.by_query(rewards[rows, chosen]).mean(axis=0) for rewards in table.repeats]
+        repeats = np.array(each)
     return RiskCurve(
+        repeats=repeats,
         losses=units.by_query(losses[rows, chosen]),
         rewards=units.by_query(table.rewards[rows, chosen]),
         lossy=units.by_query(~grid.free[chosen]),

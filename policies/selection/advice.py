@@ -130,6 +130,13 @@ def _route(facts: Facts, oracle: Gain) -> str:
             f"another embedder (--embedder). {end}"
         )
     best = max(seen, key=lambda one: one.gain.mean)
+    if best.gain.needed is None and best.gain.mean > 0:
+        return (
+            f"{known}, but the error of the costs behind the reward hides what a choice gains: the "
+            f"best one, {best.name}, gains {_percent(facts, best.gain.mean)}, and the costs alone "
+            f"may move that by {_percent(facts, best.gain.costs_error or 0.0)}. Collect again on "
+            f"an idle machine. {end}"
+        )
     if best.gain.needed is None:
         return (
             f"{known}, but no feature of a query predicts it: no choice gains anything on "

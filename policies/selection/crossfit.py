@@ -106,6 +106,19 @@ def earned(table: RewardTable, probs: Float64) -> Float64:
     return np.asarray(table.rewards[np.arange(len(table)), probs.argmax(axis=1)])
 
 
+def gains_by_costs(
+    table: RewardTable, ours: Float64, theirs: Float64, units: Units
+) -> Float64 | None:
+    """[R], by each measurement of the costs, the mean over queries of what the most likely arms of
+    `ours` [n, A] earn more than those of `theirs`; None where costs play no part or were measured
+    once."""
+    if table.repeats is None:
+        return None
+    rows = np.arange(len(table))
+    mine, base = (table.repeats[:, rows, chosen.argmax(axis=1)] for chosen in (ours, theirs))
+    return np.asarray(units.by_query((mine - base).T).mean(axis=0))
+
+
 def best_fixed(train: RewardTable, held: RewardTable) -> Float64:
     """A Chooser: the best fixed arm."""
     return np.tile(one_hot(len(train.arms), best_fixed_index(train)), (len(held), 1))

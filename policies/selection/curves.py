@@ -12,7 +12,6 @@ import numpy as np
 from ..errors import PolicyError
 from ..evaluation.bounds import Gain, gain_of, resamples
 from ..evaluation.units import units_of
-from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
 from .crossfit import (
     LEAST,
@@ -21,6 +20,7 @@ from .crossfit import (
     cross_fit,
     earned,
     folds_of,
+    gains_by_costs,
     learned,
     too_few,
     usable,
@@ -51,14 +51,17 @@ def learning_curve(
     rows = require_enough(table)
     folds, units = folds_of(rows, seed), units_of(rows)
     counts = resamples(units, seed)
-    fixed = units.by_query(rows.rewards[:, best_fixed_index(rows)])
+    best = best_fixed(rows, rows)
+    fixed = units.by_query(earned(rows, best))
     points = []
     for share in SHARES:
         sizes: list[int] = []
         chooser = _thinned(learned(policy, seed, dict(options or {})), share, seed, sizes)
-        values = units.by_query(earned(rows, cross_fit(rows, folds, chooser)))
+        chosen = cross_fit(rows, folds, chooser)
+        values = units.by_query(earned(rows, chosen))
         size = round(float(np.mean(sizes)))
-        gain = gain_of(values - fixed, units, counts)
+        by_costs = gains_by_costs(rows, chosen, best, units)
+        gain = gain_of(values - fixed, units, counts, by_costs=by_costs)
         points.append(CurvePoint(size, float(values.mean()), gain))
     return points
 
@@ -77,14 +80,17 @@ def leave_one_task_out(
     names, fold_of = np.unique(task_of, return_inverse=True)
     if len(names) < 2:
         return {}
-    ours = earned(rows, cross_fit(rows, fold_of, learned(policy, seed, dict(options or {}))))
-    gains = ours - earned(rows, cross_fit(rows, fold_of, best_fixed))
+    ours = cross_fit(rows, fold_of, learned(policy, seed, dict(options or {})))
+    theirs = cross_fit(rows, fold_of, best_fixed)
+    gains = earned(rows, ours) - earned(rows, theirs)
     found = {}
     for name in names:
         members = np.flatnonzero(task_of == name)
-        units = units_of(rows.rows(members))
+        here = rows.rows(members)
+        units = units_of(here)
         each = units.by_query(gains[members])
-        found[str(name)] = gain_of(each, units, resamples(units, seed))
+        by_costs = gains_by_costs(here, ours[members], theirs[members], units)
+        found[str(name)] = gain_of(each, units, resamples(units, seed), by_costs=by_costs)
     return found
 
 

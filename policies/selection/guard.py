@@ -30,6 +30,7 @@ from .crossfit import (
     cross_fit,
     earned,
     folds_of,
+    gains_by_costs,
     learned_and_scored,
     usable,
 )
@@ -176,7 +177,7 @@ def guarded(
         values = {name: units.by_query(earned(judged, each)) for name, each in probs.items()}
         base_mean = float(values[FIXED].mean())
         named = [one for one in asked if one.name in crossed]
-        tried, saved = _selected(named, values, units, seed)
+        tried, saved = _selected(named, values, probs, judged, units, seed)
     for one in tried:
         if one.name == saved:
             best = fit(one.policy, table, validation, seed, **one.options)
@@ -225,20 +226,30 @@ def _cross_fitted(
 
 
 def _selected(
-    asked: Sequence[Candidate], values: Mapping[str, Float64], units: Units, seed: int
+    asked: Sequence[Candidate],
+    values: Mapping[str, Float64],
+    probs: Mapping[str, Float64],
+    table: RewardTable,
+    units: Units,
+    seed: int,
 ) -> tuple[list[Tried], str]:
     """Every candidate with its gain, and the name of the one to save.
 
     asked: simplest first.
     values: [Q], what each, and the best fixed arm, earns on every query.
+    probs: [n, A], what each chooses.
     """
     counts = resamples(units, seed)
+
+    def over(one: str, other: str) -> Gain:
+        by_costs = gains_by_costs(table, probs[one], probs[other], units)
+        return gain_of(values[one] - values[other], units, counts, len(asked), by_costs)
+
     base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
     for one in asked:
-        gain = gain_of(values[one.name] - values[FIXED], units, counts, len(asked))
+        gain = over(one.name, FIXED)
         percent = 100 * gain.mean / abs(base) if base else None
         tried.append(Tried(one.name, one.policy, one.options, gain, percent))
-        lead = gain_of(values[one.name] - values[saved], units, counts, len(asked))
-        if gain.above_zero and lead.above_zero:
+        if gain.above_zero and over(one.name, saved).above_zero:
             saved = one.name
     return tried, saved

@@ -32,6 +32,7 @@ from .crossfit import (
     cross_fit,
     earned,
     folds_of,
+    gains_by_costs,
     learned,
     too_few,
     usable,
@@ -139,7 +140,7 @@ def headroom(
     arms["oracle"], values["oracle"] = rows.best_arms(), oracle.values
     kinds = {"best fixed": "fixed"} | {name: kind for name, (kind, _) in choosers.items()}
     kinds["oracle"] = "oracle"
-    choices = _judged(values, arms, kinds, rows, units, seed)
+    choices = _judged(values, arms, probs, kinds, rows, units, seed)
     fixed = values["best fixed"]
     parts = _parts(rows, fixed, oracle.values, features)
     arm = rows.arms[best]
@@ -195,6 +196,7 @@ def _best_by_task(train: RewardTable, held: RewardTable) -> Float64:
 def _judged(
     values: dict[str, Float64],
     arms: dict[str, NDArray[np.intp]],
+    probs: dict[str, Float64],
     kinds: dict[str, str],
     rows: RewardTable,
     units: Units,
@@ -211,7 +213,10 @@ def _judged(
     for name, mine in each.items():
         drawn = counts @ group_sums(mine, units.group_of_query) / sizes
         low, high = np.quantile(drawn, [0.025, 0.975])
-        gain = gain_of(mine - fixed, units, one_more, tests)
+        by_costs = None
+        if name in probs:  # of the oracle no bound is told
+            by_costs = gains_by_costs(rows, probs[name], probs["best fixed"], units)
+        gain = gain_of(mine - fixed, units, one_more, tests, by_costs)
         choices.append(
             Choice(
                 name=name,

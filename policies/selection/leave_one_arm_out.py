@@ -11,9 +11,16 @@ import numpy as np
 from ..evaluation.bounds import Gain, gain_of, resamples
 from ..evaluation.units import units_of
 from ..fitting import fit
-from ..fixed import best_fixed_index
 from ..records import Float64, RewardTable
-from .crossfit import Chooser, cross_fit, earned, folds_of, learned
+from .crossfit import (
+    Chooser,
+    best_fixed,
+    cross_fit,
+    earned,
+    folds_of,
+    gains_by_costs,
+    learned,
+)
 from .curves import require_enough
 
 
@@ -44,14 +51,15 @@ def leave_one_arm_out(
     for out, arm in enumerate(rows.arms):
         kept = [i for i in range(len(rows.arms)) if i != out]
         fewer = _columns(rows, kept)
-        fixed = units.by_query(fewer.rewards[:, best_fixed_index(fewer)])
+        best = best_fixed(fewer, fewer)
         anew = cross_fit(fewer, folds, learned(policy, seed, given))
-        found[arm] = WithoutArm(
-            *(
-                gain_of(units.by_query(earned(fewer, chosen)) - fixed, units, counts)
-                for chosen in (scores[:, kept], anew)
-            )
-        )
+
+        def over(chosen: Float64, table: RewardTable = fewer, best: Float64 = best) -> Gain:
+            gains = units.by_query(earned(table, chosen) - earned(table, best))
+            by_costs = gains_by_costs(table, chosen, best, units)
+            return gain_of(gains, units, counts, by_costs=by_costs)
+
+        found[arm] = WithoutArm(over(scores[:, kept]), over(anew))
     return found
 
 

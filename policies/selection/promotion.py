@@ -12,7 +12,7 @@ from ..evaluation.evaluate import aligned
 from ..evaluation.units import independent, units_of
 from ..fixed import best_fixed_index
 from ..records import Policy, RewardTable
-from .crossfit import earned, too_few, usable
+from .crossfit import earned, gains_by_costs, too_few, usable
 
 
 @dataclass(frozen=True)
@@ -121,7 +121,13 @@ def compare_on(
     words = [f"{gone} rows that only one policy can read are left out"] if gone else []
     return PairedComparison(
         other=named,
-        gain=gain_of(mine - base, units, resamples(units, seed), look * (look + 1) if look else 1),
+        gain=gain_of(
+            mine - base,
+            units,
+            resamples(units, seed),
+            look * (look + 1) if look else 1,
+            gains_by_costs(rows, ours, chosen, units),
+        ),
         other_mean=float(base.mean()),
         margin=margin,
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),

@@ -38,6 +38,13 @@ def verdict(
     if units.groups < BOUNDED:
         sure = too_few(units, "to say with confidence what a policy gains", BOUNDED)
         return f"{kept} {sure} (so far the best, {name}: {_amount(gain.mean, percent)})."
+    if gain.needed is None and gain.mean > 0:
+        return (
+            f"{kept} No policy is better with confidence: the best, {name}, gains "
+            f"{_amount(gain.mean, percent)}, but the costs behind the reward are known so loosely "
+            f"that they alone may move this by {gain.costs_error or 0:.3g} "
+            f"({_tests(len(gains))}). Collect again on an idle machine."
+        )
     if gain.needed is None:
         return (
             f"{kept} No policy gained anything over it on queries that it was not trained on (the "

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from collect_fakes import ARMS, FakeEngine, all_pairs, make_queries, pairs, sweep
+from collect_fakes import ARMS, FakeBatch, FakeEngine, all_pairs, make_queries, pairs, sweep
 from stored_tables import table_of
 
 from collect.cautions import cautions
@@ -28,6 +28,7 @@ from collect.store.writer import Store
 from collect.summary import render, summarise
 from collect.sweeps.batch import SweepOptions
 from decoders.common.errors import Damaged, DraftpickError
+from decoders.costs.measured import Costs
 
 OPTIONS = SweepOptions(max_new_tokens=8, batch_size=4)
 
@@ -188,6 +189,25 @@ def test_a_collection_of_the_format_before_is_read_and_gone_on_with(folder: Path
     assert any(row.widths for row in rows) and any(row.widths is None for row in rows)
     kept = [table_of(folder).query_ids.index(name) for name in before.query_ids]
     np.testing.assert_array_equal(table_of(folder).rewards[kept], before.rewards)
+
+
+def test_a_table_has_the_rewards_by_each_measurement_of_the_costs(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    once = Collection.open(folder)
+    assert table_of(folder).repeats is None and "measured once" in cautions(once)[0]
+    costs = once.manifest.costs
+    each = [replace(costs, verify_s=tuple(s * n for s in costs.verify_s)) for n in (1, 2, 4)]
+    several = Costs.of_repeats(each)
+    monkeypatch.setattr(FakeBatch, "cost_table", property(lambda self: several))
+    sweep(FakeEngine(), make_queries(), tmp_path / "several", OPTIONS)
+    found = Collection.open(tmp_path / "several")
+    assert cautions(found, "time-saved") == [] or "mean width" in cautions(found, "time-saved")[0]
+    table = table_of(tmp_path / "several")
+    assert table.repeats is not None and table.repeats.shape == (3, len(table), len(ARMS))
+    np.testing.assert_array_equal(table.repeats[0], table_of(folder).rewards)
+    np.testing.assert_array_equal(table.repeats[1], table.rewards)  # the median
+    assert table_of(tmp_path / "several", "acceptance").repeats is None
 
 
 def test_the_default_reward_is_of_speed(folder: Path) -> None:

@@ -128,6 +128,17 @@ def test_whole_trainings_keep_it() -> None:
     assert np.mean(losses) > 0.02  # something is risked
 
 
+def test_a_speed_up_that_the_error_of_costs_hides_is_not_taken() -> None:
+    table = world(1000, lost=0.1)
+    sure = controlled(table, max_loss=0.03).guarantee
+    apart = np.zeros((5, len(table), 4))
+    apart[0, :, 2:], apart[1, :, 2:] = 2.0, -2.0
+    hidden = controlled(replace(table, repeats=table.rewards + apart), max_loss=0.03).guarantee
+    assert sure.threshold is not None and hidden.threshold is None
+    assert hidden.gain == sure.gain > 0
+    assert hidden.gain_low is not None and hidden.gain_low < 0
+
+
 def test_an_easy_table_uses_lossy_arms() -> None:
     table, truth = world(1000, lost=0.1), world(3000, seed=1, lost=0.1)
     policy = controlled(table, max_loss=0.03)
