@@ -2,7 +2,8 @@
 
 The paper samples an arm and looks at its reward alone. The table knows every arm's, so that by
 default the sampled arm is judged by its exact advantage, training starts at the best fixed arm, and
-the epoch is chosen on queries set aside. `PAPER` has the options that give the paper's own.
+the epoch is chosen on queries set aside. `PAPER` has the options that give the paper's own, but
+for standardised inputs, where the paper's are raw (section 3.1; `standardise=False`).
 """
 
 from __future__ import annotations
