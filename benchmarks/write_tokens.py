@@ -37,9 +37,11 @@ from collect.queries import Query, read_queries
 from decoders.backends.cuda.recorded import cuda_graphs
 from decoders.backends.native import LlamaBackend
 from decoders.backends.noise import key_of
+from decoders.common.errors import NotANumber
 from decoders.models import targets
 from decoders.offline.stack import Stack
 from decoders.offline.writer import Answer, Ask, Writer
+from decoders.records import NAN
 from decoders.zoo import TARGET
 
 OWN = "own"  # the task of conversations that the target made up
@@ -257,6 +259,8 @@ class Run:
 
     def _keep(self, answer: Answer) -> None:
         wanted = self._asked.pop(answer.index)
+        if answer.ids[-1] == NAN:
+            raise NotANumber  # what follows in its row would read what is left of it
         if not wanted.asking:
             prompt = wanted.ask.prompt
             text = Text(prompt + answer.ids, len(prompt), wanted.task, wanted.ask.temperature)

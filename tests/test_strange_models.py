@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import policies
+from collect.align.write import write_outputs
 from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
@@ -25,10 +26,12 @@ from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.identity import identity
 from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer
 from decoders.offline.batch import Batch
+from decoders.options import EngineOptions
 from decoders.records import Request
 from policies import PolicyError
 from router.cli import main
 from router.routing.router import Router
+from router.specbench.journal import Journal
 
 PIECES = ["▁", ".", "▁.", "x", "▁x", "▁y", "n't", "▁do", "▁n't", ",", "▁,", "\n", "▁'s", "é", "z"]
 ARMS = "arms: {copy: {kind: max_gram, shortest: 1, length: {kind: fixed, k: 3}}}"
@@ -206,6 +209,14 @@ def test_identities(one: str, other: str, same: bool) -> None:
     assert (identity(one) == identity(other)) == same
 
 
+def test_a_benchmark_goes_on_likewise(tmp_path: Path) -> None:
+    Journal(tmp_path, {"target": "a@0123abcd/float32", "seed": 1})
+    Journal(tmp_path, {"target": "b@0123abcd/float32", "seed": 1})
+    for other in ({"target": "a@0123abce/float32", "seed": 1}, {"target": "a@0123abcd/float32"}):
+        with pytest.raises(DraftpickError, match="other settings"):
+            Journal(tmp_path, other)
+
+
 # -- nan ------------------------------------------------------------------------------------------
 
 
@@ -233,6 +244,13 @@ def test_one_token_of_nan(
     }
     assert set(failed) == {"q3"} and "no numbers (nan)" in failed["q3"]
     assert len(table_of(out, "modelled").query_ids) == 4
+    lines = tmp_path / "queries.jsonl"
+    rows = [{"id": f"q{at}", "task": "qa", "turns": [text]} for at, text in enumerate(texts)]
+    lines.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = EngineOptions(str(broken), dtype="float32", device="cpu")
+    written = write_outputs([lines], tmp_path / "align", own, 2, None).read_text().splitlines()
+    assert {json.loads(line)["id"] for line in written} == {"q0", "q1", "q2", "q4"}
+    assert "the query 'q3' is left out" in capsys.readouterr().err
     policy = policies.fit("regression", table_of(out, "modelled")).policy
     with pytest.raises(NotANumber):
         Router(engine, policy).generate("x z")

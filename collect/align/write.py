@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from collect.queries import read_queries, shipped_folder
+from decoders.common.errors import NotANumber
 from decoders.common.terminal import progress
 from decoders.options import EngineOptions
+
+from ..sweeps.batch import each
 
 BATCH = 256  # queries; written out together, and lost together where a run is killed
 
@@ -52,8 +56,15 @@ def write_outputs(
     ):
         tick(written, len(wanted))
         for group in groups:
-            answers = batch.target([ids for _, ids in group], max_new_tokens).ids
+            answers = each(
+                [ids for _, ids in group], lambda some: batch.target([*some], max_new_tokens).ids
+            )
             for (query, _), ids in zip(group, answers, strict=True):
+                if isinstance(ids, NotANumber):
+                    print(f"the query {query.id!r} is left out: {ids}", file=sys.stderr)
+                    continue
+                if isinstance(ids, Exception):
+                    raise ids
                 ended = bool(ids) and ids[-1] in engine.eos_ids
                 row = {"id": query.id, "task": query.task, "ids": ids, "ended": ended}
                 stream.write(json.dumps(row) + "\n")

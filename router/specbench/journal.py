@@ -9,6 +9,7 @@ from typing import Any
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
+from decoders.common.identity import identity
 
 from .records import Row
 
@@ -95,8 +96,13 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [
         f"{name}: {_short(before.get(name))} there, {_short(now.get(name))} now"
         for name in named
-        if before.get(name) != now.get(name)
+        if _known(before.get(name)) != _known(now.get(name))
     ]
+
+
+def _known(value: Any) -> Any:
+    """A target's name does not count, its weights do."""
+    return identity(value) if isinstance(value, str) else value
 
 
 def _short(value: Any) -> str:
