@@ -42,11 +42,11 @@ class Here:
     """In this process, one group after the other; where arms are timed, they are warmed up once."""
 
     def __init__(self, engine: SweepEngine, batch: BatchDecoder) -> None:
-        self._engine, self._batch = engine, batch
+        self._engine, self.batch = engine, batch
         self._warm = False
 
     def costs(self) -> Costs:
-        return self._batch.cost_table
+        return self.batch.cost_table
 
     def collect(
         self,
@@ -55,7 +55,7 @@ class Here:
         options: SweepOptions,
         on_rows: OnRows = no_progress,
     ) -> Iterator[Collected]:
-        setup = Setup(self._engine, self._batch, arms, options, on_rows)
+        setup = Setup(self._engine, self.batch, arms, options, on_rows)
         for group in groups:
             if options.measure and not self._warm:
                 self._warm_up(group[0], arms)

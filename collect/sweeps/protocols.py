@@ -23,6 +23,9 @@ class Recipe(Protocol):
     @property
     def lossless(self) -> bool: ...
 
+    @property
+    def reads_earlier(self) -> bool: ...
+
     def model_dump(self, *, mode: str = ...) -> dict[str, Any]: ...
 
 
@@ -31,6 +34,10 @@ class BatchDecoder(Protocol):
 
     @property
     def cost_table(self) -> Costs: ...
+
+    def keep(self, prompt: list[int], answer: list[int], temperature: float = 0.0) -> None:
+        """What arms that draft from earlier answers have before them from now on."""
+        ...
 
     def target(
         self,

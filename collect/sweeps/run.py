@@ -27,6 +27,7 @@ from ..store.tables import read_table
 from ..store.writer import Store
 from .batch import Prompt, SweepOptions, failed_query
 from .executor import Executor, Here
+from .order import in_order, keep_rows, keep_stored, one_by_one
 from .progress import Meter, SweepProgress
 from .protocols import BatchDecoder, SweepEngine
 
@@ -68,7 +69,9 @@ def sweep(
     """Collect what `out` lacks of queries x arms; call it again to resume.
 
     Queries are batched by prompt length and batches visited in a seeded random order, so that a
-    sweep that is stopped early is a fair sample and its ETA honest.
+    sweep that is stopped early is a fair sample and its ETA honest. With arms that draft from
+    earlier answers they are collected as they come, and before each are the answers to all that the
+    folder's rows have before it.
 
     batch: what decodes many prompts at once, `decoders.offline.batch.Batch(engine)`, or an executor
         that collects them elsewhere.
@@ -77,7 +80,7 @@ def sweep(
         are done.
 
     Raises DraftpickError for an unknown arm or embedder, no queries, a folder of other settings,
-    one that another process writes to, or a full disk.
+    one that another process writes to, a full disk, or where `order.one_by_one` does.
     """
     options = options or SweepOptions()
     executor = batch if isinstance(batch, Executor) else Here(engine, batch)
@@ -85,6 +88,7 @@ def sweep(
     reader = load_embedder(embedder) if isinstance(embedder, str) else embedder
     if not queries:
         raise DraftpickError("there are no queries to collect; name at least one query file")
+    turns = one_by_one(engine, names, executor, options)
     started = time.perf_counter()
     with Store(out) as store:
         manifest = store.begin(
@@ -116,9 +120,15 @@ def sweep(
                 nothing = Prompt(query, [])
                 failed = failed_query(nothing, manifest.arms, engine.embedder, error, options)
                 commit(failed.queries, failed.outcomes)
-        groups = batches(prompts, options.batch_size, options.seed)
+        if turns is None:
+            groups = batches(prompts, options.batch_size, options.seed)
+        else:
+            groups = in_order(prompts, options.batch_size)
+            keep_stored(turns.batch, store.folder)
         for done in executor.collect(groups, manifest.arms, options, meter.made):
             commit(done.queries, done.outcomes)
+            if turns is not None:
+                keep_rows(turns.batch, done.queries, done.outcomes)
         found = Collection.open(out).embeddings(reader) if reader is not None else None
     return SweepReport(
         collected,

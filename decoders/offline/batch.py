@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,10 +17,12 @@ from ..common.seeds import derived_seed
 from ..costs import measured, under_load
 from ..costs.measured import Costs
 from ..loop import SpeculativeDecoding
-from ..protocols import ReplayedLoop
+from ..protocols import KnownAnswers, ReplayedLoop
 from ..records import Expected, Replay, Request, Sampling, Written
+from ..suffixes.seat import seat_of
 from . import rounds
 from .at_once import costs_at_once, install_shared_costs, require_shared
+from .before import Before, OneAnswer
 from .costs import costs_of
 from .registry import adapter_of
 from .stack import Stack
@@ -42,6 +44,10 @@ class Batch:
     and is run as it is. A strategy or a target is taken apart only if it is of the very class that
     is known here: a subclass may do otherwise.
 
+    An arm that drafts from earlier answers is replayed one query after the other: before each it
+    has the target's answers to those before it in the same call, at that temperature, and all that
+    `keep` was told. What a drafter writes alone comes after the latter only.
+
     costs: what passes cost on this machine; None measures them when they are first needed.
     at_once: numbers of answers written at once of which something will be asked (`at_batch_size`).
     folder: where the costs of shared passes are kept; None keeps nothing.
@@ -62,6 +68,7 @@ class Batch:
         target = engine.target
         self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
         self._known: TeacherForcing | None = None  # the answers that were read last
+        self._before = Before(seat_of(target))
 
     @property
     def cost_table(self) -> Costs:
@@ -101,6 +108,10 @@ class Batch:
         finally:
             self._answers = before
 
+    def keep(self, prompt: list[int], answer: list[int], temperature: float = 0.0) -> None:
+        """What arms draft from at that temperature from now on: the target's answer to a prompt."""
+        self._before.keep(prompt, answer, temperature)
+
     def target(
         self,
         prompts: list[list[int]],
@@ -128,9 +139,10 @@ class Batch:
         if strategy is None:
             return self._live(name, prompts, max_new_tokens)
         target, eos_ids = self._engine.target, self._engine.eos_ids
-        written = adapter_of(strategy.drafter).write(target, prompts, max_new_tokens, eos_ids)
-        if written is None:
-            written = UnbatchedReplay(strategy, target).write(prompts, max_new_tokens, eos_ids)
+        with self._in_turn(name, 0.0):
+            written = adapter_of(strategy.drafter).write(target, prompts, max_new_tokens, eos_ids)
+            if written is None:
+                written = UnbatchedReplay(strategy, target).write(prompts, max_new_tokens, eos_ids)
         return written
 
     def is_replayable(self, name: str) -> bool:
@@ -156,10 +168,14 @@ class Batch:
             )
         known = self._read(prompts, answers, max_new_tokens)
         loop = self._loop(name, strategy, max_new_tokens)
-        found = adapter_of(strategy.drafter).replay(known, loop)
-        if found is None:
-            return UnbatchedReplay(strategy, self._engine.target).replay(known, loop)
-        return found
+        if not self._engine.arm(name).reads_earlier:
+            return self._replayed(strategy, known, loop)
+        made: list[Replay] = []
+        with self._before.going_on(0.0) as seat:
+            for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+                made += self._replayed(strategy, OneAnswer(known, row), loop)
+                seat.keep(prompt, answer)
+        return made
 
     def expected(
         self,
@@ -183,8 +199,19 @@ class Batch:
         if strategy is None:
             return None
         known = self._read(prompts, answers, max_new_tokens)
-        loop = self._loop(name, strategy, max_new_tokens)
-        return adapter_of(strategy.drafter).expected(known, loop, temperature, seeds)
+        loop, adapter = self._loop(name, strategy, max_new_tokens), adapter_of(strategy.drafter)
+        if not self._engine.arm(name).reads_earlier:
+            return adapter.expected(known, loop, temperature, seeds)
+        made: list[Expected] = []
+        with self._before.going_on(temperature) as seat:
+            for row, (prompt, answer) in enumerate(zip(prompts, answers, strict=True)):
+                own = seeds[row : row + 1]
+                found = adapter.expected(OneAnswer(known, row), loop, temperature, own)
+                if found is None:
+                    return None
+                made += found
+                seat.keep(prompt, answer)
+        return made
 
     def live(
         self,
@@ -196,6 +223,19 @@ class Batch:
     ) -> Written:
         """The arm's own sampled answers, with `replays`; each depends on its seed alone."""
         return self._live(name, prompts, max_new_tokens, temperature, seeds)
+
+    def _in_turn(self, name: str, temperature: float) -> AbstractContextManager[Any]:
+        """Within the block the arm drafts from what was kept, if it drafts from earlier answers."""
+        reads = self._engine.arm(name).reads_earlier
+        return self._before.going_on(temperature) if reads else nullcontext()
+
+    def _replayed(
+        self, strategy: SpeculativeDecoding, known: KnownAnswers, loop: ReplayedLoop
+    ) -> list[Replay]:
+        found = adapter_of(strategy.drafter).replay(known, loop)
+        if found is None:
+            return UnbatchedReplay(strategy, self._engine.target).replay(known, loop)
+        return found
 
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
@@ -239,10 +279,11 @@ class Batch:
         seeds: Sequence[int | None] | None = None,
     ) -> Written:
         sampling, seeds = Sampling(temperature), seeds or [None] * len(prompts)
-        results = [
-            self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
-            for prompt, seed in zip(prompts, seeds, strict=True)
-        ]
+        with self._in_turn(name, temperature):  # and its own answers, as they come
+            results = [
+                self._engine.decode(name, prompt, Request(max_new_tokens, sampling, seed=seed))
+                for prompt, seed in zip(prompts, seeds, strict=True)
+            ]
         return Written(
             [result.ids for result in results],
             np.zeros((len(prompts), 0), dtype=np.float32),

@@ -27,6 +27,7 @@ class FakeRecipe:
     name: str
     kind: str
     lossless: bool = True
+    reads_earlier: bool = False
 
     def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind}

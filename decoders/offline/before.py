@@ -1,0 +1,68 @@
+"""What earlier answers a collection's arms draft from: at every temperature the target's own to the
+queries before, in the order in which they were collected, as if one server had answered them one
+after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from torch import Tensor
+
+from ..protocols import Backend, KnownAnswers
+from ..suffixes.earlier import EarlierAnswers
+from ..suffixes.seat import Seat
+
+
+class Before:
+    """Answers by temperature, as many of each as a server keeps by default.
+
+    seat: of the target whose arms are collected.
+    """
+
+    def __init__(self, seat: Seat) -> None:
+        self._seat = seat
+        self._kept: dict[float, EarlierAnswers] = {}
+
+    def keep(self, prompt: Sequence[int], answer: Sequence[int], temperature: float) -> None:
+        """The next answer at a temperature; it comes before all that follow."""
+        self._of(temperature).add("", prompt, answer)
+
+    @contextmanager
+    def going_on(self, temperature: float) -> Iterator[Seat]:
+        """Within the block arms draft from what was kept, and from what the seat is told to keep,
+        which is forgotten at its end."""
+        seat = self._seat
+        held = seat.answers, seat.user
+        seat.answers, seat.user = self._of(temperature).copy(), ""
+        try:
+            yield seat
+        finally:
+            seat.answers, seat.user = held
+
+    def _of(self, temperature: float) -> EarlierAnswers:
+        return self._kept.setdefault(temperature, EarlierAnswers())
+
+
+class OneAnswer:
+    """One row of known answers, which are read together all the same."""
+
+    def __init__(self, known: KnownAnswers, row: int) -> None:
+        self._known, self._row = known, row
+        self.prompts, self.ids = [known.prompts[row]], [known.ids[row]]
+
+    @property
+    def target(self) -> Backend:
+        return self._known.target
+
+    @property
+    def batched(self) -> bool:
+        return self._known.batched
+
+    @property
+    def states(self) -> list[Tensor]:
+        return [self._known.states[self._row]]
+
+    def log_p(self, temperature: float) -> list[Tensor]:
+        return [self._known.log_p(temperature)[self._row]]
