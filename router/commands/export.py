@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from decoders.common.errors import NoSuchName
+from decoders.common.errors import DraftpickError, NoSuchName
+from router.commands.draft_schedule import LOAD, DraftSchedule, draft_schedule
 from router.commands.listing import Listing
 from router.commands.options import AsJson, Config
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from decoders.arms import ArmRecipe, DraftingRecipe
 
 MODEL = "MODEL"
+LENGTH = "num_speculative_tokens"
 SAFE_MATCH = 8  # tokens of a match in vLLM
 
 
@@ -58,7 +60,7 @@ def vllm(arm: ArmRecipe) -> Exported:
         shortest = max(arm.shortest, SAFE_MATCH)
         settings = {
             "method": "ngram",
-            "num_speculative_tokens": arm.length.longest,
+            LENGTH: arm.length.longest,
             "prompt_lookup_max": max(arm.longest, shortest),
             "prompt_lookup_min": shortest,
         }
@@ -73,7 +75,7 @@ def vllm(arm: ArmRecipe) -> Exported:
         settings = {
             "method": "draft_model",
             "model": _whole_vocabulary(arm),
-            "num_speculative_tokens": arm.length.longest,
+            LENGTH: arm.length.longest,
         }
         differs = ()
     else:
@@ -188,6 +190,68 @@ def mount(app: typer.Typer) -> None:
     app.command("export", help=HELP, cls=Listing)(export)
 
 
+def scheduled(collection: Path, reward: str | None = None) -> list[tuple[list[str], Scheduled]]:
+    """For vLLM, of a collection's arms that differ in nothing but their draft length, plain
+    decoding among them: their names, and the length by the number of requests that run.
+
+    Raises DraftpickError where the collection is of one load, or has no such arms.
+    """
+    from collect.store.collection import Collection
+    from collect.table import reward_table
+    from collect.table_options import TableOptions
+    from decoders.arms.kinds import recipe_of
+
+    held = Collection.open(collection)
+    plain = list[str]()
+    families = dict[str, dict[str, dict[str, Any]]]()
+    for info in held.manifest.arms:
+        try:
+            options = vllm(recipe_of({**info.recipe, "name": info.name})).options
+        except NoCounterpart:
+            continue
+        if not options:
+            plain.append(info.name)
+            continue
+        settings = json.loads(options[1])
+        rest = {key: value for key, value in settings.items() if key != LENGTH}
+        families.setdefault(json.dumps(rest), {})[info.name] = settings
+    made = list[tuple[list[str], Scheduled]]()
+    for family in families.values():
+        names = [*plain, *family]
+        if len(names) > 1:
+            asked = TableOptions(reward=reward, arms=names, features=(LOAD,))
+            table = reward_table(held, asked)
+            lengths = {name: family[name][LENGTH] if name in family else 0 for name in names}
+            found = draft_schedule(table, lengths)
+            made.append((names, Scheduled(found, next(iter(family.values())), table.reward_name)))
+    if not made:
+        raise DraftpickError(
+            f"{collection} has no two arms that vLLM has and that differ in their draft length "
+            "alone; collect such arms at several loads"
+        )
+    return made
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """settings: of one of the arms, in vLLM's words. reward: what the schedule is the best by."""
+
+    found: DraftSchedule
+    settings: dict[str, Any]
+    reward: str
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Of `vllm serve`: none where nothing is drafted at any load."""
+        longest = self.found.longest
+        if not longest:
+            return ()
+        settings = {**self.settings, LENGTH: longest}
+        if len(self.found.ranges) > 1:
+            settings[f"{LENGTH}_per_batch_size"] = [list(each) for each in self.found.ranges]
+        return "--speculative-config", json.dumps(settings)
+
+
 HELP = """Write the arms as options of vLLM, SGLang or llama.cpp. Each arm with a counterpart
 becomes a command that starts a server; the others are listed with the reason.
 
@@ -196,6 +260,7 @@ Examples:
   draftpick export vllm
   draftpick export sglang --config arms.yaml --model Qwen/Qwen3-8B
   draftpick export llama.cpp --config arms.yaml --model qwen3-8b.gguf --json
+  draftpick export vllm --rewards rewards
 """
 
 
@@ -205,10 +270,27 @@ def export(
     model: Annotated[
         str, typer.Option(help="The target in the engine's words: a hub id, folder or file.")
     ] = MODEL,
+    rewards: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="For vLLM, in place of the arms: draft lengths by load, learnt from what "
+            "`draftpick collect --at-once` wrote.",
+        ),
+    ] = None,
+    reward: Annotated[
+        str | None,
+        typer.Option(help="Reward of that collection to maximise: {collect.REWARDS}."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     from decoders.arms import load_arms
 
+    if rewards is not None:
+        if engine != "vllm" or config is not None:
+            raise DraftpickError("--rewards is for vllm alone, and its arms are the collection's")
+        _print_schedules(scheduled(rewards, reward), model, as_json)
+        return
     found, without = exported(engine, load_arms(config))
     if as_json:
         arms = {
@@ -224,6 +306,28 @@ def export(
         print(command(engine, one.options, model))
     for name, reason in without.items():
         print(f"# {name}: no counterpart: {reason}")
+
+
+def _print_schedules(found: list[tuple[list[str], Scheduled]], model: str, as_json: bool) -> None:
+    if as_json:
+        told = [
+            {
+                "arms": names,
+                "command": command("vllm", one.options, model),
+                "options": list(one.options),
+                "ranges": one.found.ranges,
+                "reward": one.reward,
+                "verdict": one.found.verdict,
+            }
+            for names, one in found
+        ]
+        print(json.dumps({"schedules": told}, indent=2, ensure_ascii=False))
+        return
+    for names, one in found:
+        print(f"# {', '.join(names)}, by requests running, for the reward {one.reward}")
+        print(f"#   {one.found.verdict}")
+        print("#   By the collection's passes, not vLLM's: time it there.")
+        print(command("vllm", one.options, model))
 
 
 # -- what gets lost -------------------------------------------------------------------------------
