@@ -16,6 +16,7 @@ from collect.queries import Query, read_queries
 from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
+from decoders.backends.weights.packed import dense
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
@@ -188,7 +189,7 @@ def _learner(
         return DraftLearner({}, vocab, config.start), vocab
     sizes = SMALL if config.start is None else json.loads(config.start.read_text())
     learner = DraftLearner(sizes, vocab)
-    learner.start_embeddings(target.weights.embedding)
+    learner.start_embeddings(dense(target.weights.embedding))
     return learner, vocab
 
 

@@ -21,7 +21,7 @@ class Teacher:
         self.device, self.dtype = target.device, target.dtype
         self.hidden, self.vocab_size = target.shape.hidden, target.vocab_size
         self.context = target.shape.context
-        self.embedding = target.weights.embedding
+        self.embedding = dense(target.weights.embedding)
         self.head = dense(target.weights.head)
 
     @torch.no_grad()

@@ -20,13 +20,22 @@ from .weights.blocked import NARROW
 
 FOLDER = Path(__file__).with_name("cpp")
 SOURCE = FOLDER / "kernels.cpp"
-AVX2 = {"avx2": "-mavx2", "fma3": "-mfma", "bmi": "-mbmi", "bmi2": "-mbmi2", "lzcnt": "-mlzcnt"}
+AVX2 = {
+    "avx2": "-mavx2",
+    "fma3": "-mfma",
+    "f16c": "-mf16c",
+    "bmi": "-mbmi",
+    "bmi2": "-mbmi2",
+    "lzcnt": "-mlzcnt",
+}
 AVX512 = AVX2 | {f"avx512_{part}": f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")}
-BF16 = AVX512 | {"avx512_bf16": "-mavx512bf16"}
+VNNI = AVX512 | {"avx512_vnni": "-mavx512vnni"}
+BF16 = VNNI | {"avx512_bf16": "-mavx512bf16"}
 TILES = BF16 | {"amx_tile": "-mamx-tile", "amx_bf16": "-mamx-bf16"}
 SETS: dict[str, dict[str, str]] = {  # compiler flags by PyTorch's names, the best set first
     "AMX": TILES,
     "AVX512_BF16": BF16,
+    "AVX512_VNNI": VNNI,
     "AVX512": AVX512,
     "AVX2": AVX2,
     "NEON": {},  # what every 64-bit Arm has

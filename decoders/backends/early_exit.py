@@ -23,7 +23,7 @@ from .llama.model import LayerWeights, Shape, all_heads, layer, moved, rope_tabl
 from .native import LlamaBackend
 from .weights.contents import Shape as TensorShape
 from .weights.contents import require
-from .weights.packed import dense, linear, pack
+from .weights.packed import dense, linear, pack, rows_of
 
 
 class Adapter(Lens):
@@ -120,7 +120,7 @@ class AdapterHead:
         self.exit_layer = adapter.config.exit_layer
         self.head = target.weights.head
         if vocab is not None:
-            self.head = pack(dense(self.head)[vocab.to_target])
+            self.head = pack(rows_of(self.head, vocab.to_target))
         self.adapter_parameters = sum(p.numel() for p in adapter.parameters())
         self.parameters = self.adapter_parameters + self.head.numel()
         self.blocks = [packed_layer(w) for w in adapter.weights()]

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from ..common.errors import ContextTooLong, DraftpickError
@@ -46,8 +45,9 @@ from .llama.tree import Tree, moves, require_chain
 from .sync import synchronize
 from .threads import threads
 from .weights.blocked import Blocks
+from .weights.file_blocks import FileBlocks
 from .weights.int8 import WIDE
-from .weights.packed import KernelWeight, Rounding, dense, linear
+from .weights.packed import KernelWeight, Rounding, linear, rows_of
 from .weights.rounded_store import RoundedStore
 
 Branch = tuple[Tensor, Tensor]  # of nodes of a tree, as `tree_rope_and_mask` takes them
@@ -71,7 +71,7 @@ class LlamaBackend:
         self.vocab_size = shape.vocab
         self.parameters = count(weights)
         self.context = min(context or shape.context, shape.context)
-        self.device, self.dtype = weights.embedding.device, weights.embedding.dtype
+        self.device, self.dtype = weights.norm.device, weights.norm.dtype
         self._rope = rope_table(shape, self.device, self.dtype)
         self._cache = cache or self.new_cache(shape.layers)
         self._threads = threads() if self.device.type == "cpu" else None
@@ -151,7 +151,7 @@ class LlamaBackend:
 
     @property
     def precision(self) -> str:
-        """float32, bfloat16, int8 or int4."""
+        """float32, bfloat16, int8, int4, or "file" for a GGUF file's own."""
         dtype = str(self.dtype).removeprefix("torch.")
         return str(getattr(self.weights.layers[0].out, "precision", dtype))
 
@@ -165,7 +165,7 @@ class LlamaBackend:
     @property
     def blocked(self) -> bool:
         """Whether weights are multiplied by draftpick's own kernels (blocked.py)."""
-        return isinstance(self.weights.layers[0].out, Blocks)
+        return isinstance(self.weights.layers[0].out, Blocks | FileBlocks)
 
     @property
     def length(self) -> int:
@@ -271,12 +271,12 @@ class LlamaBackend:
 
     def embed(self, ids: Tensor) -> Tensor:
         """[T] -> [T, d]."""
-        return F.embedding(ids, self.weights.embedding)
+        return rows_of(self.weights.embedding, ids)
 
     def head_rows(self, ids: Tensor) -> Tensor:
         """As in StateBackend; of a rounded head that is tied, as they were before."""
         w = self.weights
-        return (w.embedding if w.tied else dense(w.head))[ids]
+        return rows_of(w.embedding if w.tied else w.head, ids)
 
     def _finished(self, hidden: Tensor) -> Tensor:
         """What the last pass gave, [T, d], after the final norm; kept where states are."""
@@ -346,7 +346,7 @@ class LlamaBackend:
     def lower_batch(self, ids: Tensor, exit_layer: int) -> Tensor:
         """[B, T] ids -> [B, T, d] after `exit_layer` layers; the cache is not touched."""
         rope, _ = self.positions(0, ids.shape[1])
-        h = F.embedding(ids, self.weights.embedding)
+        h = self.embed(ids)
         for w in self.weights.layers[:exit_layer]:
             h = layer(h, w, self.shape, rope, None)
         return h

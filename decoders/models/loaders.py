@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,7 +31,8 @@ class LoadRequest:
 
     folder: a transformers model folder.
     device, dtype: where the weights go, and as what.
-    rounding: of the weights, "int8" or "int4"; None for none.
+    rounding: of the weights, "int8" or "int4"; "file" leaves a GGUF file's as they are; None for
+        none.
     context: positions to make room for, at most the model's own; None for those.
     """
 
@@ -103,7 +104,18 @@ def native(asked: LoadRequest) -> Backend:
 
 
 def hf(asked: LoadRequest) -> Backend:
-    """Through transformers: any decoder-only model, and T5-like encoder-decoders."""
+    """Through transformers: any decoder-only model, and T5-like encoder-decoders. GGUF files are
+    converted first."""
+    from ..backends.gguf.folder import files_of
+    from ..zoo import converted
+
+    files = files_of(asked.folder)
+    if len(files) > 1:
+        raise DraftpickError(
+            f"transformers does not read {files[0].name} in parts; join them first"
+        )
+    if files:
+        asked = replace(asked, folder=converted(files[0]))
     if asked.rounding is not None:
         _check_rounding(asked)
         raise DraftpickError(
@@ -204,6 +216,8 @@ def _native(asked: LoadRequest, kernels: str | None, blocked: bool = False) -> L
     if asked.rounding is not None:
         _check_rounding(asked)
     _check_native(asked)
+    if asked.rounding == "file" and not _blocked():
+        asked = replace(asked, rounding=None)  # PyTorch has no products of such blocks
     with _in_memory(asked):
         blocked = blocked and _blocked()
         backend = LlamaBackend.load(
@@ -225,7 +239,7 @@ def _store(asked: LoadRequest, blocked: bool) -> RoundedStore | None:
     from ..backends.weights.rounded_store import RoundedStore
     from ..zoo.catalogue import COMPLETE, cache_dir
 
-    if asked.rounding is None or asked.device.type != "cpu":
+    if asked.rounding in (None, "file") or asked.device.type != "cpu":
         return None
     if not (asked.folder / COMPLETE).is_file():
         return None
@@ -287,6 +301,8 @@ def _check_rounding(asked: LoadRequest) -> None:
 
     from ..backends.weights.int4 import CUDA_CAPABILITY
 
+    if asked.rounding == "file" and asked.device.type != "cpu":
+        raise DraftpickError("a GGUF file's own blocks are for CPUs; use --dtype bfloat16")
     if asked.device.type not in ("cpu", "cuda"):
         raise DraftpickError(f"{asked.rounding} weights are for CPU and CUDA; use --dtype bfloat16")
     if asked.rounding == "int4" and asked.device.type == "cuda":

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from ..backends.config import config_of
+from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
 from ..backends.weights.contents import header_of
 from ..backends.weights.packed import Rounding
@@ -22,7 +23,10 @@ from ..common.machine import available_bytes
 GIB = 2**30
 STEP = 1024  # contexts are proposed in multiples of it
 OF_THE_SYSTEM = ("Cannot allocate memory", "can't allocate memory", "not enough memory")
-ROUNDED = {"int8": 1.0, "int4": 0.625}  # bytes a weight, scales and zeros included
+ROUNDED: dict[Rounding, float] = {
+    "int8": 1.0,
+    "int4": 0.625,
+}  # bytes a weight, scales and zeros included
 
 
 class OutOfMemory(DraftpickError):
@@ -60,8 +64,8 @@ def need_of(
     rounding: Rounding | None,
     context: int | None,
 ) -> Need:
-    """What a transformers folder's model needs; parameters as its safetensors files say, or where
-    it has none its pickles.
+    """What a folder's model needs; parameters as its safetensors files say, or its pickles, or the
+    GGUF files that it names.
 
     context: as given to load_backend.
 
@@ -71,18 +75,29 @@ def need_of(
     config = config_of(folder)
     text = config.get("text_config", config)
     pickles = pickled(folder)
-    parameters = sum(map(numbers_in, pickles) if pickles else map(_stored, parts(folder)))
-    each = 0.0 if rounding is None else ROUNDED[rounding]
-    if rounding is None or device.type == "cpu":  # where they are kept besides the rounded ones
-        each += dtype.itemsize
+    header = saved_header(folder)
+    if header is not None:
+        parameters = header.numbers
+    else:
+        parameters = sum(map(numbers_in, pickles) if pickles else map(_stored, parts(folder)))
+    if rounding == "file" and header is not None:
+        each = sum(tensor.size for tensor in header.tensors.values()) / parameters
+    else:
+        each = ROUNDED.get(rounding, 0.0) if rounding is not None else 0.0
+        if rounding is None or device.type == "cpu":  # where they are kept besides the rounded ones
+            each += dtype.itemsize
     positions = text.get("max_position_embeddings") or 0
     return Need(
         parameters,
-        rounding or str(dtype).removeprefix("torch."),
+        _called(rounding, dtype),
         int(parameters * each),
         _position(text) * dtype.itemsize,
         min(context or positions, positions),
     )
+
+
+def _called(rounding: Rounding | None, dtype: torch.dtype) -> str:
+    return "the file's blocks" if rounding == "file" else rounding or str(dtype).split(".")[-1]
 
 
 def require(name: str, need: Need, device: torch.device) -> None:

@@ -8,10 +8,11 @@ import torch
 from safetensors import safe_open
 
 from ..backends.config import config_of
+from ..backends.gguf.folder import saved_header
 from ..backends.llama.loading import parts
 from ..backends.llama.model import not_int4
 from ..backends.weights.int4 import GROUP
-from .loaders import not_native
+from .loaders import LARGE, not_native
 
 ROUNDING_BACKENDS = ("auto", "native", "compiled")
 LEVELS = 16  # of a 4-bit group
@@ -21,13 +22,17 @@ SAMPLED = 8  # rows looked at
 def precision_of(asked: str, folder: Path, device: torch.device, backend: str) -> str:
     """`asked`, unless it is "auto".
 
-    auto: int4 on a CPU that has fast kernels for it, where the model's own weights have four bits,
-    so that rounding them again changes little; else bfloat16.
+    auto: on a CPU that has fast kernels for it the own one of a GGUF file that is large enough to
+    pay, or int4 where the model's own weights have four bits, so that rounding them again changes
+    little; else bfloat16.
     """
     if asked != "auto":
         return asked
     if device.type != "cpu" or backend not in ROUNDING_BACKENDS or not _has_kernels():
         return "bfloat16"
+    header = saved_header(folder)
+    if header is not None:
+        return "file" if header.numbers >= LARGE else "bfloat16"
     fits = not_native(folder) is None and not_int4(config_of(folder)) is None
     return "int4" if fits and four_bit(folder) else "bfloat16"
 

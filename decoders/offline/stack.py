@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -21,7 +20,8 @@ from ..backends.early_exit import AdapterHead
 from ..backends.llama.kv import PromptSlot
 from ..backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from ..backends.native import LlamaBackend
-from ..backends.weights.packed import Matrix, dense, linear, pack
+from ..backends.weights.file_blocks import FileBlocks
+from ..backends.weights.packed import Matrix, dense, linear, pack, rows_of
 from ..sampling.draft_vocab import DraftVocab
 
 AT_ONCE = {"cpu": 1024}  # tokens; more would only take fresh memory
@@ -33,7 +33,7 @@ class Stack:
     """read: [..., d] states after the last layer -> [..., d] ready for the head [N, d]."""
 
     shape: Shape
-    embedding: Tensor
+    embedding: Tensor | FileBlocks
     layers: list[LayerWeights]
     read: Callable[[Tensor], Tensor]
     head: Matrix
@@ -58,7 +58,7 @@ class Stack:
     def embed(self, ids: Tensor) -> Tensor:
         if self.maps_input and self.vocab is not None:
             ids = self.vocab.from_target[ids]
-        return F.embedding(ids, self.embedding)
+        return rows_of(self.embedding, ids)
 
     def to_target(self, ids: Tensor) -> Tensor:
         return ids if self.vocab is None else self.vocab.to_target[ids]

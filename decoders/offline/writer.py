@@ -114,7 +114,11 @@ def most_rows(stack: Stack, capacity: int) -> int:
     device, shape = stack.embedding.device, stack.shape
     row = 2 * len(stack.layers) * shape.kv_heads * rounded(capacity) * shape.head_dim
     free = memory.free_bytes(device)
-    fit = CUDA_ROWS if free is None else int(free * OF_MEMORY) // (row * stack.embedding.itemsize)
+    fit = (
+        CUDA_ROWS
+        if free is None
+        else int(free * OF_MEMORY) // (row * stack.embedding.dtype.itemsize)
+    )
     if device.type == "cuda":
         return max(1, min(CUDA_ROWS, fit))
     matrices = [stack.head, *(m for w in stack.layers for m in (w.qkv, w.out, w.gate_up, w.down))]

@@ -1,13 +1,14 @@
 """Models known by name: fetched ones (cache) and shipped ones (next to this file)."""
 
 from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_files
-from .fetch import fetch, from_gguf
+from .fetch import converted, fetch, from_gguf
 
 __all__ = [
     "EMBEDDER",
     "TARGET",
     "ModelCard",
     "catalogue",
+    "converted",
     "fetch",
     "from_gguf",
     "shipped_folder",

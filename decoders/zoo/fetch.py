@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..common.errors import Damaged, DraftpickError
@@ -45,22 +46,57 @@ def fetch(name: str) -> Path:
 
 
 def from_gguf(gguf: Path) -> Path:
-    """Transformers folder of a GGUF file, converted once a content. Raises DraftpickError where
-    transformers' loader does not know the architecture or the file is not whole."""
+    """A model's folder for a GGUF file, or for all the parts of which it is one.
+
+    Where the native backend reads such a model, the folder holds its config and tokenizer and names
+    the file, which has to stay where it is; else it is converted (see `converted`). Raises
+    DraftpickError where the file is not whole or not known.
+    """
+    from ..backends.gguf.header import read_header
+    from .gguf_config import not_as_it_is
+    from .gguf_folder import name_of, write_folder
+
+    header = read_header(gguf)
+    reason = not_as_it_is(header)
+    if reason is not None:
+        if len(header.files) > 1:
+            raise DraftpickError(f"{gguf} cannot be read in parts, as {reason}; join them first")
+        print(f"{gguf.name} cannot be read as it is: {reason}", file=sys.stderr)
+        return converted(gguf)
+
+    def make(scratch: Path, made: Path) -> dict[str, str]:
+        with _explained(gguf):
+            write_folder(header, made)
+        return {"gguf": str(header.files[0])}
+
+    return _placed(cache_dir() / "gguf" / name_of(header), make)
+
+
+def converted(gguf: Path) -> Path:
+    """Transformers folder of a GGUF file, float32, converted once a content. Raises DraftpickError
+    where transformers' loader does not know the architecture or the file is not whole."""
     digest = sha256_of(gguf)
 
     def make(scratch: Path, made: Path) -> dict[str, str]:
-        try:
+        with _explained(gguf):
             _convert(gguf, made)
-        except Exception as error:  # the loader raises many kinds
-            kind = "" if isinstance(error, DraftpickError) else f"{type(error).__name__}: "
-            raise DraftpickError(
-                f"{gguf} cannot be converted ({kind}{str(error).strip().splitlines()[0]}); name a "
-                "transformers folder instead"
-            ) from error
         return {"gguf_sha256": digest}
 
     return _placed(cache_dir() / "gguf" / f"{gguf.stem}-{digest[:8]}", make)
+
+
+@contextmanager
+def _explained(gguf: Path) -> Iterator[None]:
+    try:
+        yield
+    except Damaged:
+        raise
+    except Exception as error:  # transformers raises many kinds
+        kind = "" if isinstance(error, DraftpickError) else f"{type(error).__name__}: "
+        said = str(error).strip().splitlines() or [""]
+        raise DraftpickError(
+            f"{gguf} cannot be converted ({kind}{said[0]}); name a transformers folder instead"
+        ) from error
 
 
 def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
@@ -129,8 +165,9 @@ def _convert(gguf: Path, made: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer
     from transformers.utils import logging
 
+    from ..backends.gguf.header import read_header
     from ..backends.transformers.pretrained import check
-    from .gguf_rope import scaling_of
+    from .gguf_config import scaling_of
 
     print("converting it to a transformers folder (once) ...", file=sys.stderr, flush=True)
     logging.disable_progress_bar()
@@ -152,7 +189,7 @@ def _convert(gguf: Path, made: Path) -> None:
         del config.quantization_config  # the weights written here are plain float32
     config.architectures = [type(model).__name__]
     if getattr(config, "rope_parameters", None):
-        config.rope_parameters |= scaling_of(gguf, config.to_dict())
+        config.rope_parameters |= scaling_of(read_header(gguf), config.to_dict())
     config.save_pretrained(made)
     model.generation_config.save_pretrained(made)
     AutoTokenizer.from_pretrained(**source).save_pretrained(made)

@@ -317,9 +317,9 @@ def test_a_gguf_file_is_a_target(cache: Path, tmp_path: Path) -> None:
     path = tiny_gguf(tmp_path / "tiny.gguf")
     folder = targets.resolve(str(path))
     assert folder.parent == cache / "gguf" and folder.name.startswith("tiny-")
-    made = (folder / "model.safetensors").stat().st_mtime_ns
+    made = (folder / "tokenizer.json").stat().st_mtime_ns
     assert targets.resolve(str(path)) == folder
-    assert (folder / "model.safetensors").stat().st_mtime_ns == made, "converted once"
+    assert (folder / "tokenizer.json").stat().st_mtime_ns == made, "read once"
     source = {"pretrained_model_name_or_path": str(tmp_path), "gguf_file": path.name}
     theirs = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     ours = targets.load_backend(folder, torch.device("cpu"), torch.float32)
@@ -387,7 +387,7 @@ def test_positions_that_cannot_be_named_are_refused(cache: Path, tmp_path: Path)
 def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
     path = tmp_path / "broken.gguf"
     path.write_bytes(b"GGUF but no more")
-    with pytest.raises(DraftpickError, match=r"broken\.gguf cannot be converted"):
+    with pytest.raises(DraftpickError, match=r"broken\.gguf is cut short or damaged"):
         targets.resolve(str(path))
     assert left_in(cache / "gguf") == []
     with pytest.raises(DraftpickError, match=r"no such file: .*none\.gguf"):

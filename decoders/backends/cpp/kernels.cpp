@@ -14,6 +14,10 @@ TORCH_LIBRARY_FRAGMENT(draftpick, library) {
   library.def("int4_blocks(Tensor x, Tensor values, Tensor grid) -> Tensor");
   library.def("int8_blocks(Tensor x, Tensor values, Tensor scale) -> Tensor");
   library.def("bf16_blocks(Tensor x, Tensor values) -> Tensor");
+  library.def("file_blocks(Tensor x, Tensor values, Tensor table) -> Tensor");
+  library.def("file_rows(Tensor values, Tensor table, Tensor ids) -> Tensor");
+  library.def("file_lay_out(Tensor rows, int kind, int inputs, Tensor(a!) to) -> ()");
+  library.def("file_bytes", &file_products::file_bytes);
   library.def("attend_rows(Tensor q, Tensor room, Tensor rows, Tensor begins, Tensor bits) -> Tensor");
   library.def(
       "run_layers(Tensor h, Tensor cos, Tensor sin, Tensor rows, Tensor slots, Tensor begins, "
@@ -43,6 +47,9 @@ TORCH_LIBRARY_IMPL(draftpick, CPU, library) {
   library.impl("int4_blocks", &products::int4_blocks);
   library.impl("int8_blocks", &products::int8_blocks);
   library.impl("bf16_blocks", &products::bf16_blocks);
+  library.impl("file_blocks", &file_products::file_blocks);
+  library.impl("file_rows", &file_products::file_rows);
+  library.impl("file_lay_out", &file_products::file_lay_out);
   library.impl("attend_rows", &attention::attend_rows);
   library.impl("run_layers", &layers::run_layers);
   library.impl("turn_rows", &layers::turn_rows);

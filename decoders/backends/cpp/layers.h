@@ -127,8 +127,12 @@ at::Tensor run_layers(const at::Tensor& h, const at::Tensor& cos, const at::Tens
   attention::check_places({rows, slots, begins, bits}, n);
   at::Tensor made = h.clone(at::MemoryFormat::Contiguous);
   if (!n || weights.empty()) return made;
-  const int64_t heads = weights[1].size(0) * products::OUTS / d - 2 * kv;
-  const int64_t width = weights[8].size(1) * products::GROUP;
+  for (size_t layer = 0; layer < weights.size(); layer += count)
+    for (size_t i : {layer + 1, layer + 3, layer + 6, layer + 8})
+      if (weights[i].scalar_type() == at::kByte)
+        file_products::check_matrix(weights[i], weights[i + 1]);
+  const int64_t heads = Matrix{weights[1], weights[2]}.outputs() / d - 2 * kv;
+  const int64_t width = Matrix{weights[8], weights[9]}.inputs();
   TORCH_CHECK(kv > 0 && heads > 0 && heads % kv == 0 && width % LANES == 0);
   const Run run{n, hidden, heads, kv, d, eps, data(cos), data(sin),
                 rows.const_data_ptr<int64_t>(), slots.const_data_ptr<int64_t>()};

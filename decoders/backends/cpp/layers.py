@@ -21,6 +21,7 @@ from ..llama.kv import KVCache
 from ..llama.model import LayerWeights, PointwiseOps, Rope, Shape
 from ..llama.reading import SequenceSlice
 from ..weights.blocked import NARROW, OUTS, Blocks, norm_rows
+from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import GROUP
 from ..weights.packed import KernelWeight
 from .row_attention import HEAD, AttentionSpans, RowPass
@@ -31,7 +32,10 @@ def unsupported_reason(shape: Shape, layers: Sequence[LayerWeights]) -> str | No
     if shape.head_dim % HEAD:
         return f"its heads have {shape.head_dim} dimensions, not a multiple of {HEAD}"
     matrices = (matrix for w in layers for matrix in (w.qkv, w.out, w.gate_up, w.down))
-    if not all(isinstance(matrix, Blocks) for matrix in matrices):
+    if not all(
+        isinstance(matrix, Blocks) or (isinstance(matrix, FileBlocks) and matrix.whole)
+        for matrix in matrices
+    ):
         return f"its matrices are not of {OUTS} outputs by {GROUP} inputs, or multiples of these"
     return None
 

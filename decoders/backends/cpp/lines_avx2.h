@@ -227,4 +227,76 @@ inline void in_order(Floats& low, Floats& high) {
           _mm256_permute2f128_ps(a.high, b.high, 0x31)};
 }
 
+// -- whole numbers of 8 bits, four to a word -------------------------------------------------------
+
+inline Words either(Words a, Words b) {
+  return {_mm256_or_si256(a.low, b.low), _mm256_or_si256(a.high, b.high)};
+}
+inline Words all_words(int32_t value) { return {_mm256_set1_epi32(value), _mm256_set1_epi32(value)}; }
+// Bytes from -128 to 127 as 128 more, from 0 to 255.
+inline Words raised(Words of) {
+  const __m256i by = _mm256_set1_epi8(-128);
+  return {_mm256_xor_si256(of.low, by), _mm256_xor_si256(of.high, by)};
+}
+inline Words sum_words(Words a, Words b) {
+  return {_mm256_add_epi32(a.low, b.low), _mm256_add_epi32(a.high, b.high)};
+}
+// What a table of 16 has for each byte, at most 15.
+inline Words looked_up(Words at, const int8_t* table) {
+  const __m256i both = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)table));
+  return {_mm256_shuffle_epi8(both, at.low), _mm256_shuffle_epi8(both, at.high)};
+}
+inline Floats from_float16(const void* from) {
+  const auto* both = (const __m128i*)from;
+  return {_mm256_cvtph_ps(_mm_loadu_si128(both)), _mm256_cvtph_ps(_mm_loadu_si128(both + 1))};
+}
+inline Floats from_bytes(const uint8_t* from) {
+  const __m128i all = _mm_loadu_si128((const __m128i*)from);
+  return numbers({_mm256_cvtepu8_epi32(all), _mm256_cvtepu8_epi32(_mm_srli_si128(all, 8))});
+}
+inline Floats from_bytes(const int8_t* from) {
+  const __m128i all = _mm_loadu_si128((const __m128i*)from);
+  return numbers({_mm256_cvtepi8_epi32(all), _mm256_cvtepi8_epi32(_mm_srli_si128(all, 8))});
+}
+
+// Products of four bytes of each word with the same four of x, in 16 bits until they are `widened`:
+// of weights up to MOST so many may be added before.
+template <int MOST>
+constexpr int UNWIDENED = MOST == 15 ? 8 : MOST == 31 ? 4 : 2;
+constexpr bool SIGNED_WEIGHTS = true;  // of eight bits
+inline __m256i pair_sums(__m256i w, __m256i x) { return _mm256_maddubs_epi16(w, x); }
+inline Words first_dots(Words w, int32_t x) {
+  const __m256i four = _mm256_set1_epi32(x);
+  return {pair_sums(w.low, four), pair_sums(w.high, four)};
+}
+inline Words add_dots(Words to, Words w, int32_t x) {
+  const Words made = first_dots(w, x);
+  to = {_mm256_add_epi16(to.low, made.low), _mm256_add_epi16(to.high, made.high)};
+  asm("" : "+x"(to.low), "+x"(to.high));  // or GCC makes all products first and runs out of registers
+  return to;
+}
+inline Words add_widened(Words to, Words dots) {
+  const __m256i one = _mm256_set1_epi16(1);
+  return sum_words(to, {_mm256_madd_epi16(dots.low, one), _mm256_madd_epi16(dots.high, one)});
+}
+// Likewise of weights from -128 to 127, in 32 bits.
+inline Words add_signed_dots(Words to, Words w, int32_t x) {
+  const __m256i four = _mm256_set1_epi32(x);
+  return add_widened(to, {pair_sums(_mm256_abs_epi8(w.low), _mm256_sign_epi8(four, w.low)),
+                          pair_sums(_mm256_abs_epi8(w.high), _mm256_sign_epi8(four, w.high))});
+}
+
+// To the nearest whole number, of two the even one, as bytes.
+inline void put_bytes(int8_t* to, Floats values) {
+  const __m256i pairs = _mm256_packs_epi32(_mm256_cvtps_epi32(values.low),
+                                           _mm256_cvtps_epi32(values.high));
+  const __m256i ordered = _mm256_permute4x64_epi64(pairs, 0xD8);
+  _mm_storeu_si128((__m128i*)to, _mm_packs_epi16(_mm256_castsi256_si128(ordered),
+                                                 _mm256_extracti128_si256(ordered, 1)));
+}
+inline Floats magnitudes(Floats of) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, of.low), _mm256_andnot_ps(sign, of.high)};
+}
+
 }  // namespace lines

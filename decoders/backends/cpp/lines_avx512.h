@@ -131,4 +131,67 @@ inline void in_order(Floats& low, Floats& high) {
   low = a;
 }
 
+// -- whole numbers of 8 bits, four to a word -------------------------------------------------------
+
+inline Words either(Words a, Words b) { return _mm512_or_si512(a, b); }
+inline Words all_words(int32_t value) { return _mm512_set1_epi32(value); }
+// Bytes from -128 to 127 as 128 more, from 0 to 255.
+inline Words raised(Words of) { return _mm512_xor_si512(of, _mm512_set1_epi8(-128)); }
+inline Words sum_words(Words a, Words b) { return _mm512_add_epi32(a, b); }
+// What a table of 16 has for each byte, at most 15.
+inline Words looked_up(Words at, const int8_t* table) {
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)table)), at);
+}
+inline Floats from_float16(const void* from) {
+  return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)from));
+}
+inline Floats from_bytes(const uint8_t* from) {
+  return numbers(_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)from)));
+}
+inline Floats from_bytes(const int8_t* from) {
+  return numbers(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
+}
+
+// Products of four bytes of each word with the same four of x, in 16 bits until they are `widened`
+// where there is no VNNI: of weights up to MOST so many may be added before.
+#ifdef __AVX512VNNI__
+template <int MOST>
+constexpr int UNWIDENED = 4;
+constexpr bool SIGNED_WEIGHTS = false;  // of eight bits: 128 is added to them
+inline Words first_dots(Words w, int32_t x) {
+  return _mm512_dpbusd_epi32(_mm512_setzero_si512(), w, _mm512_set1_epi32(x));
+}
+inline Words add_dots(Words to, Words w, int32_t x) {
+  return _mm512_dpbusd_epi32(to, w, _mm512_set1_epi32(x));
+}
+inline Words add_widened(Words to, Words dots) { return sum_words(to, dots); }
+#else
+template <int MOST>
+constexpr int UNWIDENED = MOST == 15 ? 8 : MOST == 31 ? 4 : 2;
+constexpr bool SIGNED_WEIGHTS = true;
+inline Words first_dots(Words w, int32_t x) {
+  return _mm512_maddubs_epi16(w, _mm512_set1_epi32(x));
+}
+inline Words add_dots(Words to, Words w, int32_t x) {
+  return _mm512_add_epi16(to, first_dots(w, x));
+}
+inline Words add_widened(Words to, Words dots) {
+  return sum_words(to, _mm512_madd_epi16(dots, _mm512_set1_epi16(1)));
+}
+#endif
+// Likewise of weights from -128 to 127, in 32 bits.
+inline Words add_signed_dots(Words to, Words w, int32_t x) {
+  const Words four = _mm512_set1_epi32(x);
+  const Words turned = _mm512_mask_sub_epi8(four, _mm512_movepi8_mask(w), _mm512_setzero_si512(),
+                                            four);
+  const Words pairs = _mm512_maddubs_epi16(_mm512_abs_epi8(w), turned);
+  return sum_words(to, _mm512_madd_epi16(pairs, _mm512_set1_epi16(1)));
+}
+
+// To the nearest whole number, of two the even one, as bytes.
+inline void put_bytes(int8_t* to, Floats values) {
+  _mm_storeu_si128((__m128i*)to, _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(values)));
+}
+inline Floats magnitudes(Floats of) { return _mm512_abs_ps(of); }
+
 }  // namespace lines

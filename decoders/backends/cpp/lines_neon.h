@@ -235,4 +235,78 @@ inline void in_order(Floats& low, Floats& high) {
   high = {x.c, y.c, x.d, y.d};
 }
 
+// -- whole numbers of 8 bits, four to a word -------------------------------------------------------
+
+inline Words either(Words x, Words y) { return {x.a | y.a, x.b | y.b, x.c | y.c, x.d | y.d}; }
+inline Words all_words(int32_t value) {
+  const uint32x4_t four = vdupq_n_u32((uint32_t)value);
+  return {four, four, four, four};
+}
+// Bytes from -128 to 127 as 128 more, from 0 to 255.
+inline Words raised(Words of) {
+  const uint32x4_t by = vdupq_n_u32(0x80808080);
+  return {of.a ^ by, of.b ^ by, of.c ^ by, of.d ^ by};
+}
+inline Words sum_words(Words x, Words y) { return {x.a + y.a, x.b + y.b, x.c + y.c, x.d + y.d}; }
+// What a table of 16 has for each byte, at most 15.
+inline uint32x4_t looked_up(uint32x4_t at, int8x16_t table) {
+  return vreinterpretq_u32_s8(vqtbl1q_s8(table, vreinterpretq_u8_u32(at)));
+}
+inline Words looked_up(Words at, const int8_t* table) {
+  const int8x16_t all = vld1q_s8(table);
+  return {looked_up(at.a, all), looked_up(at.b, all), looked_up(at.c, all), looked_up(at.d, all)};
+}
+inline Floats from_float16(const void* from) {
+  const auto* at = (const float16_t*)from;
+  return {vcvt_f32_f16(vld1_f16(at)), vcvt_f32_f16(vld1_f16(at + 4)),
+          vcvt_f32_f16(vld1_f16(at + 8)), vcvt_f32_f16(vld1_f16(at + 12))};
+}
+inline Floats from_bytes(const uint8_t* from) {
+  const uint8x16_t all = vld1q_u8(from);
+  const uint16x8_t low = vmovl_u8(vget_low_u8(all)), high = vmovl_high_u8(all);
+  return {vcvtq_f32_u32(vmovl_u16(vget_low_u16(low))), vcvtq_f32_u32(vmovl_high_u16(low)),
+          vcvtq_f32_u32(vmovl_u16(vget_low_u16(high))), vcvtq_f32_u32(vmovl_high_u16(high))};
+}
+inline Floats from_bytes(const int8_t* from) {
+  const int8x16_t all = vld1q_s8(from);
+  const int16x8_t low = vmovl_s8(vget_low_s8(all)), high = vmovl_high_s8(all);
+  return {vcvtq_f32_s32(vmovl_s16(vget_low_s16(low))), vcvtq_f32_s32(vmovl_high_s16(low)),
+          vcvtq_f32_s32(vmovl_s16(vget_low_s16(high))), vcvtq_f32_s32(vmovl_high_s16(high))};
+}
+
+// Products of four bytes of each word with the same four of x, from -128 to 127 both.
+template <int MOST>
+constexpr int UNWIDENED = 4;
+constexpr bool SIGNED_WEIGHTS = true;  // of eight bits
+inline uint32x4_t add_dots(uint32x4_t to, uint32x4_t w, int8x16_t x) {
+  const int8x16_t bytes = vreinterpretq_s8_u32(w);
+#ifdef __ARM_FEATURE_DOTPROD
+  return vreinterpretq_u32_s32(vdotq_s32(vreinterpretq_s32_u32(to), bytes, x));
+#else
+  const int16x8_t low = vmull_s8(vget_low_s8(bytes), vget_low_s8(x));
+  const int16x8_t high = vmull_high_s8(bytes, x);
+  const int32x4_t pairs = vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high));
+  return vreinterpretq_u32_s32(vaddq_s32(vreinterpretq_s32_u32(to), pairs));
+#endif
+}
+inline Words add_dots(Words to, Words w, int32_t x) {
+  const int8x16_t four = vreinterpretq_s8_s32(vdupq_n_s32(x));
+  return {add_dots(to.a, w.a, four), add_dots(to.b, w.b, four), add_dots(to.c, w.c, four),
+          add_dots(to.d, w.d, four)};
+}
+inline Words first_dots(Words w, int32_t x) { return add_dots(all_words(0), w, x); }
+inline Words add_widened(Words to, Words dots) { return sum_words(to, dots); }
+inline Words add_signed_dots(Words to, Words w, int32_t x) { return add_dots(to, w, x); }
+
+// To the nearest whole number, of two the even one, as bytes.
+inline int16x4_t nearest_short(float32x4_t of) { return vqmovn_s32(vcvtnq_s32_f32(of)); }
+inline void put_bytes(int8_t* to, Floats values) {
+  const int16x8_t low = vcombine_s16(nearest_short(values.a), nearest_short(values.b));
+  const int16x8_t high = vcombine_s16(nearest_short(values.c), nearest_short(values.d));
+  vst1q_s8(to, vcombine_s8(vqmovn_s16(low), vqmovn_s16(high)));
+}
+inline Floats magnitudes(Floats of) {
+  return {vabsq_f32(of.a), vabsq_f32(of.b), vabsq_f32(of.c), vabsq_f32(of.d)};
+}
+
 }  // namespace lines

@@ -11,17 +11,26 @@
 #include "products_vectors.h"
 #endif
 
+#include "file_operations.h"
+
 namespace products {
 
-// A matrix in blocks: int4 with its grid, int8 with its scale, bfloat16 with nothing.
+// A matrix in blocks: int4 with its grid, int8 with its scale, bfloat16 with nothing, bytes of a GGUF
+// file with the table of its parts.
 struct Matrix {
   const at::Tensor &values, &grid;
 
-  int64_t outputs() const { return values.size(0) * OUTS; }
-  int64_t inputs() const { return values.size(1) * GROUP; }
+  bool of_file() const { return values.scalar_type() == at::kByte; }
+  int64_t outputs() const {
+    return of_file() ? file_products::matrix_of(values, grid).outputs() : values.size(0) * OUTS;
+  }
+  int64_t inputs() const {
+    return of_file() ? file_products::matrix_of(values, grid).inputs() : values.size(1) * GROUP;
+  }
 
   // x [rows, inputs] -> out [rows, outputs]
   void times(const uint16_t* x, int64_t rows, uint16_t* out) const {
+    if (of_file()) return file_products::matrix_of(values, grid).times(x, rows, out);
     const Product p{x, out, rows, inputs(), outputs()};
     if (values.dim() == 4)
       multiply(p, Int4{(const uint32_t*)values.const_data_ptr(),

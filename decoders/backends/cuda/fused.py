@@ -126,7 +126,7 @@ class FusedLayers:
     ) -> None:
         from .fused_launch import Scratch
 
-        like = weights.embedding
+        like = dense(weights.embedding)
         self._shape, self._rope = shape, rope
         self._norm, self._head = weights.norm, kept(weights.head)
         self._launch = launch or launcher(like.device)

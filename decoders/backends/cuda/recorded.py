@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ..llama.kv import KVCache
 from ..llama.model import Rope, Shape, Weights, all_heads, attention_mask, layer, rms_norm
-from ..weights.packed import linear
+from ..weights.packed import dense, linear
 from .fused import FusedLayers
 
 Run = Callable[[], Tensor]
@@ -136,7 +136,7 @@ class RecordedPasses:
     ) -> None:
         self._shape, self._weights, self._rope, self._cache = shape, weights, rope, cache
         self.record, self.fused = record, fused
-        embedding = weights.embedding
+        embedding = self._embedding = dense(weights.embedding)
         self._start = torch.zeros(1, dtype=torch.int64, device=embedding.device)
         self._ids = torch.zeros(WIDEST, dtype=torch.int64, device=embedding.device)
         self._states = embedding.new_zeros(WIDEST, shape.hidden)
@@ -151,7 +151,7 @@ class RecordedPasses:
 
         def run() -> Tensor:
             layers = self._layers(read)
-            h = F.embedding(self._ids[:t], self._weights.embedding)
+            h = F.embedding(self._ids[:t], self._embedding)
             return self._read_out(layers, layers.through(h, 0, self._shape.layers, self._start, 0))
 
         logits = self._replay(("extend", t, read), run, start)
@@ -194,7 +194,7 @@ class RecordedPasses:
             unread, at = self._ids[:u], 0
             drafted: list[Tensor] = []
             while len(drafted) < k:
-                h = F.embedding(unread, self._weights.embedding)
+                h = F.embedding(unread, self._embedding)
                 h = layers.through(h, 0, self._shape.layers, self._start, at)[-1:]
                 drafted.append(self._read_out(layers, h)[:, :known].argmax(-1))
                 at += len(unread)

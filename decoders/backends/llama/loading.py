@@ -18,11 +18,13 @@ from torch import Tensor
 
 from ...common.errors import DraftpickError
 from ..config import config_of
+from ..gguf.folder import saved_header
 from ..weights.contents import Shape as TensorShape
 from ..weights.contents import header_of, indexed, require
 from ..weights.packed import Matrix, Rounder, Rounding, halved, in_blocks, pack, quartered, rounded
 from ..weights.rounded_store import RoundedStore
 from .contents import needed
+from .file_weights import FileStored, as_it_is
 from .model import LayerWeights, Shape, Weights, shape_of
 
 
@@ -34,9 +36,9 @@ def load(
     store: RoundedStore | None = None,
     blocked: bool = False,
 ) -> tuple[Shape, Weights]:
-    """Shape and weights of a folder with safetensors files.
+    """Shape and weights of a folder with safetensors files, or that names GGUF files.
 
-    rounding: of the matrices.
+    rounding: of the matrices; "file" leaves those of GGUF files as they are.
     store: where they are kept rounded; None rounds them at each loading.
     blocked: as in packed.kind_of, of what no store rounds; without rounding, bfloat16 in blocks.
 
@@ -44,8 +46,17 @@ def load(
     shape.
     """
     by = partial(rounded, blocked=blocked) if store is None else store.rounded
-    config = config_of(folder)
-    shape, stored = shape_of(config), Stored(folder, device, dtype, needed(config))
+    config, header = config_of(folder), saved_header(folder)
+    shape, wanted = shape_of(config), needed(config)
+    if rounding == "file":
+        if header is None:
+            raise DraftpickError(f"{folder.name} is no GGUF file; use another --dtype")
+        return shape, as_it_is(shape, FileStored(header, device, dtype, wanted))
+    stored = (
+        Stored(folder, device, dtype, wanted)
+        if header is None
+        else FileStored(header, device, dtype, wanted)
+    )
     layers = [
         packed_layer(fused(stored.tensors(f"layers.{i}.")), rounding, by, blocked)
         for i in range(shape.layers)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cpp_kernels import has_tiles
+from ..weights.file_blocks import FileBlocks
 from ..weights.int4 import unsupported_reason
 from ..weights.int8 import WIDE
 from ..weights.packed import Matrix, dense, float32_pays, linear
@@ -68,7 +69,7 @@ class Weights:
     """A whole model. `head` holds the same numbers as `embedding` where the two are tied: the same
     tensor, or on a CPU a packed copy of it."""
 
-    embedding: Tensor  # [V, d]
+    embedding: Tensor | FileBlocks  # [V, d]
     layers: list[LayerWeights]
     norm: Tensor  # [d]
     head: Matrix  # [V, d]

@@ -22,7 +22,7 @@ from ..llama.loading import layout, packed_head
 from ..llama.model import rms_norm
 from ..weights.blocked import norm_rows
 from ..weights.int4 import unsupported_reason
-from ..weights.packed import Matrix, Rounding, linear, rounded
+from ..weights.packed import Matrix, Rounding, dense, linear, rounded
 from .cell import CELL, RecurrentCell
 
 
@@ -114,7 +114,7 @@ class RecurrentHead:
         blocks = ((block.norm, block.gate_up, block.down) for block in self.blocks)
         norms, eps = (self.embed_norm, self.norm), self.config.eps
         return KernelSteps.of(
-            weights.embedding, self.vocab.to_target, norms, self.head, blocks, eps
+            dense(weights.embedding), self.vocab.to_target, norms, self.head, blocks, eps
         )
 
 
@@ -132,6 +132,6 @@ def _rounding(target: StateBackend, cell: RecurrentCell) -> Rounding | None:
     """The target's; int8 where the cell's sizes do not fit int4."""
     precision = getattr(target, "precision", None)
     sizes = {"state": cell.config.hidden, "width": cell.config.width}
-    if precision == "int4" and unsupported_reason(sizes) is None:
+    if precision in ("int4", "file") and unsupported_reason(sizes) is None:
         return "int4"
-    return "int8" if precision in ("int8", "int4") else None
+    return "int8" if precision in ("int8", "int4", "file") else None

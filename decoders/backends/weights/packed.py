@@ -26,12 +26,13 @@ from .blocked import (
     to_int4_blocks,
     to_int8_blocks,
 )
+from .file_blocks import FileBlocks
 from .int4 import Int4Weight, rounded_values, to_int4
 from .int8 import WIDE, Int8Weight, to_int8
 
-Rounding = Literal["int8", "int4"]
+Rounding = Literal["int8", "int4", "file"]  # "file": not rounded again, a GGUF file's own blocks
 Rounded = Int8Weight | Int4Weight | Int8Blocks | Int4Blocks
-KernelWeight = Rounded | Bf16Blocks  # with products of their own
+KernelWeight = Rounded | Bf16Blocks | FileBlocks  # with products of their own
 Matrix = Tensor | KernelWeight  # [out, in]
 MADE_BY: dict[type[Rounded], Callable[[Tensor], Rounded]] = {
     Int8Weight: to_int8,
@@ -125,6 +126,13 @@ def dense(weight: Matrix) -> Tensor:
     if isinstance(weight, KernelWeight):
         return weight.dequantised() if weight.wide is None else dense(weight.wide)
     return weight.to_dense() if weight.is_mkldnn else weight
+
+
+def rows_of(weight: Matrix, ids: Tensor) -> Tensor:
+    """Rows [..., in] of a weight [out, in], of ids [...]; bfloat16 of a file's blocks."""
+    if isinstance(weight, FileBlocks):
+        return weight.rows(ids).to(weight.dtype)
+    return F.embedding(ids, dense(weight))
 
 
 def linear(x: Tensor, weight: Matrix, bias: Tensor | None = None) -> Tensor:

@@ -1,0 +1,107 @@
+// The operations on weights as a GGUF file has them: layout, products, and the weights themselves.
+
+#pragma once
+
+#include <ATen/ATen.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "file_products.h"
+
+namespace file_products {
+
+inline void check_matrix(const at::Tensor& values, const at::Tensor& table) {
+  TORCH_CHECK(values.dim() == 1 && values.scalar_type() == at::kByte && values.is_contiguous());
+  TORCH_CHECK(table.dim() == 2 && table.size(1) == 4 && table.size(0) > 0);
+  TORCH_CHECK(table.scalar_type() == at::kLong && table.is_contiguous());
+  const auto* each = table.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < table.size(0); ++i, each += 4) {
+    int64_t needed = -1;
+    of_kind(each[0], [&](auto kind) {
+      using Kind = decltype(kind);
+      if (each[2] % (GROUP * Kind::GROUPS) == 0)
+        needed = each[1] / OUTS * (each[2] / (GROUP * Kind::GROUPS)) * OF_BLOCK<Kind>;
+    });
+    TORCH_CHECK(needed >= 0 && each[1] % OUTS == 0 && each[2] == table.const_data_ptr<int64_t>()[2]);
+    TORCH_CHECK(each[3] >= 0 && each[3] + needed <= values.numel());
+  }
+}
+
+inline Matrix matrix_of(const at::Tensor& values, const at::Tensor& table) {
+  return {values.const_data_ptr<uint8_t>(), table.const_data_ptr<int64_t>(), table.size(0)};
+}
+
+// x [rows, inputs], values and table as of Matrix -> [rows, outputs]
+at::Tensor file_blocks(const at::Tensor& x, const at::Tensor& values, const at::Tensor& table) {
+  check_matrix(values, table);
+  const Matrix matrix = matrix_of(values, table);
+  TORCH_CHECK(x.dim() == 2 && x.scalar_type() == at::kBFloat16 && x.is_contiguous());
+  TORCH_CHECK(x.size(1) == matrix.inputs());
+  at::Tensor out = at::empty({x.size(0), matrix.outputs()}, x.options());
+  matrix.times((const uint16_t*)x.const_data_ptr(), x.size(0), (uint16_t*)out.data_ptr());
+  return out;
+}
+
+// The weights of some outputs, ids [n] -> float32 [n, inputs].
+at::Tensor file_rows(const at::Tensor& values, const at::Tensor& table, const at::Tensor& ids) {
+  check_matrix(values, table);
+  TORCH_CHECK(ids.dim() == 1 && ids.scalar_type() == at::kLong && ids.is_contiguous());
+  const Matrix matrix = matrix_of(values, table);
+  const int64_t inputs = matrix.inputs(), outputs = matrix.outputs();
+  at::Tensor made = at::empty({ids.size(0), inputs}, values.options().dtype(at::kFloat));
+  const auto* of = ids.const_data_ptr<int64_t>();
+  for (int64_t i = 0; i < ids.size(0); ++i) TORCH_CHECK(of[i] >= 0 && of[i] < outputs);
+  at::parallel_for(0, ids.size(0), 1, [&](int64_t first, int64_t last) {
+    for (; first < last; ++first) {
+      int64_t id = of[first];
+      const int64_t* own = matrix.table;
+      for (; id >= own[1]; own += 4) id -= own[1];
+      of_kind(own[0], [&](auto kind) {
+        using Kind = decltype(kind);
+        const int64_t bytes = inputs / (GROUP * Kind::GROUPS) * OF_BLOCK<Kind>;
+        read_row<Kind>(matrix.values + own[3] + id / OUTS * bytes, inputs, id % OUTS,
+                       made.data_ptr<float>() + first * inputs);
+      });
+    }
+  });
+  return made;
+}
+
+// Bytes of a matrix in blocks, its outputs rounded up; -1 of a kind or width that has none.
+int64_t file_bytes(int64_t kind, int64_t outputs, int64_t inputs) {
+  int64_t made = -1;
+  of_kind(kind, [&](auto one) {
+    using Kind = decltype(one);
+    if (inputs % (GROUP * Kind::GROUPS) == 0)
+      made = (outputs + OUTS - 1) / OUTS * (inputs / (GROUP * Kind::GROUPS)) * OF_BLOCK<Kind>;
+  });
+  return made;
+}
+
+// A file's rows uint8 [outputs, bytes] into blocks, at `to`; rows up to a whole block are 0.
+void file_lay_out(const at::Tensor& rows, int64_t kind, int64_t inputs, const at::Tensor& to) {
+  const int64_t outputs = rows.size(0), bytes = file_bytes(kind, outputs, inputs);
+  TORCH_CHECK(rows.dim() == 2 && rows.scalar_type() == at::kByte && rows.stride(1) == 1);
+  TORCH_CHECK(to.scalar_type() == at::kByte && to.is_contiguous() && to.numel() == bytes);
+  auto* at_first = to.data_ptr<uint8_t>();
+  of_kind(kind, [&](auto one) {
+    using Kind = decltype(one);
+    const int64_t blocks = inputs / (GROUP * Kind::GROUPS), width = blocks * Kind::FILE_BYTES;
+    TORCH_CHECK(rows.size(1) == width && rows.is_contiguous());
+    at::parallel_for(0, (outputs + OUTS - 1) / OUTS, 1, [&](int64_t first, int64_t last) {
+      for (; first < last; ++first) {
+        const uint8_t* from = rows.const_data_ptr<uint8_t>() + first * OUTS * width;
+        std::vector<uint8_t> filled;
+        if (first * OUTS + OUTS > outputs) {
+          filled.assign(OUTS * width, 0);
+          std::copy_n(from, (outputs - first * OUTS) * width, filled.data());
+          from = filled.data();
+        }
+        lay_out<Kind>(from, inputs, at_first + first * blocks * OF_BLOCK<Kind>);
+      }
+    });
+  });
+}
+
+}  // namespace file_products

@@ -1,0 +1,130 @@
+"""Weights as a GGUF file has them, its own steps and scales, laid out for the kernels in C++.
+
+Rounded to nothing else: a product rounds its inputs, to whole numbers up to 127 of every 32, and
+multiplies these by the file's steps exactly (cpp/file_products.h). So a row's product has the same
+bits in any company, prompts included. The layout is in cpp/file_blocks.h.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from .blocked import NARROW, OUTS
+
+KINDS = {
+    2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
+    20: "IQ4_NL",
+}  # fmt: skip
+DEQUANTISED_AT_ONCE = 1 << 24  # weights
+
+
+@dataclass(frozen=True)
+class FileRows:
+    """A matrix in a file. rows: uint8 [out, bytes]. kind: its number in GGUF. inputs: of an
+    output."""
+
+    rows: Tensor
+    kind: int
+    inputs: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the kernels have such blocks."""
+        return self.kind in KINDS and self.bytes >= 0
+
+    @property
+    def bytes(self) -> int:
+        """That it takes in blocks; -1 where they have none."""
+        made: int = torch.ops.draftpick.file_bytes(self.kind, len(self.rows), self.inputs)
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class FileBlocks:
+    """One or several matrices of a file below each other, each of its own kind.
+
+    values: uint8 [bytes], the blocks of all.
+    table: int64 [parts, 4], of each its kind, its outputs up to a multiple of OUTS, its inputs, and
+        where in `values` it begins.
+    outputs: those that there are.
+    wide: None, as these serve any number of rows.
+    """
+
+    precision: ClassVar[str] = "file"
+    narrow: ClassVar[int] = NARROW
+    values: Tensor
+    table: Tensor
+    outputs: int
+    wide: Tensor | None = None
+
+    @property
+    def stored(self) -> tuple[Tensor, Tensor]:
+        return self.values, self.table
+
+    @property
+    def inputs(self) -> int:
+        return int(self.table[0, 2])
+
+    @property
+    def whole(self) -> bool:
+        """Whether no output was added to fill a block."""
+        return self.outputs % OUTS == 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is multiplied by it, and of its rows."""
+        return torch.bfloat16
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((self.outputs, self.inputs))
+
+    def numel(self) -> int:
+        return self.outputs * self.inputs
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The weights of some outputs, ids [...] -> float32 [..., in]."""
+        made: Tensor = torch.ops.draftpick.file_rows(self.values, self.table, ids.reshape(-1))
+        return made.view(*ids.shape, -1)
+
+    def dequantised(self) -> Tensor:
+        """bfloat16 [out, in], the nearest to the file's numbers."""
+        made = torch.empty(self.outputs, self.inputs, dtype=torch.bfloat16)
+        step = max(1, DEQUANTISED_AT_ONCE // self.inputs)
+        for first in range(0, self.outputs, step):
+            ids = torch.arange(first, min(first + step, self.outputs))
+            made[first : first + step] = self.rows(ids)
+        return made
+
+    def times(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x [..., in] -> [..., out]."""
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        made: Tensor = torch.ops.draftpick.file_blocks(rows, self.values, self.table)
+        made = made[:, : self.outputs]
+        return (made if bias is None else made + bias).reshape(*x.shape[:-1], self.outputs)
+
+
+def to_file_blocks(parts: Sequence[FileRows]) -> FileBlocks | None:
+    """Matrices of as many inputs, below each other; all but the last of whole blocks. None where
+    the kernels have no such blocks."""
+    whole = all(len(each.rows) % OUTS == 0 for each in parts[:-1])
+    if not whole or not all(each.fits and each.inputs == parts[0].inputs for each in parts):
+        return None
+    values = torch.empty(sum(each.bytes for each in parts), dtype=torch.uint8)
+    table, at = [], 0
+    for each in parts:
+        size = each.bytes
+        torch.ops.draftpick.file_lay_out(each.rows, each.kind, each.inputs, values[at : at + size])
+        table.append((each.kind, -(-len(each.rows) // OUTS) * OUTS, each.inputs, at))
+        at += size
+    outputs = sum(len(each.rows) for each in parts)
+    return FileBlocks(values, torch.tensor(table), outputs)

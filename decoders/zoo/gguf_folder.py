@@ -1,0 +1,65 @@
+"""A GGUF file as a model's folder: config and tokenizer out of its metadata, no weights.
+
+The weights stay where they are and are read from there (backends/gguf). The tokenizer is kept, as
+making one takes seconds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from ..backends.gguf.folder import save_header
+from ..backends.gguf.header import Header
+from ..backends.gguf.tensors import names_of
+from ..backends.llama.contents import needed
+from ..backends.weights.contents import require
+from .gguf_config import config_of
+
+
+def name_of(header: Header) -> str:
+    """Another one where the files have moved or changed."""
+    facts = [(str(file.absolute()), *_changed(file)) for file in header.files]
+    digest = hashlib.sha256(repr(facts).encode()).hexdigest()
+    return f"{header.files[0].stem}-{digest[:8]}"
+
+
+def _changed(file: Path) -> tuple[int, int]:
+    facts = file.stat()
+    return facts.st_size, facts.st_mtime_ns
+
+
+def write_folder(header: Header, made: Path) -> None:
+    """Fills a folder. Raises DraftpickError as `config_of` does."""
+    print("reading its config and tokenizer (once) ...", file=sys.stderr, flush=True)
+    config = config_of(header)
+    _check(header, config)
+    (made / "config.json").write_text(json.dumps(config, indent=1))
+    _write_tokenizer(header.files[0], made)
+    save_header(header, made)
+
+
+def _check(header: Header, config: dict[str, Any]) -> None:
+    """Raises Damaged where the files lack a tensor, or hold it in another shape."""
+    held = {name: header.tensors[own].shape for name, own in names_of(header).items()}
+    shapes = [
+        {_whole(name): shape for name, shape in each.items()} for each in (held, needed(config))
+    ]
+    require(header.files[0], *shapes)
+
+
+def _whole(name: str) -> str:
+    """As a checkpoint of transformers has it."""
+    return name if name.startswith("lm_head.") else f"model.{name}"
+
+
+def _write_tokenizer(file: Path, made: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+
+    architecture, found, config = get_gguf_tokenizer(str(file))
+    tokenizer, more = convert_gguf_tokenizer(architecture, found)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **config, **more).save_pretrained(made)
