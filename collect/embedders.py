@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.identity import split
 from decoders.common.plugins import watched
+from decoders.common.wording import in_words
 from decoders.endpoints import hashing
 from decoders.zoo.catalogue import EMBEDDER, WHEELS
 
@@ -163,7 +164,7 @@ class SentenceEmbedder:
             return SentenceTransformer(str(self.folder), device=device, local_files_only=True)
         except Exception as error:  # it raises many kinds; each means "no such model"
             raise DraftpickError(
-                f"{self.folder} cannot be loaded by sentence-transformers ({_first_line(error)})"
+                f"{self.folder} cannot be loaded by sentence-transformers ({in_words(error)})"
             ) from error
 
 
@@ -229,7 +230,7 @@ def _snapshot(hub_id: str) -> Path:
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"the embedder {hub_id!r} is neither a local folder nor a hub id that could be fetched "
-            f"({_first_line(error)})"
+            f"({in_words(error)})"
         ) from error
 
 
@@ -246,7 +247,3 @@ def _split_hash(name: str) -> tuple[str, str]:
     """A name without its hash, and the hash; "" where it has none."""
     named, digest, rest = split(name)
     return (name, "") if rest else (named, digest)
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
@@ -33,13 +34,13 @@ class Sampling:
     repetition_penalty: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.temperature < 0:
+        if not 0 <= self.temperature < math.inf:
             raise DraftpickError(f"temperature must be 0 or more, not {self.temperature}")
         if self.top_k < 0:
             raise DraftpickError(f"top_k must be 0 (off) or more, not {self.top_k}")
         if not 0 < self.top_p <= 1:
             raise DraftpickError(f"top_p must be above 0 and at most 1, not {self.top_p}")
-        if self.repetition_penalty <= 0:
+        if not 0 < self.repetition_penalty < math.inf:
             raise DraftpickError(
                 f"repetition_penalty must be above 0, not {self.repetition_penalty}"
             )

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from decoders.common.secrets import masked
+from decoders.common.wording import in_words
 
 from .errors import PolicyError
 
@@ -99,7 +100,7 @@ def _check_file(uri: str, path: Path, create: bool) -> None:
             with path.open("r+b" if create else "rb") as file:
                 head = file.read(16)
     except OSError as error:
-        raise unreachable(uri, f"{error.strerror or error}") from error
+        raise unreachable(uri, in_words(error)) from error
     if head and not head.startswith(b"SQLite format 3"):
         raise unreachable(uri, "the file is not an SQLite database")
     if not os.access(path.parent, os.W_OK):
@@ -120,7 +121,7 @@ def _make(uri: str, path: Path) -> None:
             with suppress(FileExistsError):  # another process was faster
                 os.link(whole, path)
     except Exception as error:  # whatever a driver raises, the user sees it
-        raise unreachable(uri, str(error)) from error
+        raise unreachable(uri, in_words(error)) from error
 
 
 def _ping(uri: str, limit_s: float | None) -> None:
@@ -145,7 +146,7 @@ def _ping(uri: str, limit_s: float | None) -> None:
             else:
                 os.environ[name] = value
     if failure is not None:
-        raise unreachable(uri, str(failure)) from failure
+        raise unreachable(uri, in_words(failure)) from failure
 
 
 def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
@@ -170,7 +171,7 @@ def _run(ask: Callable[[], Any], limit_s: float | None) -> Exception | None:
 
 def unreachable(uri: str, why: str) -> PolicyError:
     """The error for a store that does not work; credentials are taken out of it."""
-    reason = masked(" ".join(why.split()))[:200]
+    reason = masked(why)[:200]
     return PolicyError(
         f"cannot use the MLflow tracking store {masked(uri)}: {reason}; start that server, or give "
         "another one with --tracking-uri or MLFLOW_TRACKING_URI"
@@ -202,11 +203,6 @@ def fetch(uri: str, folder: Path, tracking_uri: str | None) -> Path:
             return Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=str(folder)))
         except Exception as error:  # MLflow, the file system or an object store: one sentence
             raise PolicyError(
-                f"cannot fetch {uri} from {masked(store)}: {one_line(error)}; check the name, or "
+                f"cannot fetch {uri} from {masked(store)}: {in_words(error)}; check the name, or "
                 "give the store with --tracking-uri"
             ) from error
-
-
-def one_line(error: Exception) -> str:
-    """What an error says, in one line of at most 300 characters, without passwords."""
-    return masked(" ".join(str(error).split()))[:300]

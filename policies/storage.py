@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from decoders.common.errors import Damaged
 from decoders.common.files import within, write_atomically
+from decoders.common.text import from_json
 
 from .errors import PolicyError
 from .records import Origin
@@ -103,7 +104,7 @@ def read_stored(folder: Path) -> Stored:
             "models:/NAME@alias"
         )
     try:
-        body = json.loads(path.read_bytes())
+        body = from_json(path.read_bytes())
         seal = body.pop("sha256")
         version = body["format"]
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:

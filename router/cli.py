@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from dataclasses import replace
@@ -42,6 +43,12 @@ if TYPE_CHECKING:
 
 SWEEPS = "draftpick-tradeoff"
 """The MLflow experiment of `specbench --sweep`."""
+
+PLACES = {
+    errno.EACCES, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT,
+    errno.ENOTDIR, errno.EPERM, errno.EROFS,
+}  # fmt: skip
+"""What is wrong where a file or folder that was named cannot be one."""
 
 EXAMPLES = """
 Answer prompts by speculative decoding. A policy learns which way to draft is fastest for which
@@ -428,9 +435,7 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except Exception as error:
-        if debug:
-            raise
-        return _tell(error)
+        return _tell(error, debug)
     return 0
 
 
@@ -438,20 +443,24 @@ def _exit_code(stop: SystemExit) -> int:
     return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
 
 
-def _tell(error: Exception) -> int:
-    """Print one line about the error and return the exit code."""
-    from decoders.common.errors import DraftpickError
-    from policies.errors import PolicyError
+def _tell(error: Exception, debug: bool) -> int:
+    """Print one line about the error and return the exit code; with debug, the traceback before it.
+    Neither shows a password."""
+    import traceback
 
-    words = " ".join(str(error).split())
-    if isinstance(error, DraftpickError | PolicyError):
-        print(f"error: {words}", file=sys.stderr)
+    from decoders.common.errors import DraftpickError
+    from decoders.common.secrets import masked
+    from decoders.common.wording import in_words
+
+    if debug:
+        print(masked("".join(traceback.format_exception(error))), end="", file=sys.stderr)
+    if isinstance(error, DraftpickError):
+        print(f"error: {masked(in_words(error))}", file=sys.stderr)
         return 2
-    if isinstance(error, OSError) and error.strerror:
-        words = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    else:
-        words = f"{type(error).__name__}: {words}"
-    print(f"error: {words} (run with --debug to see where)", file=sys.stderr)
+    if isinstance(error, OSError) and error.filename and error.errno in PLACES:
+        print(f"error: {in_words(error)}; name another file or folder", file=sys.stderr)
+        return 2
+    print(f"error: {masked(in_words(error))} (run with --debug to see where)", file=sys.stderr)
     return 1
 
 

@@ -59,7 +59,7 @@ def test_an_arms_file_names_modules(site: Path, tmp_path: Path) -> None:
         ("plugins: [nowhere]", "'nowhere' that .*arms.yaml names cannot .* no module 'nowhere'; "),
         ("plugins: [no.where]", "there is no module 'no.where'; install it, or add its folder"),
         ("plugins: mine", "1 mistake.*plugins: Input should be a valid list"),
-        ("plugins: [bad]", "'bad' that .* cannot be imported: ZeroDivisionError: division by zero"),
+        ("plugins: [bad]", "'bad' that .* cannot be imported: division by zero"),
     ],
 )
 def test_a_module_that_an_arms_file_cannot_have(
@@ -83,7 +83,7 @@ def test_a_plugin_that_cannot_be_imported_is_named_with_its_distribution(
         assert main(["arms"]) == 2
         said = capsys.readouterr().err
         assert said == (
-            "error: the plugin 'half-done' of half 1.2 cannot be imported: ModuleNotFoundError: "
+            "error: the plugin 'half-done' of half 1.2 cannot be imported: "
             "No module named 'no_such_package'; mend its package or uninstall it\n"
         )
     assert "mine" not in decoders.KINDS

@@ -30,7 +30,7 @@ from ending import end
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Unsatisfiable
-from soak import CHAT, forgotten, request
+from soak import CHAT, DRAWN, NULLS, forgotten, request
 from toys import SPECIAL, Running, expected, running, special_tokens
 
 TEXT = "/v1/completions"
@@ -142,11 +142,13 @@ def by_prompt(server: Running, requests: int, chance: int, tally: Tally) -> None
 
     @bounded(requests * 3 // 4, chance)
     @given(
-        st.lists(st.tuples(st.sampled_from(ROLES), WORDS), min_size=1, max_size=4), st.booleans()
+        st.lists(st.tuples(st.sampled_from(ROLES), WORDS), min_size=1, max_size=4),
+        st.booleans(),
+        st.sampled_from(({}, NULLS, DRAWN)),
     )
-    def chats(said: list[tuple[str, str]], explain: bool) -> None:
+    def chats(said: list[tuple[str, str]], explain: bool, more: dict[str, Any]) -> None:
         messages = [{"role": role, "content": content} for role, content in said]
-        body = {"messages": messages, "max_tokens": 80, "explain": explain}
+        body = {"messages": messages, "max_tokens": 80, "explain": explain, **more}
         made = _post(http, CHAT, body, tally)
         if made is not None and made.status_code == 200:
             must = expected(special_tokens(len(said)), "\n".join(each for _, each in said))

@@ -54,6 +54,7 @@ from router.logs.reader import read_log
 from router.serve.server import bound
 
 QUERIES, BATCH = 60, 3
+ODD = "%20 50% #1? é [*]"  # of every folder's name
 TIMES = ("prefill_s", "decode_s")  # of the machine, not of the answers
 TRAINING = {"policy": "knn", "guard": False, "held_out": 0.25}
 NEW_STORES = 0.25  # of the trainings
@@ -321,7 +322,7 @@ def main() -> None:
     figures, wrong = dict[str, Any](seed=given.seed), list[str]()
     with tempfile.TemporaryDirectory() as scratch:
         for name in given.only:
-            folder = Path(scratch) / name
+            folder = Path(scratch) / f"{name} {ODD}"
             folder.mkdir()
             chance = random.Random(f"{given.seed} {name}")
             figures |= WORKS[name](folder, given.kills, chance, wrong)

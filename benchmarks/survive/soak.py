@@ -39,6 +39,8 @@ from decoders.records import Request
 
 CHAT = "/v1/chat/completions"
 ARMS = ("auto", "copy", "autoregressive")
+NULLS = dict.fromkeys(("seed", "stop", "functions", "prediction", "reasoning_effort", "logit_bias"))
+DRAWN = {"dynamic": True, "seed": 7}  # one seed for everybody's draws of arms
 TINY_TOKENS = 40
 TINY_PROMPTS = 48
 WARM = 0.5  # of the time, before memory is looked at
@@ -102,12 +104,14 @@ async def polite(url: str, client: int, ask: Ask, greedy: bool, until: float, bo
             if time.monotonic() > until:
                 return
             asked = ask(client, turn)
+            model = chance.choice(ARMS)
             body = {
-                "model": chance.choice(ARMS),
+                "model": model,
                 "messages": [{"role": "user", "content": asked.text}],
                 "max_tokens": asked.tokens,
                 "temperature": 0 if greedy else chance.choice((0, 0.7, 1)),
                 "stream": chance.random() < 0.5,
+                **chance.choice(({}, NULLS, DRAWN if model == ARMS[0] else {})),
             }
             began = time.monotonic()
             try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from collect.queries import Query
 from decoders.common.errors import DraftpickError
+from decoders.common.text import from_json
 
 HELD_OUT_PERCENT = 3
 
@@ -54,7 +54,7 @@ def read_outputs(path: Path) -> Iterator[dict[str, Any]]:
     with path.open(encoding="utf-8") as stream:
         for number, line in enumerate(stream, 1):
             try:
-                row = json.loads(line)
+                row = from_json(line)
             except ValueError as error:
                 raise DraftpickError(f"{path}:{number}: not JSON ({error})") from error
             if not isinstance(row, dict) or "id" not in row or not {"output", "ids"} & row.keys():

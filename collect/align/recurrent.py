@@ -16,6 +16,7 @@ from torch import Tensor
 
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.sync import synchronize
+from decoders.common.wording import in_words
 from decoders.sampling.draft_vocab import DraftVocab
 
 from . import training
@@ -91,8 +92,7 @@ class DistillationLoss:
         except Exception as error:  # a compiler fails in many ways, each of which means the same
             if not recipe.compiled or self._unroll is unroll:
                 raise
-            first = (str(error).splitlines() or [""])[0]
-            print(f"not compiled ({type(error).__name__}: {first})", file=sys.stderr)
+            print(f"not compiled ({in_words(error)})", file=sys.stderr)
             self._unroll, self._pieces = unroll, pieces
             self.rehearse(model, batch)
         model.work.zero_grad(set_to_none=True)

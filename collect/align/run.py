@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.weights.packed import dense
 from decoders.common.errors import DraftpickError
+from decoders.common.text import from_json
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
 from decoders.sampling.draft_vocab import DraftVocab
@@ -170,7 +170,7 @@ def _learner(
     if config.kind == "drafter" and isinstance(target, HFSeq2SeqBackend):
         of_t5 = SMALL_T5 if config.start is None else {}
         if config.start is not None and sized:
-            of_t5 = json.loads(config.start.read_text())
+            of_t5 = from_json(config.start.read_text())
         one = Seq2SeqDraftLearner(folder, of_t5, None if sized else config.start)
         one.vocab.to(target.device)
         return one, one.vocab
@@ -187,7 +187,7 @@ def _learner(
     assert isinstance(target, LlamaBackend)
     if config.start is not None and not sized:
         return DraftLearner({}, vocab, config.start), vocab
-    sizes = SMALL if config.start is None else json.loads(config.start.read_text())
+    sizes = SMALL if config.start is None else from_json(config.start.read_text())
     learner = DraftLearner(sizes, vocab)
     learner.start_embeddings(dense(target.weights.embedding))
     return learner, vocab

@@ -19,6 +19,7 @@ import torch
 from decoders.backends.recurrent.cell import CELL, CellConfig, RecurrentCell
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
+from decoders.common.text import from_json
 from decoders.sampling.draft_vocab import DraftVocab
 
 from .finish import facts, finish
@@ -121,7 +122,7 @@ def finished(stage: TrainingStage, recipe: RecurrentRecipe) -> Point | None:
     path = stage.out / RESULT
     if not path.is_file():
         return None
-    record = json.loads(path.read_text())
+    record = from_json(path.read_text())
     if not record["finished"] or record["recipe"] != asdict(recipe):
         return None
     return Point(**record["point"])

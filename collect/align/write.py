@@ -11,6 +11,7 @@ from pathlib import Path
 from collect.queries import read_queries, shipped_folder
 from decoders.common.errors import NotANumber
 from decoders.common.terminal import progress
+from decoders.common.text import from_json
 from decoders.options import EngineOptions
 
 from ..sweeps.batch import each
@@ -83,4 +84,4 @@ def _whole_lines(path: Path) -> set[str]:
     whole = data[: data.rfind(b"\n") + 1]
     if len(whole) != len(data):
         os.truncate(path, len(whole))
-    return {json.loads(line)["id"] for line in whole.splitlines()}
+    return {from_json(line)["id"] for line in whole.splitlines()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 from decoders.common.errors import Damaged, DraftpickError
 from decoders.common.identity import identity
+from decoders.common.text import from_json
 from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
@@ -89,7 +89,7 @@ def read_manifest(folder: str | Path) -> Manifest:
     """The manifest of a collection; raises DraftpickError where there is none, or a damaged one."""
     path = Path(folder) / MANIFEST
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = from_json(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise DraftpickError(
             f"{folder} holds no collected rewards ({MANIFEST} is missing); make them with "

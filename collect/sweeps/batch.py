@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from collect.queries import Query
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.seeds import derived_seed
+from decoders.common.wording import in_words
 from decoders.records import Replay, Request
 
 from ..records import ArmInfo, OutcomeRow, QueryRow, error_row
@@ -227,11 +228,8 @@ def measure(setup: Setup, prompt: Prompt, rows: Sequence[OutcomeRow]) -> list[Ou
 
 
 def describe(error: Exception) -> str:
-    """An error as a row keeps it: its first line, with its type unless it is a sentence of ours."""
-    text = str(error).partition("\n")[0].strip()
-    if isinstance(error, DraftpickError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """An error as a row keeps it."""
+    return in_words(error)
 
 
 def each(items: Sequence[T], work: Callable[[Sequence[T]], Sequence[R]]) -> list[R | Exception]:

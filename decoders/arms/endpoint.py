@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, ValidationInfo, field_validator
 
 from ..common.errors import DraftpickError
-from ..common.secrets import masked
+from ..common.secrets import keys_in, masked
 from .base import ArmRecipe
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ class EndpointRecipe(ArmRecipe):
     model: the name that the server knows it by.
     api_key_env: the environment variable that holds the key; None where none is asked for.
     limit_field: what the server calls the most tokens of an answer.
-    extra_body: more fields of every request, as the server documents them. A `temperature` here is
-        sent in place of the request's.
+    extra_body: more fields of every request, as the server documents them; it may hold no key.
+        A `temperature` here is sent in place of the request's.
     send_temperature: false for a server that refuses the field, and goes by its own.
     prompt_price, completion_price: money for a million tokens, in a currency that all arms share.
     timeout_s: seconds without a byte after which the server counts as dead.
@@ -83,6 +83,11 @@ class EndpointRecipe(ArmRecipe):
         ours = (*OURS, "max_tokens", others.data.get("limit_field"))
         if taken := [name for name in body if name in ours]:
             raise ValueError(f"{', '.join(taken)} is set by every request; leave it out")
+        if keys := keys_in(body):
+            raise ValueError(
+                f"{', '.join(keys)} holds a key, and would be stored with what is collected; set "
+                "it in an environment variable, and name that one in `api_key_env`"
+            )
         return body
 
     @property

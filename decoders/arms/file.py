@@ -11,6 +11,7 @@ from pydantic import Field, ValidationError
 
 from ..common import plugins
 from ..common.errors import DraftpickError, NoSuchName
+from ..common.wording import in_words
 from .base import ArmRecipe
 from .kinds import fields_of, recipe, recipe_of
 from .mistakes import explained
@@ -65,8 +66,10 @@ def read_mapping(path: Path, needed: str) -> dict[str, Any]:
         raise DraftpickError(f"{path} is not UTF-8 text: {error.reason}") from error
     try:
         document = yaml.load(text, _Loader)
-    except yaml.YAMLError as error:
-        raise DraftpickError(f"{path} is not YAML: {str(error).replace(chr(10), ' ')}") from error
+    except RecursionError as error:
+        raise DraftpickError(f"{path} is nested too deeply; it needs `{needed}:`") from error
+    except (yaml.YAMLError, ValueError) as error:  # a date or a number that is none
+        raise DraftpickError(f"{path} is not YAML: {in_words(error)}") from error
     if not isinstance(document, dict):
         raise DraftpickError(f"{path} is empty or no mapping; it needs a top-level `{needed}:`")
     return document

@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from ..common.machine import cpu_name
+from ..common.wording import in_words
 from ..sampling import filters as sampling
 from ..sampling import randomness as chance
 from .weights.blocked import NARROW
@@ -131,5 +132,5 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
             os.replace(builder.get_target_file_path(), path)
     except (CppCompileError, InvalidCxxCompiler, OSError) as error:
         lines = [line for line in str(error).splitlines() if "rror: " in line] or [str(error)]
-        return lines[0] or type(error).__name__
+        return lines[0] or in_words(error)
     return None

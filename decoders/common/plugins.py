@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .errors import DraftpickError
+from .wording import in_words
 
 GROUP = "draftpick"
 OURS = "draftpick itself"
@@ -96,8 +97,7 @@ def _import(module: str, who: str) -> None:
 def _cause(module: str, error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}."):
         return f"there is no module {module!r}; install it, or add its folder to PYTHONPATH"
-    words = str(error).partition("\n")[0]
-    return f"{type(error).__name__}: {words}; mend its package or uninstall it"
+    return f"{in_words(error)}; mend its package or uninstall it"
 
 
 def _take_in(who: str) -> None:

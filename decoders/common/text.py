@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 from .errors import DraftpickError
 
 _HALF = re.compile("[\ud800-\udfff]")
+
+
+def from_json(content: str | bytes) -> Any:
+    """`json.loads`, to which what is nested too deeply is no JSON either. Raises ValueError."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def whole(text: str) -> bool:

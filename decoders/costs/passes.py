@@ -26,6 +26,7 @@ from ..backends.sync import synchronize
 from ..common.files import write_atomically
 from ..common.identity import identity
 from ..common.machine import cpu_name
+from ..common.text import from_json
 from ..protocols import Backend
 
 WIDEST = 17
@@ -187,7 +188,7 @@ def seconds_of(target: Backend, ids: Tensor) -> float:
 
 def _read(path: Path) -> PassCosts | None:
     try:
-        record = json.loads(path.read_text())
+        record = from_json(path.read_text())
         costs = PassCosts(tuple(map(float, record["verify_s"])), float(record["busy"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None

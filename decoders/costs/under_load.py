@@ -23,6 +23,7 @@ from ..backends.cpp_kernels import version
 from ..backends.sync import synchronize
 from ..common.files import write_atomically
 from ..common.machine import look, others
+from ..common.text import from_json
 from . import passes
 from .passes import CostKey, PassCosts
 
@@ -173,7 +174,7 @@ def _seconds(slots: BatchSlots, rows: int, tokens: int) -> float:
 
 def _read(path: Path) -> SharedCosts | None:
     try:
-        record = json.loads(path.read_text())
+        record = from_json(path.read_text())
         seconds = tuple(tuple(map(float, each)) for each in record["seconds"])
         costs = SharedCosts(
             tuple(record["rows"]), tuple(record["tokens"]), seconds, int(record["narrow"])

@@ -14,6 +14,7 @@ from threading import Lock
 from typing import Any, Self
 
 from ..common.errors import DraftpickError
+from ..common.text import from_json
 
 NOTHING = 0  # the id of no text, for tokens that the server counted and did not show
 _WORDS = re.compile(r"\s*\S+|\s+")
@@ -27,7 +28,7 @@ def chat_ids(messages: Sequence[dict[str, str]]) -> list[int]:
 def chat_of(ids: Sequence[int]) -> list[dict[str, str]]:
     """The chat of such ids. Raises DraftpickError where they are none."""
     try:
-        messages = json.loads(bytes(ids).decode("utf-8"))
+        messages = from_json(bytes(ids).decode("utf-8"))
     except ValueError:
         messages = None
     if not isinstance(messages, list) or not messages:

@@ -71,12 +71,17 @@ class EndpointEngine:
         cls, options: EngineOptions, only: Sequence[str] | None = None
     ) -> EndpointEngine:
         """only: these arms of the options'. Raises DraftpickError where the options name a target,
-        or arms that need one."""
-        if options.target != EngineOptions.target:
-            raise DraftpickError(
-                f"endpoints answer without a target, so that the target {options.target!r} has "
-                "nothing to do; leave --target out"
-            )
+        how it runs, or arms that need one."""
+        from ..models.targets import device_of
+
+        for name in ("target", "dtype", "backend", "context", "chat_template"):
+            given = getattr(options, name)
+            if given != getattr(EngineOptions, name):
+                raise DraftpickError(
+                    f"endpoints answer without a target, so that the {name} {given!r} has nothing "
+                    f"to do; leave --{name.replace('_', '-')} out"
+                )
+        device_of(options.device)  # of an embedder
         return cls(options.recipes(only))
 
     # -- what it is ---------------------------------------------------------------------------

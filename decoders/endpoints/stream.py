@@ -18,6 +18,8 @@ from httpx_sse import EventSource
 
 from ..common.errors import DraftpickError, UpstreamRefused
 from ..common.secrets import masked, secret
+from ..common.text import from_json
+from ..common.wording import in_words
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -66,7 +68,7 @@ def client() -> httpx.Client:
         )
     except (ValueError, ImportError, OSError, httpx.InvalidURL) as error:
         raise DraftpickError(
-            f"endpoints cannot be asked: {_words(error)}; see to HTTP_PROXY, HTTPS_PROXY, "
+            f"endpoints cannot be asked: {in_words(error)}; see to HTTP_PROXY, HTTPS_PROXY, "
             "ALL_PROXY and SSL_CERT_FILE in the environment"
         ) from error
 
@@ -145,19 +147,15 @@ def _explained(arm: EndpointRecipe) -> Iterator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-        raise Unavailable(f"cannot be reached: {_words(error)}") from error
+        raise Unavailable(f"cannot be reached: {in_words(error)}") from error
     except httpx.TimeoutException as error:
         raise Unavailable(f"not a byte in {arm.timeout_s:g} s") from error
     except httpx.HTTPError as error:
-        raise Unavailable(f"broke off: {_words(error)}") from error
+        raise Unavailable(f"broke off: {in_words(error)}") from error
     except httpx.InvalidURL as error:
         raise UpstreamRefused(
-            arm.name, f"the `url` of arm {arm.name!r} cannot be asked: {_words(error)}"
+            arm.name, f"the `url` of arm {arm.name!r} cannot be asked: {in_words(error)}"
         ) from error
-
-
-def _words(error: Exception) -> str:
-    return masked(" ".join(str(error).split()))[:SHOWN] or type(error).__name__
 
 
 def _require_success(arm: EndpointRecipe, answer: httpx.Response) -> None:
@@ -203,7 +201,7 @@ def _read(answer: httpx.Response, most: int) -> str:
 
 def _complaint(body: str) -> str:
     try:
-        found = json.loads(body)
+        found = from_json(body)
         inner = found.get("error", found)
         body = str(inner["message"] if isinstance(inner, dict) else inner)
     except (ValueError, AttributeError, KeyError):
@@ -233,7 +231,7 @@ def _record(arm: EndpointRecipe, content: str) -> dict[str, Any]:
     """The JSON object of an event or of a whole answer. An error that it holds is raised by the
     status of HTTP that it names, and otherwise as one of the server's own."""
     try:
-        record = json.loads(content)
+        record = from_json(content)
     except ValueError:
         record = None
     if not isinstance(record, dict):

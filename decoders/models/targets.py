@@ -16,6 +16,7 @@ from ..backends.gguf.folder import files_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
 from ..common.errors import DraftpickError
+from ..common.wording import in_words
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
 from ..zoo.catalogue import COMPLETE, WHEELS
@@ -57,7 +58,7 @@ def resolve(name: str) -> Path:
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
             f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
-            f"hub id that could be fetched ({type(error).__name__}: {str(error).splitlines()[0]})"
+            f"hub id that could be fetched ({in_words(error)})"
         ) from error
 
 
@@ -151,7 +152,7 @@ def load_tokenizer(folder: Path, chat_template: str | None = None) -> Any:
         except TemplateRefused as error:
             raise DraftpickError(
                 f"the chat template of {folder.name} cannot be applied to a question "
-                f"({_first_line(error.__cause__ or error)}); check --chat-template"
+                f"({in_words(error.__cause__ or error)}); check --chat-template"
             ) from error
     return tokenizer
 
@@ -174,10 +175,6 @@ def _tokenizer_of(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, **without)
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
 def _template_of(given: str) -> str:
     """A Jinja template, from itself or from its file."""
     if "{" in given:
@@ -187,7 +184,7 @@ def _template_of(given: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise DraftpickError(
             f"--chat-template {given!r} is neither a Jinja template nor a file that could be read "
-            f"({type(error).__name__})"
+            f"({in_words(error)})"
         ) from error
 
 
@@ -217,7 +214,7 @@ def encode_chat(tokenizer: Any, messages: Sequence[dict[str, str]]) -> list[int]
     except Exception as error:  # a template may raise whatever it likes
         roles = ", ".join(dict.fromkeys(each["role"] for each in messages))
         raise TemplateRefused(
-            f"the model's chat template refuses these messages ({_first_line(error)}), whose roles "
+            f"the model's chat template refuses these messages ({in_words(error)}), whose roles "
             f"are {roles}; write what it takes, or give another template with --chat-template"
         ) from error
 

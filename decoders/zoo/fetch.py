@@ -20,6 +20,7 @@ from pathlib import Path
 
 from ..common.errors import Damaged, DraftpickError
 from ..common.terminal import bars_as_lines
+from ..common.wording import in_words
 from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
 
 
@@ -92,10 +93,8 @@ def _explained(gguf: Path) -> Iterator[None]:
     except Damaged:
         raise
     except Exception as error:  # transformers raises many kinds
-        kind = "" if isinstance(error, DraftpickError) else f"{type(error).__name__}: "
-        said = str(error).strip().splitlines() or [""]
         raise DraftpickError(
-            f"{gguf} cannot be converted ({kind}{said[0]}); name a transformers folder instead"
+            f"{gguf} cannot be converted ({in_words(error)}); name a transformers folder instead"
         ) from error
 
 

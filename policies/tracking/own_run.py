@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from decoders.common.secrets import masked
+from decoders.common.wording import in_words
 
 from ..errors import PolicyError
-from ..mlflow_store import one_line
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -56,7 +56,7 @@ def outer_run(client: MlflowClient) -> str | None:
             return named
         why = "was deleted"
     except MlflowException as error:
-        why = f"is not in that store ({one_line(error)})"
+        why = f"is not in that store ({in_words(error)})"
     raise PolicyError(
         f"{OUTER} names the run {masked(named)!r}, which {why}; unset it, or give the store of "
         "that run with --tracking-uri"

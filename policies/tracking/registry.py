@@ -13,10 +13,12 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from decoders.common.wording import in_words
+
 from ..base import BasePolicy
 from ..errors import PolicyError
 from ..loading import read
-from ..mlflow_store import fetch, one_line
+from ..mlflow_store import fetch
 from ..storage import MANIFEST
 from .training_ids import training_ids
 
@@ -109,7 +111,7 @@ def check_inputs(client: MlflowClient, name: str, inputs: Schema) -> None:
     except (MlflowException, OSError) as error:
         raise PolicyError(
             f"the signature of the registered model {name!r}, version {newest.version}, cannot be "
-            f"read ({one_line(error)}); register under another name"
+            f"read ({in_words(error)}); register under another name"
         ) from error
     theirs = None if signature is None else signature.inputs
     if theirs != inputs:

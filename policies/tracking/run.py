@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.common.provenance import tags
 from decoders.common.secrets import masked
+from decoders.common.wording import in_words
 
 from ..errors import PolicyError
 from ..evaluation.calibration import calibration, scores_of
@@ -19,7 +20,7 @@ from ..evaluation.decisions import decisions, gap_closed
 from ..evaluation.evaluate import Evaluation, aligned, report
 from ..evaluation.regret import Regret, regret
 from ..fitting import fit
-from ..mlflow_store import one_line, sqlite_path, using
+from ..mlflow_store import sqlite_path, using
 from ..records import Fitted, RewardTable
 from ..selection.guard import AUTO, CONSTANT, Guarded, check_policy, guarded
 from .card import FILE as CARD
@@ -159,7 +160,7 @@ def opened(tracking_uri: str | None, experiment: str) -> Iterator[Store]:
             yield Store(client, uri, experiment, experiment_of(client, uri, experiment))
         except MlflowException as error:
             raise PolicyError(
-                f"the tracking store {masked(uri)} refused the run: {one_line(error)}; repair the "
+                f"the tracking store {masked(uri)} refused the run: {in_words(error)}; repair the "
                 "store or give another one with --tracking-uri"
             ) from error
         except OSError as error:
@@ -213,7 +214,7 @@ def run_task(store: Store, task: Task) -> TrainedRun:
         except MlflowException as error:
             raise PolicyError(
                 f"the tracking store {masked(store.uri)} stopped working while the run was "
-                f"logged: {one_line(error)}; the trained policy is in {folder}"
+                f"logged: {in_words(error)}; the trained policy is in {folder}"
             ) from error
     champion = False
     if registered is not None and task.register is not None:

@@ -12,9 +12,9 @@ import numpy as np
 
 from decoders.common.provenance import tags
 from decoders.common.secrets import masked
+from decoders.common.wording import in_words
 
 from ..errors import PolicyError
-from ..mlflow_store import one_line
 from .figures import sweep_dots
 from .own_run import own_run
 from .run import Task, TrainedRun, check_registered, opened, run_task
@@ -126,7 +126,7 @@ def sweep_run(
             except MlflowException as error:
                 raise PolicyError(
                     f"the tracking store {masked(store.uri)} stopped working when all runs were "
-                    f"done: {one_line(error)}; the first one's policy is in "
+                    f"done: {in_words(error)}; the first one's policy is in "
                     f"{done[0].runs[0].folder}"
                 ) from error
         return Sweep(str(parent.info.run_id), store.experiment, store.uri, done)

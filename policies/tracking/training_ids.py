@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 from decoders.common.files import write_atomically
+from decoders.common.text import from_json
 
 from ..records import Policy, RewardTable
 
@@ -25,7 +26,7 @@ def training_ids(folder: Path, policy: Policy) -> set[str] | None:
     """The ids of the queries that the folder's policy was trained on, and of their groups; None if
     the folder has none, or if they belong to another policy."""
     try:
-        body = json.loads((folder / FILE).read_bytes())
+        body = from_json((folder / FILE).read_bytes())
         same = body["table_digest"] == policy.origin.table_digest
         return {str(one) for one in body["queries"]} if same else None
     except (OSError, ValueError, KeyError, TypeError):

@@ -11,8 +11,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from decoders.common.errors import DraftpickError
 from decoders.common.seeds import derived_seed
+from decoders.common.wording import in_words
 from decoders.records import Request
 
 from ..records import AskOptions
@@ -121,7 +121,7 @@ def _generate(
 
 
 def _report_failure(error: Exception, prompt: Prompt, number: int, as_json: bool) -> None:
-    words = str(error) if isinstance(error, DraftpickError) else f"{type(error).__name__}: {error}"
+    words = in_words(error)
     if as_json:
         named = {} if prompt.id is None else {"id": prompt.id}
         print(json.dumps(named | {"error": words}, ensure_ascii=False), flush=True)

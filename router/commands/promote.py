@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from decoders.common.secrets import masked
+from decoders.common.wording import in_words
 from router.commands.options import AsJson
 
 from .router_options import TrackingUri
@@ -88,7 +89,7 @@ def promote(
 ) -> None:
     from collect.store.collection import Collection
     from policies import PolicyError
-    from policies.mlflow_store import one_line, using
+    from policies.mlflow_store import using
     from policies.selection.promotion import compare_on
     from policies.tracking.registry import (
         check_alias,
@@ -140,7 +141,7 @@ def promote(
             except MlflowException as error:
                 raise PolicyError(
                     f"the tracking store {masked(uri)} did not count this look at {model}: "
-                    f"{one_line(error)}"
+                    f"{in_words(error)}"
                 ) from error
             if passed and not dry_run:
                 try:
@@ -149,7 +150,7 @@ def promote(
                     client.set_model_version_tag(model, wanted, "draftpick.promoted", note)
                 except MlflowException as error:
                     raise PolicyError(
-                        f"the tracking store {masked(uri)} did not move @{alias}: {one_line(error)}"
+                        f"the tracking store {masked(uri)} did not move @{alias}: {in_words(error)}"
                     ) from error
     moved = compared is not None and passed and not dry_run
     promotion = Promotion(model, alias, candidate, incumbent, compared, moved, words)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
+from decoders.common.text import from_json
 
 from ..specbench import markdown, plots
 
@@ -231,7 +231,7 @@ def _epochs(path: Path) -> list[dict[str, Any]]:
 
 def _read(path: Path, hint: str) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return from_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DraftpickError(f"{path}: no such file; {hint}") from None
     except ValueError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from decoders.common.errors import DraftpickError
+from decoders.common.text import from_json
 
 from .record import FORMAT, LoggedDecision
 from .writer import log_files
@@ -49,7 +49,7 @@ def read_log(folder: str | Path) -> DecisionRows:
     for path in files:
         for where, line in _lines(path):
             try:
-                found = json.loads(line)
+                found = from_json(line)
             except ValueError:
                 broken += 1
                 continue

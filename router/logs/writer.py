@@ -17,6 +17,7 @@ import threading
 from pathlib import Path
 
 from decoders.common.errors import DraftpickError
+from decoders.common.wording import in_words
 
 from .record import LoggedDecision
 
@@ -77,9 +78,7 @@ class DecisionLog:
         """Count a decision that is not in the log; say so the first time."""
         self.lost += 1
         if self.lost == 1:
-            why = (
-                isinstance(error, OSError) and error.strerror
-            ) or f"{type(error).__name__}: {error}"
+            why = (isinstance(error, OSError) and error.strerror) or in_words(error)
             with contextlib.suppress(OSError):  # standard error may be on the same full disk
                 print(
                     f"warning: a decision was not logged to {self.folder} ({why}); answering goes "

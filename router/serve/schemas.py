@@ -25,7 +25,12 @@ class Body(BaseModel):
         """Clients send null for what they do not use, whatever its name."""
         if not isinstance(fields, dict):
             return fields
-        return {k: v for k, v in fields.items() if v is not None or k in cls.model_fields}
+        known = cls.model_fields
+        return {
+            k: v
+            for k, v in fields.items()
+            if v is not None or (k in known and known[k].is_required())
+        }
 
 
 def _unicode(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from decoders.common.errors import DraftpickError
 from decoders.common.files import write_atomically
 from decoders.common.identity import identity
+from decoders.common.text import from_json
 
 from .records import Row
 
@@ -72,7 +73,7 @@ def _parse(path: Path, content: bytes) -> list[Row]:
     rows = []
     for number, line in enumerate(content.decode("utf-8").split("\n")[:-1], 1):
         try:
-            rows.append(Row.from_json(json.loads(line)))
+            rows.append(Row.from_json(from_json(line)))
         except (ValueError, KeyError, TypeError) as error:
             raise DraftpickError(
                 f"{path}:{number} is not a row of this version ({error}); "
@@ -83,7 +84,7 @@ def _parse(path: Path, content: bytes) -> list[Row]:
 
 def _read_object(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = from_json(path.read_text(encoding="utf-8"))
     except ValueError:
         found = None
     if not isinstance(found, dict):

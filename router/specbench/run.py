@@ -15,6 +15,7 @@ import numpy as np
 from decoders.common.errors import DraftpickError, NoSuchName
 from decoders.common.machine import look, others
 from decoders.common.seeds import derived_seed
+from decoders.common.wording import in_words
 from decoders.records import Request
 
 from ..records import AskOptions
@@ -140,7 +141,7 @@ class Asker:
             try:
                 answer = self._answer(question, method, request)
             except Exception as error:
-                answer = Answer(error=f"{type(error).__name__}: {error}")
+                answer = Answer(error=in_words(error))
             after = look()
             if before is not None and after is not None and after.wall - before.wall > SEEN_S:
                 answer = replace(answer, others=round(others(before, after), 3))

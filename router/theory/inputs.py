@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from decoders.common.errors import DraftpickError, NoSuchName
+from decoders.common.text import from_json
 from decoders.costs.measured import Costs
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def parameter_costs(parameters: Sequence[float]) -> list[float]:
 def read_costs(path: Path) -> Costs:
     """The costs in a JSON file: a collection's manifest, or `Costs` as they are."""
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = from_json(path.read_text(encoding="utf-8"))
         costs = Costs.from_json(record.get("costs", record))
     except OSError as error:
         raise DraftpickError(f"cannot read {path}: {error.strerror}") from error

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from decoders.common.errors import DraftpickError
+from decoders.common.wording import in_words
 
 from ..logs.writer import DecisionLog
 from .answers import Answers, RequestState, Stretch
@@ -172,7 +173,7 @@ class Proposer:
         known, self._rows = self._rows.known, RequestRows(ends=self._engine.ends)
         if self.failures == 1:
             print(
-                f"warning: draftpick's proposer failed ({type(error).__name__}: {error}); the "
+                f"warning: draftpick's proposer failed ({in_words(error)}); the "
                 "engine goes on without drafts for this step, and further failures are not "
                 "reported",
                 file=sys.stderr,

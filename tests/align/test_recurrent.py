@@ -702,7 +702,7 @@ def test_what_cannot_be_compiled_is_run_as_it_is(
     lesson = DistillationLoss(teacher, vocab, recipe)
     flat = flatten([tokens.text(0)], 32)
     lesson.rehearse(student, flat)
-    assert "not compiled (RuntimeError: no compiler here)" in capsys.readouterr().err
+    assert "not compiled (no compiler here)" in capsys.readouterr().err
     plain = DistillationLoss(teacher, vocab, RECIPE).loss(student.work, flat, 0.0, 0)
     torch.testing.assert_close(lesson.loss(student.work, flat, 0.0, 0), plain)
     assert all(p.grad is None for p in student.work.parameters())  # nothing is left of it

@@ -114,7 +114,7 @@ def test_a_failing_arm_is_retried_alone(tmp_path: Path) -> None:
     assert sweep(engine, queries, tmp_path, OPTIONS).errors == 1
     rows = outcomes(tmp_path)
     assert pairs(tmp_path) == all_pairs(queries)
-    assert rows["bad", "small"]["error"] == "RuntimeError: small cannot do this"
+    assert rows["bad", "small"]["error"] == "small cannot do this"
     assert rows["bad", "small"]["rouge_l"] is None
     assert [key for key, row in rows.items() if row["error"]] == [("bad", "small")]
     assert ("small", 1) in engine.batch.calls  # its neighbours were tried one by one
@@ -313,7 +313,7 @@ def test_an_arm_that_fails_while_measured_is_an_error_row(tmp_path: Path) -> Non
     report = sweep(Breaking(), make_queries(1), tmp_path, options)
     assert report.errors == 6
     row = outcomes(tmp_path)["qa-0", "ngram"]
-    assert row["error"] == "while measuring: ValueError: no table"
+    assert row["error"] == "while measuring: no table"
     assert row["rouge_l"] is None
 
 

@@ -13,6 +13,7 @@ from zipfile import is_zipfile
 import torch
 
 from ...common.errors import DraftpickError
+from ...common.wording import in_words
 from .contents import indexed
 
 WHOLE = "pytorch_model.bin"
@@ -43,7 +44,7 @@ def numbers_in(part: Path) -> int:
         tensors = torch.load(part, map_location="cpu", weights_only=True, mmap=is_zipfile(part))
     except Exception as error:  # torch raises many kinds
         raise DraftpickError(
-            f"{part} cannot be read as tensors alone ({type(error).__name__}), and other pickles "
+            f"{part} cannot be read as tensors alone ({in_words(error)}), and other pickles "
             "are not opened, as they may run code; fetch it again, or save the model as "
             "safetensors, with transformers' save_pretrained"
         ) from error

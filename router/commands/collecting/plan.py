@@ -171,6 +171,8 @@ def plan(
                 "--summary only reads a collection; leave out --out and the query files"
             )
         return SummaryPlan(summary, reward, alpha)
+    if reward is not None or alpha != 0.5:
+        raise DraftpickError("--reward and --alpha need --summary DIR, which they are for")
     if out is None:
         raise DraftpickError("say where to store the outcomes, for instance --out rewards")
     how = SweepOptions(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from collect.table_options import TableOptions
 from decoders.common.errors import DraftpickError
+from decoders.common.text import from_json
 
 from ..options import names_in
 from ..router_options import Experiment, TrackingUri, table_options
@@ -280,7 +280,7 @@ def _settings(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or not name:
             raise DraftpickError(f"--set takes NAME=VALUE, for instance --set k=5, not {pair!r}")
         try:
-            found[name] = json.loads(value)
+            found[name] = from_json(value)
         except ValueError:
             found[name] = value
     return found

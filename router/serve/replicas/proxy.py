@@ -21,6 +21,8 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from decoders.common.wording import in_words
+
 from .. import errors
 from ..app import GONE, Gone, Settings, sharing, watched
 from ..errors import ApiError
@@ -107,7 +109,7 @@ class Proxy:
                 response = await self._asked(replica, request, body)
             except httpx.TransportError as error:
                 if await self._dead(replica):
-                    self._replicas.lose(replica, _words(error))
+                    self._replicas.lose(replica, in_words(error))
                 else:
                     await asyncio.sleep(LOOK_S)
                 deaths += 1
@@ -178,7 +180,7 @@ class Proxy:
                 yield part
         except httpx.TransportError as error:
             if await self._dead(replica):
-                self._replicas.lose(replica, _words(error))
+                self._replicas.lose(replica, in_words(error))
             words = "the replica that wrote this answer died; ask again"
             lost = ApiError(503, words, code="died").to_json()
             yield f"\n\ndata: {json.dumps(lost)}\n\n".encode()
@@ -296,7 +298,3 @@ def _handed_on(request: Request) -> list[tuple[bytes, bytes]]:
     if request.client is None:
         return kept
     return [*kept, (b"x-forwarded-for", request.client.host.encode())]
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

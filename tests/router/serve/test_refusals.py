@@ -78,6 +78,20 @@ def test_bad_input_is_a_400(
     assert error["type"] == "invalid_request_error"
 
 
+NULLS = (
+    "arm", "audio", "frequency_penalty", "functions", "logit_bias", "max_tokens", "model", "n",
+    "policy", "prediction", "reasoning_effort", "response_format", "seed", "stop", "stream_options",
+    "temperature", "tools", "top_p", "user", "whatever_comes_next",
+)  # fmt: skip
+
+
+def test_null_asks_for_nothing(strict: Served) -> None:
+    with strict.http() as http:
+        for body in (dict.fromkeys(NULLS), *({name: None} for name in NULLS)):
+            made = http.post(CHAT, json={"messages": [USER], "max_completion_tokens": 2, **body})
+            assert made.status_code == 200, (body, made.text)
+
+
 JSON = {"Content-Type": "application/json"}
 
 
