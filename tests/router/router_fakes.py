@@ -21,7 +21,7 @@ EOS = 2
 JSON_KEYS = [
     "text", "ids", "prompt_ids", "arm", "propensity", "finish_reason", "rounds", "drafted",
     "accepted", "accepted_per_position", "target_calls", "prefill_s", "draft_s", "verify_s",
-    "other_s", "embed_s", "policy_s", "tokens_per_s",
+    "other_s", "widths", "embed_s", "policy_s", "tokens_per_s",
 ]  # fmt: skip
 WORDS = {"autoregressive": 1, "small": 2, "wide": 4}  # arm -> tokens a round
 
