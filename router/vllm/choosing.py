@@ -189,6 +189,11 @@ def hashing_of(embedder: str, engine: EngineFacts) -> Any:
     """From token ids to the embedding of their text, special tokens left out."""
     from collect.embedders import load_embedder
 
+    if not engine.tokenizer:
+        raise DraftpickError(
+            "the policy reads the prompt's text, which takes the tokenizer of vLLM's model; name "
+            "the model after the file"
+        )
     made = load_embedder(embedder)
     assert made is not None
     from transformers import AutoTokenizer

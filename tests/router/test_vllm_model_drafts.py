@@ -7,14 +7,17 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from tiny_models import target_model
+from tiny_models import WORDS, target_model
 from vllm_stand_in import Asked, Batch, answers, vllm_config
 
 from decoders.backends.batched.slots import BatchSlots
 from decoders.common.errors import DraftpickError
 from decoders.models import targets
+from policies import fit_regression
+from policies.records import RewardTable
 from router.vllm import Proposer
 
 
@@ -79,6 +82,37 @@ def test_a_draft_ends_before_a_token_that_is_doubted(folder: Path, tmp_path: Pat
     asked = [Asked("a", [5, 6, 7], 8)]
     answers(Batch(asked, 1, random.Random(1), 0, model=model), one)  # type: ignore[arg-type]
     assert one.failures == 0 and asked[0].drafted == 0
+
+
+def test_a_policy_may_read_the_text_of_the_prompt(folder: Path, tmp_path: Path) -> None:
+    """By `hashing`, which needs the words and no model: prompts about the sea are copied."""
+    from collect.embedders import load_embedder
+
+    hashing = load_embedder("hashing")
+    assert hashing is not None
+    texts = [f"{word} {other}" for word in WORDS for other in WORDS]
+    sea = np.array(["sea" in text for text in texts])
+    table = RewardTable(
+        query_ids=texts,
+        tasks=["t"] * len(texts),
+        embeddings=hashing.embed(texts),
+        arms=["autoregressive", "copy"],
+        rewards=np.stack([np.ones(len(texts)), np.where(sea, 2.0, 0.5)], axis=1),
+        reward_name="modelled@5",
+        embedder=hashing.name,
+        arms_fingerprint="",
+    )
+    fit_regression(table).policy.save(tmp_path / "policy")
+    options = {"arms": {"copy": {"kind": "max_gram"}}, "policy": "policy"}
+    (tmp_path / "options.json").write_text(json.dumps(options))
+    config = vllm_config(str(tmp_path / "options.json"))
+    config.model_config.tokenizer = str(folder)
+    one = Proposer(config)
+    tokenizer = targets.load_tokenizer(folder)
+    for text, arm in [("river sea", "copy"), ("river city", "autoregressive")]:
+        ids = np.array(tokenizer(text)["input_ids"], dtype=np.int32)
+        choice = one._chooser.choose(ids, 1, np.random.default_rng(0))
+        assert choice.arm == arm and choice.embedding.shape == (hashing.dimension,)
 
 
 def test_a_model_of_another_vocabulary_is_refused(folder: Path, tmp_path: Path) -> None:

@@ -325,6 +325,32 @@ def test_an_engine_without_the_method_is_refused(tmp_path: Path) -> None:
         Proposer(vllm_config(place, method="draft_model"))
 
 
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ({}, "vLLM is not installed here"),
+        ({"vllm": 1}, "0.22.0 is the first that has"),
+        ({"vllm": 1, "vllm.v1.spec_decode.custom_class_proposer": 1}, ""),
+    ],
+)
+def test_options_and_engine_are_checked_before_a_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: dict[str, int], words: str
+) -> None:
+    from router.vllm import __main__ as check
+
+    monkeypatch.setattr(check, "find_spec", found.get)
+    place = Path(written(tmp_path, ALWAYS))
+    if words:
+        with pytest.raises(DraftpickError) as refused:
+            check.check(place)
+        assert words in str(refused.value)
+    else:
+        assert "autoregressive, copy, short by rules" in check.check(place)
+        neural = {"draft": {"kind": "neural", "drafter": "draft-general"}}
+        with pytest.raises(DraftpickError, match="name it after the file"):
+            check.check(Path(written(tmp_path, {"arms": neural})))
+
+
 def test_without_a_file_the_ways_to_name_one_are_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: list[Proposer]
 ) -> None:
