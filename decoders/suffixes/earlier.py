@@ -7,6 +7,7 @@ another, so that no match reaches from one user's text into another's, whatever 
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,12 +33,13 @@ class Kept:
 
 
 class EarlierAnswers:
-    """Used by one thread.
+    """Used by one thread; figures may be read by others.
 
     tokens: kept at most; the oldest answers make room for new ones.
     age_s: after how many seconds an answer is forgotten, None for never.
     clock: seconds since whenever.
 
+    added: answers so far.
     asked, found: how often a draft was asked for, and how often an earlier answer had a match.
     """
 
@@ -57,7 +59,8 @@ class EarlierAnswers:
         self._users: dict[str, int] = {}
         self._counts: dict[str, int] = {}  # texts of each user
         self._next_user = 0
-        self.tokens = self.asked = self.found = 0
+        self._lock = threading.Lock()  # held while texts come or go
+        self.tokens = self.added = self.asked = self.found = 0
 
     def __len__(self) -> int:
         """Answers that are kept."""
@@ -71,18 +74,25 @@ class EarlierAnswers:
     def add(self, user: str, prompt: Sequence[int], answer: Sequence[int]) -> None:
         """An answer [n] of this user, with the end of its prompt [s], which says what it follows.
         Of one that is longer than all that may be kept, the end."""
-        text = [*prompt[-LONGEST:], *answer][-self._most :]
+        text = [*prompt[-LONGEST:], *answer]
         if text:
             self._enter(user, text, self._clock())
 
     def _enter(self, user: str, text: Sequence[int], since: float) -> None:
-        self._make_room(len(text))
-        symbols = self._symbols(self._number(user), text)
-        self._index.begin()
-        self._index.extend(symbols)
-        self._texts.append(Kept(user, self._index.end, len(text), since))
-        self._counts[user] = self._counts.get(user, 0) + 1
-        self.tokens += len(text)
+        text = text[-self._most :]
+        with self._lock:
+            self._make_room(len(text))
+            symbols = self._symbols(self._number(user), text)
+            self._index.begin()
+            self._index.extend(symbols)
+            self._texts.append(Kept(user, self._index.end, len(text), since))
+            self._counts[user] = self._counts.get(user, 0) + 1
+            self.tokens += len(text)
+            self.added += 1
+
+    def _tokens_of(self, kept: Kept) -> list[int]:
+        symbols = self._index.after(kept.place - kept.tokens, kept.tokens)
+        return [symbol & (2**USER_BITS - 1) for symbol in symbols]
 
     def draft(
         self,
@@ -93,7 +103,8 @@ class EarlierAnswers:
     ) -> Draft:
         """What followed the longest match of `tail` in this user's answers, as `votes.draft`."""
         self.asked += 1
-        self._make_room(0)
+        with self._lock:
+            self._make_room(0)
         number = self._users.get(user)
         if number is None:
             return Draft()

@@ -142,6 +142,12 @@ def plan(
             min=0.001, metavar="HOURS", help="Forget earlier answers after this many hours."
         ),
     ] = None,
+    earlier_store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="Keep earlier answers on disk, for when the server starts again."
+        ),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -200,7 +206,13 @@ def plan(
         limits, key, max_body, timeout, origins=origins, isolate_by=checked(isolate_by)
     )
     age_s = None if earlier_age is None else 3600 * earlier_age
-    earlier = Earlier(earlier_tokens, age_s) if earlier_tokens else None
+    if earlier_store is not None and engine == "ray":
+        raise DraftpickError(
+            "replicas would write over each other's earlier answers; serve without --earlier-store"
+        )
+    if earlier_store is not None and not earlier_tokens:
+        raise DraftpickError("--earlier-tokens 0 keeps nothing; leave --earlier-store out")
+    earlier = Earlier(earlier_tokens, age_s, earlier_store) if earlier_tokens else None
     served = Served(
         options, named, embedder, log, settings, slots, batch_invariant, queue, warm_up, learn,
         earlier,

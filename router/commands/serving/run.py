@@ -7,6 +7,7 @@ import sys
 from ...serve.scheduler import DEFAULT
 from ...serve.server import bound, serve
 from .plan import ServePlan
+from .served import save_earlier
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -28,6 +29,7 @@ def run(plan: ServePlan) -> None:
             serve(app, scheduler, listening, plan.drain_s)
         finally:
             scheduler.routers[DEFAULT].save_learned()
+            save_earlier(scheduler.routers[DEFAULT].engine)
         return
     from ...serve.replicas.on_ray import OnRay
     from ...serve.replicas.proxy import Proxy

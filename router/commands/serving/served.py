@@ -28,10 +28,14 @@ BUSY = (
 
 @dataclass(frozen=True)
 class Earlier:
-    """What is kept of earlier answers, for arms that draft from them; as of EarlierAnswers."""
+    """What is kept of earlier answers, for arms that draft from them; as of EarlierAnswers.
+
+    folder: where they are kept on disk; None keeps them in memory alone.
+    """
 
     tokens: int
     age_s: float | None = None
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -69,7 +73,7 @@ class Served:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)
             if self.slots > 1 and routers[DEFAULT].learns_from in SPEEDS:
                 print(BUSY, file=sys.stderr)
-        self._remember(routers[DEFAULT].engine)
+        self.remember(routers[DEFAULT].engine)
         cache = cache_dir() / "costs"
         room = batch_engine(routers[DEFAULT].engine, self.slots, self.batch_invariant, cache)
         if self.warm_up:
@@ -77,15 +81,21 @@ class Served:
         scheduler = Scheduler(routers, FairQueue(self.queue), room, reuse=not self.batch_invariant)
         return make_app(scheduler, self.settings), scheduler
 
-    def _remember(self, engine: RoutingEngine) -> None:
+    def remember(self, engine: RoutingEngine) -> None:
         """Let the arms draft from earlier answers, where any of them does."""
         from decoders import Engine
         from decoders.suffixes import EarlierAnswers
+        from decoders.suffixes.stored import StoredAnswers
 
         if self.earlier is None or not isinstance(engine, Engine):
             return
         if any(arm.reads_earlier for arm in engine.arms.values()):
-            engine.remember(EarlierAnswers(self.earlier.tokens, self.earlier.age_s))
+            kept = self.earlier
+            if kept.folder is None:
+                engine.remember(EarlierAnswers(kept.tokens, kept.age_s))
+            else:
+                target = engine.target_fingerprint
+                engine.remember(StoredAnswers(kept.folder, target, kept.tokens, kept.age_s))
 
     def placed(self) -> Served:
         """The same for a process with another working directory: paths become absolute ones."""
@@ -104,6 +114,18 @@ class Served:
         named = {name: _absolute(place) for name, place in self.named.items()}
         embedder = None if self.embedder is None else _absolute(self.embedder)
         return replace(self, options=options, named=named, embedder=embedder, log=log)
+
+
+def save_earlier(engine: RoutingEngine) -> None:
+    """Write earlier answers that are kept on disk; what goes wrong is told on standard error."""
+    from decoders.suffixes.stored import StoredAnswers
+
+    earlier = getattr(engine, "earlier", None)
+    if isinstance(earlier, StoredAnswers):
+        try:
+            earlier.close()
+        except OSError as error:
+            print(f"earlier answers could not be written: {error}", file=sys.stderr)
 
 
 def _absolute(place: str) -> str:

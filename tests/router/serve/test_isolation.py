@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from serve_toys import Served, native_engine, served
+from serve_toys import Served, native_engine, served, toy_engine
 from test_counters import samples
 
 from decoders import Engine
 from decoders.arms import recipe
 from decoders.common.errors import DraftpickError
 from decoders.suffixes import Draft, EarlierAnswers
+from decoders.suffixes.stored import StoredAnswers
+from router.commands.serving.plan import plan
+from router.commands.serving.served import save_earlier
 from router.serve.app import Settings
 from router.serve.isolation import checked, user_of
 
@@ -119,6 +123,24 @@ def test_figures(engine: Engine) -> None:
         )
     with served(engine=engine) as running:
         assert "draftpick_earlier" not in httpx.get(f"{running.url}/metrics").text
+
+
+def test_what_was_stored_is_drafted_from_by_the_next_server(engine: Engine, tmp_path: Path) -> None:
+    served_by = plan(earlier_store=tmp_path, earlier_tokens=500).served
+    told = []
+    for _ in range(2):
+        served_by.remember(engine)
+        with served(engine=engine) as running:
+            told.append(ask(running, **bearer("a")))
+        save_earlier(engine)
+        assert isinstance(engine.earlier, StoredAnswers) and len(engine.earlier) == len(told)
+        engine.remember(None)
+    assert told[1][0] == told[0][0] and told[1][1] > told[0][1]
+    plan(earlier_tokens=0).served.remember(engine)
+    assert engine.earlier is None
+    others = toy_engine()  # whose arms draft from no earlier answers
+    plan().served.remember(others)
+    assert others.earlier is None
 
 
 def test_a_key_is_not_told() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from decoders.common.errors import DraftpickError
 from router.commands.serving.plan import plan
+from router.commands.serving.served import Earlier
 
 
 def test_the_defaults() -> None:
@@ -31,6 +32,9 @@ def test_options_reach_what_is_served() -> None:
         log=Path("log"),
         log_text=True,
         device="cpu",
+        isolate_by="X-User",
+        earlier_tokens=99,
+        earlier_age=2.0,
         engine="ray",
         replicas=2,
         ray_address="auto",
@@ -44,6 +48,8 @@ def test_options_reach_what_is_served() -> None:
     assert settings.origins == ("https://chat.example",)
     assert (settings.limits.most_tokens, settings.limits.most_answers) == (32, 3)
     assert settings.limits.usual.temperature == 0.5
+    assert settings.isolate_by == "x-user" and served.earlier == Earlier(99, 7200.0)
+    assert plan(earlier_tokens=0).served.earlier is None
     assert (found.on_ray, found.replicas, found.ray_address) == (True, 2, "auto")
     assert not Path("log").exists()
 
@@ -60,6 +66,9 @@ def test_options_reach_what_is_served() -> None:
         ({"allow_origin": ["chat.example"]}, "--allow-origin is a scheme and a host"),
         ({"drafter_memory": "much"}, "--drafter-memory is a size"),
         ({"temperature": -1.0}, "temperature"),
+        ({"isolate_by": "a b"}, "--isolate-by is key, none or the name of a header"),
+        ({"earlier_store": Path("s"), "engine": "ray"}, "serve without --earlier-store"),
+        ({"earlier_store": Path("s"), "earlier_tokens": 0}, "--earlier-tokens 0 keeps nothing"),
         ({"log_text": True}, "--log FOLDER"),
     ],
 )
