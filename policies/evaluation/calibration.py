@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..records import Float64, Policy, RewardTable
+from .bootstrap import group_sums
+from .units import units_of
 
 BINS = 10
-LEAST = 8  # rows in a bin
+LEAST = 8  # groups of queries for each bin
 
 
 @dataclass(frozen=True)
@@ -17,7 +21,8 @@ class Bin:
     """Rows for which the policy predicted about the same.
 
     predicted, observed: means over them.
-    low, high: 95 % interval of `observed`: Student's for rewards, Wilson's for shares.
+    low, high: 95 % interval of `observed` over groups of queries: Student's for rewards, Wilson's
+        for shares.
     """
 
     predicted: float
@@ -60,12 +65,14 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     of = "chance" if np.allclose(np.nan_to_num(scores), probs) else "reward"
     predicted, earned = scores[rows, taken], table.rewards[rows, taken]
     kept = (probs.sum(axis=1) > 0) & ~np.isnan(earned) & ~np.isnan(predicted)
-    if kept.sum() < 2 * LEAST or np.ptp(predicted[kept]) < 1e-9:
+    groups = units_of(table, kept).group_of_row
+    many = len(np.unique(groups))
+    if many < 2 * LEAST or np.ptp(predicted[kept]) < 1e-9:
         return None
     best = np.nanmax(table.rewards[kept], axis=1)
     seen = earned[kept] if of == "reward" else (earned[kept] >= best).astype(np.float64)
     predicted = predicted[kept]
-    count = min(BINS, len(predicted) // LEAST)
+    count = min(BINS, many // LEAST)
     parts = [
         part for part in np.array_split(np.argsort(predicted, kind="stable"), count) if len(part)
     ]
@@ -74,7 +81,7 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
         Bin(
             float(predicted[part].mean()),
             float(seen[part].mean()),
-            *interval(seen[part]),
+            *interval(seen[part], groups[part]),
             len(part),
         )
         for part in parts
@@ -83,16 +90,25 @@ def calibration(table: RewardTable, probs: Float64, scores: Float64) -> Calibrat
     return Calibration(of, bins, float(error))
 
 
-def _of_mean(values: Float64) -> tuple[float, float]:
+def _of_mean(values: Float64, groups: NDArray[np.intp]) -> tuple[float, float]:
     from scipy.stats import t
 
-    around = float(t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values)))
     mean = float(values.mean())
+    moved = group_sums(values - mean, np.unique(groups, return_inverse=True)[1])
+    many = len(moved)
+    if many < 2:
+        return -math.inf, math.inf
+    error = math.sqrt(float(np.square(moved).sum()) * many / (many - 1)) / len(values)
+    around = float(t.ppf(0.975, many - 1)) * error
     return mean - around, mean + around
 
 
-def _of_share(hits: Float64) -> tuple[float, float]:
-    from scipy.stats import binomtest
+def _of_share(hits: Float64, groups: NDArray[np.intp]) -> tuple[float, float]:
+    """As if each group had been seen once."""
+    from scipy.stats import norm
 
-    found = binomtest(int(hits.sum()), len(hits)).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
+    z, n, share = float(norm.ppf(0.975)), len(np.unique(groups)), float(hits.mean())
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    around = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    low, high = middle - around, middle + around
+    return max(low, 0.0) if share > 0 else 0.0, min(high, 1.0) if share < 1 else 1.0

@@ -14,6 +14,8 @@ from decoders.common.errors import NoSuchName
 
 from ..base import BasePolicy, as_rows, from_rewards, origin_of
 from ..errors import PolicyError
+from ..evaluation.bootstrap import group_sums
+from ..evaluation.units import Units, units_of
 from ..records import ANY, Fitted, Float64, Origin, RewardTable
 
 PAIR = ("temperature", "requests-running")  # drafts fail more often, and cost more
@@ -170,12 +172,14 @@ def fit_binned(
     seen = table.filled()
     x = seen.features[:, [seen.feature_names.index(name) for name in names]]
     bins = [bins_of(column, most) for column in x.T]
-    cells = math.prod(len(each.edges) + 1 for each in bins)
-    member = np.eye(cells)[cells_of(bins, x)]  # [n, b]
-    overall, counts = seen.rewards.mean(axis=0), member.sum(axis=0)[:, None]
-    rewards = (member.T @ seen.rewards + prior * overall) / np.maximum(counts + prior, 1e-12)
-    rewards = np.where(counts + prior > 0, rewards, overall)
-    rewards = rewards - caution * _errors(seen.rewards, member, int(overall.argmax()))
+    cells, cell = math.prod(len(each.edges) + 1 for each in bins), cells_of(bins, x)
+    overall = seen.rewards.mean(axis=0)
+    rewards = np.tile(overall, (cells, 1))
+    for each in np.unique(cell):
+        units = units_of(seen, cell == each)
+        values = units.by_query(seen.rewards[cell == each])  # [Q, A]
+        mean = (values.sum(axis=0) + prior * overall) / (len(values) + prior)
+        rewards[each] = mean - caution * _errors(values, units, int(overall.argmax()))
     options = {
         "feature": feature,
         "second_feature": second_feature,
@@ -188,12 +192,12 @@ def fit_binned(
     return Fitted(BinnedPolicy(origin, edges[0], rewards, *edges[1:]), [])
 
 
-def _errors(rewards: Float64, member: Float64, fixed: int) -> Float64:
-    """[b, A]: the standard error of each arm's mean difference to the arm `fixed` in each bin; 0
-    with fewer than two rows. rewards: [n, A]. member: [n, b]."""
-    apart = rewards - rewards[:, [fixed]]
-    counts = member.sum(axis=0)[:, None]
-    means = member.T @ apart / np.maximum(counts, 1)
-    squares = member.T @ apart**2 - counts * means**2
-    variance = np.maximum(squares, 0) / np.maximum(counts - 1, 1)
-    return np.asarray(np.sqrt(variance / np.maximum(counts, 1)), dtype=np.float64)
+def _errors(values: Float64, units: Units, fixed: int) -> Float64:
+    """[A]: the standard error of each arm's mean difference to the arm `fixed` over queries whose
+    groups alone are independent; 0 with fewer than two groups. values: [Q, A]."""
+    apart = values - values[:, [fixed]]
+    moved = group_sums(apart - apart.mean(axis=0), units.group_of_query)  # [G, A]
+    many = len(moved)
+    if many < 2:
+        return np.zeros(values.shape[1])
+    return np.asarray(np.sqrt(np.square(moved).sum(axis=0) * many / (many - 1)) / len(values))

@@ -10,7 +10,7 @@ from ..learners.regression import ridge_weights
 from ..records import Float32, Float64
 from .estimators import Log
 
-LEAST_ROWS = 10  # of an arm; with fewer its mean is the prediction
+LEAST_ROWS = 10  # of an arm, independent ones; with fewer its mean is the prediction
 
 
 def cross_fitted(inputs: Float32, log: Log, arms: int, *, folds: int = 2, seed: int = 0) -> Float64:
@@ -47,7 +47,7 @@ def cross_fitted(inputs: Float32, log: Log, arms: int, *, folds: int = 2, seed: 
 
 def _predict(x: Float64, y: Float64, groups: list[int], asked: Float64, every: Float64) -> Float64:
     """[len(asked)]. x, y, groups: of the arm's rows. every: the rewards of all arms."""
-    if len(y) < LEAST_ROWS or not x.shape[1]:
+    if len(set(groups)) < LEAST_ROWS or not x.shape[1]:
         return np.full(len(asked), (y.sum() + every.mean()) / (len(y) + 1))
     center = x.mean(axis=0)
     slope = ridge_weights(x - center, (y - y.mean())[:, None], None, groups)[0][0]  # [w]

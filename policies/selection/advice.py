@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ..evaluation.bounds import Gain
+from ..evaluation.scale import in_words, relative
 
-SMALL = 0.02  # of the best fixed arm's mean: less than this is not worth a policy
+SMALL = 0.02  # in proportion, as of `scale.relative`: less than this is not worth a policy
 MOST = 0.8  # the share of rows that makes an arm the best nearly everywhere
 
 
@@ -18,7 +19,7 @@ class Choice:
     kind: "fixed", "feature", "learner", "task" (which a policy does not see) or "oracle".
     mean, low, high: with the bootstrap's 95 % interval over queries.
     gain: over the best fixed arm, paired.
-    percent: the same in percent of the best fixed arm's mean; None where that is 0.
+    percent: the same in proportion, as of `scale.relative`; None where there is no proportion.
     gap_share: the share of the oracle's gain; None where the oracle gains nothing.
     arms: the share of rows for which each arm is chosen, the most frequent first.
     """
@@ -43,6 +44,7 @@ class Facts:
     lead: by how much the best arm leads the best fixed one, where it is another.
     weakest: the task on which even the oracle earns least, and how much; None with a single task.
     optimistic: whether the oracle holds noise.
+    reward: its name, whose scale says what a gain is in proportion.
     """
 
     best_fixed: str
@@ -53,13 +55,15 @@ class Facts:
     weakest: tuple[str, float] | None
     queries: int
     optimistic: bool = False
+    reward: str = ""
 
 
 def advice(facts: Facts) -> list[str]:
     """One arm is enough, or what to route by, or which kind of arm is missing; then what to know of
     the figures."""
     oracle = next(one.gain for one in facts.choices if one.kind == "oracle")
-    if oracle.mean <= SMALL * abs(facts.best_mean):
+    share = relative(oracle.mean, facts.best_mean, facts.reward)
+    if oracle.mean <= 0 or (share is not None and share <= SMALL):
         sentences = [_enough(facts, oracle), _missing(facts)]
     else:
         sentences = [_route(facts, oracle)]
@@ -68,8 +72,9 @@ def advice(facts: Facts) -> list[str]:
         sentences.append(f"Never the best arm: {', '.join(never)}.")
     if facts.optimistic:
         sentences.append(
-            "The oracle is optimistic: the fastest of arms that were timed once looks faster than "
-            "it is. Repeated timings take that off, and the reward 'modelled' has no such noise."
+            "The oracle is optimistic: the fastest of arms that were timed once, or judged by one "
+            "answer that was drawn at a temperature above 0, looks faster than it is. Repeats take "
+            "that off; at temperature 0 the reward 'modelled' has no such noise."
         )
     return sentences
 
@@ -159,5 +164,4 @@ def _gains(facts: Facts, gain: Gain, oracle: Gain) -> str:
 
 
 def _percent(facts: Facts, gain: float) -> str:
-    """In percent of the best fixed arm's mean; in units of the reward where that is 0."""
-    return f"{gain / abs(facts.best_mean):.2%}" if facts.best_mean else f"{gain:.3g}"
+    return in_words(gain, facts.best_mean, facts.reward)

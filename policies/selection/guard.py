@@ -19,6 +19,7 @@ import numpy as np
 
 from ..errors import PolicyError
 from ..evaluation.bounds import Gain, gain_of, resamples
+from ..evaluation.scale import percent
 from ..evaluation.units import Units, units_of
 from ..fitting import check_name, check_options, fit, options_of
 from ..fixed import fit_best_fixed
@@ -34,7 +35,7 @@ from .crossfit import (
     learned_and_scored,
     usable,
 )
-from .verdict import verdict
+from .verdict import amount, verdict
 
 AUTO = "auto"
 FIXED = "best-fixed"
@@ -65,7 +66,7 @@ class Candidate:
 class Tried:
     """A candidate, and what it gains over the best fixed arm.
 
-    percent: the mean gain in percent of the best fixed arm's mean reward; None where that is 0.
+    percent: the mean gain in proportion, as of `scale.relative`; None where there is no proportion.
     """
 
     name: str
@@ -187,7 +188,9 @@ def guarded(
     if saved in scores:
         every_score = np.full(table.rewards.shape, np.nan)
         every_score[rows.kept] = scores[saved]
-    gains = {one.name: (one.gain, one.percent) for one in tried}
+    gains = {
+        one.name: (one.gain, amount(one.gain.mean, base_mean, table.reward_name)) for one in tried
+    }
     return Guarded(
         fitted=best,
         saved=saved,
@@ -248,8 +251,8 @@ def _selected(
     base, tried, saved = float(values[FIXED].mean()), list[Tried](), FIXED
     for one in asked:
         gain = over(one.name, FIXED)
-        percent = 100 * gain.mean / abs(base) if base else None
-        tried.append(Tried(one.name, one.policy, one.options, gain, percent))
+        share = percent(gain.mean, base, table.reward_name)
+        tried.append(Tried(one.name, one.policy, one.options, gain, share))
         if gain.above_zero and over(one.name, saved).above_zero:
             saved = one.name
     return tried, saved

@@ -20,6 +20,7 @@ from ..evaluation.bootstrap import group_sums
 from ..evaluation.bounds import gain_of, resamples
 from ..evaluation.evaluate import references
 from ..evaluation.oracle import oracle_of
+from ..evaluation.scale import percent
 from ..evaluation.units import Units, units_of
 from ..fixed import best_fixed_index
 from ..learners.binned import MOST, bins_of, splitting_features, splitting_pairs
@@ -108,8 +109,9 @@ def headroom(
     """The headroom of a table.
 
     by: features to look at; without any, all that split the table (`splitting_features`).
-    noisy: whether the reward is measured, so that the oracle of a query that was measured once is
-        optimistic.
+    noisy: whether rewards are measured, or of answers that were drawn, so that the oracle of a
+        query that is there once is optimistic; rows with a temperature above 0 are taken for drawn
+        in any case.
 
     Raises PolicyError for a feature that the table lacks, for a single arm, for fewer than 20
     queries, and for a table that `usable` refuses.
@@ -145,7 +147,7 @@ def headroom(
     parts = _parts(rows, fixed, oracle.values, features)
     arm = rows.arms[best]
     wins = _wins(rows)
-    optimistic = noisy and oracle.single > 0
+    optimistic = (noisy or _drawn(rows)) and oracle.single > 0
     facts = Facts(
         best_fixed=arm,
         best_mean=choices[0].mean,
@@ -155,6 +157,7 @@ def headroom(
         weakest=_weakest(parts),
         queries=units.queries,
         optimistic=optimistic,
+        reward=rows.reward_name,
     )
     return Headroom(
         reward=rows.reward_name,
@@ -170,6 +173,10 @@ def headroom(
         left_out=found.words(),
         advice=advice(facts),
     )
+
+
+def _drawn(rows: RewardTable) -> bool:
+    return "temperature" in rows.feature_names and bool((_column(rows, "temperature") > 0).any())
 
 
 def _choosers(
@@ -225,7 +232,7 @@ def _judged(
                 low=float(low),
                 high=float(high),
                 gain=gain,
-                percent=100 * gain.mean / abs(base) if base else None,
+                percent=percent(gain.mean, base, rows.reward_name),
                 gap_share=gain.mean / gap if gap > 0 else None,
                 arms=_shares(arms[name], rows.arms),
             )

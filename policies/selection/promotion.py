@@ -9,6 +9,7 @@ import numpy as np
 from ..errors import PolicyError
 from ..evaluation.bounds import LEAST, Gain, gain_of, resamples
 from ..evaluation.evaluate import aligned
+from ..evaluation.scale import relative
 from ..evaluation.units import independent, units_of
 from ..fixed import best_fixed_index
 from ..records import Policy, RewardTable
@@ -28,6 +29,7 @@ class PairedComparison:
     left_out: words about rows that did not count or failed; empty where there were none.
     look: the how-manieth comparison this is of those that share the 5 % of errors; None for the
         only one.
+    reward: its name, whose scale says what a gain is in proportion.
     """
 
     other: str
@@ -37,6 +39,7 @@ class PairedComparison:
     alike: float
     left_out: str
     look: int | None = None
+    reward: str = ""
 
     @property
     def passed(self) -> bool:
@@ -48,7 +51,8 @@ class PairedComparison:
         gain, on = self.gain, f"on {self.gain.queries} queries"
         if self.alike == 1:
             return f"{candidate} takes the same arms as {self.other} {on}"
-        percent = f" ({100 * abs(gain.mean / self.other_mean):.1f}%)" if self.other_mean else ""
+        share = relative(gain.mean, self.other_mean, self.reward)
+        percent = "" if share is None else f" ({abs(share):.1%})"
         which = "more" if gain.mean >= 0 else "less"
         text = f"{candidate} earns {abs(gain.mean):.4g}{percent} {which} than {self.other} {on}"
         if gain.low >= 0:
@@ -133,4 +137,5 @@ def compare_on(
         alike=float((ours.argmax(axis=1) == chosen.argmax(axis=1)).mean()),
         left_out="; ".join([*words, *([found.words()] if found.words() else [])]),
         look=look,
+        reward=rows.reward_name,
     )

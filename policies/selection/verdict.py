@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from ..evaluation.bounds import LEAST as BOUNDED
 from ..evaluation.bounds import Gain
+from ..evaluation.scale import in_words, percent
 from ..evaluation.units import Units
 from .crossfit import LEAST, too_few
 
@@ -13,18 +14,18 @@ from .crossfit import LEAST, too_few
 def verdict(
     saved: str,
     best_fixed: str,
-    gains: Mapping[str, tuple[Gain, float | None]],
+    gains: Mapping[str, tuple[Gain, str]],
     units: Units,
     arms: int,
 ) -> str:
     """What was saved and why, and where the best fixed arm was, how many queries would settle it.
 
-    gains: each candidate's gain over the best fixed arm, in units and in percent.
+    gains: each candidate's gain over the best fixed arm, and how much that is in words.
     """
     if saved in gains:
-        gain, percent = gains[saved]
+        gain, words = gains[saved]
         return (
-            f"Saved: {saved}. It gains {_amount(gain.mean, percent)} over the best fixed arm "
+            f"Saved: {saved}. It gains {words} over the best fixed arm "
             f"({best_fixed}), and at least {gain.low:.3g} ({_tests(len(gains))})."
         )
     kept = f"Saved: the best fixed arm ({best_fixed})."
@@ -34,32 +35,35 @@ def verdict(
         return f"{kept} {too_few(units, 'to estimate what a policy gains')}."
     if not gains:
         return f"{kept} No policy could be trained."
-    name, (gain, percent) = max(gains.items(), key=lambda item: item[1][0].mean)
+    name, (gain, words) = max(gains.items(), key=lambda item: item[1][0].mean)
     if units.groups < BOUNDED:
         sure = too_few(units, "to say with confidence what a policy gains", BOUNDED)
-        return f"{kept} {sure} (so far the best, {name}: {_amount(gain.mean, percent)})."
+        return f"{kept} {sure} (so far the best, {name}: {words})."
     if gain.needed is None and gain.mean > 0:
         return (
             f"{kept} No policy is better with confidence: the best, {name}, gains "
-            f"{_amount(gain.mean, percent)}, but the costs behind the reward are known so loosely "
+            f"{words}, but the costs behind the reward are known so loosely "
             f"that they alone may move this by {gain.costs_error or 0:.3g} "
             f"({_tests(len(gains))}). Collect again on an idle machine."
         )
     if gain.needed is None:
         return (
             f"{kept} No policy gained anything over it on queries that it was not trained on (the "
-            f"best, {name}: {_amount(gain.mean, percent)}); one arm is enough here."
+            f"best, {name}: {words}); one arm is enough here."
         )
     return (
         f"{kept} No policy is better with confidence: the best, {name}, gains "
-        f"{_amount(gain.mean, percent)}, but its lower bound is {gain.low:.3g} "
+        f"{words}, but its lower bound is {gain.low:.3g} "
         f"({_tests(len(gains))}). About {gain.needed:,} queries would settle it; there are "
         f"{units.queries:,}."
     )
 
 
-def _amount(mean: float, percent: float | None) -> str:
-    return f"{mean:.3g}" if percent is None else f"{mean:.3g} ({percent:.2g}%)"
+def amount(gain: float, base: float, reward: str) -> str:
+    """A gain over a mean reward `base`, in units of the reward and in proportion."""
+    if percent(gain, base, reward) is None:
+        return f"{gain:.3g}"
+    return f"{gain:.3g} ({in_words(gain, base, reward, '.2g')})"
 
 
 def _tests(tests: int) -> str:

@@ -14,6 +14,7 @@ from decoders.common.provenance import git_state, versions
 from ..evaluation.decisions import Closed
 from ..evaluation.evaluate import Evaluation
 from ..evaluation.regret import Regret
+from ..evaluation.scale import in_words, relative
 from ..evaluation.units import units_of
 from ..records import ANY, Origin, RewardTable
 
@@ -59,7 +60,7 @@ def card(
         "## What it gains",
         f"Mean reward ({table.reward_name}) on {JUDGED[evaluated_on]}. Intervals are 95%, over "
         "queries.",
-        _gains(evaluation, left, closed),
+        _gains(evaluation, table.reward_name, left, closed),
         "## Which arm it takes",
         _arms(evaluation, table.arms),
         "## What it is not for",
@@ -99,7 +100,7 @@ def _trained_on(origin: Origin, table: RewardTable) -> str:
     return _table(("", ""), [[name, value] for name, value in lines.items()])
 
 
-def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> str:
+def _gains(evaluation: Evaluation, reward: str, left: Regret, closed: Sequence[Closed]) -> str:
     base = evaluation["best-fixed"].mean
     rows = [
         [name, f"{row.mean:.4f}", f"{row.low:.4f} to {row.high:.4f}", str(row.queries)]
@@ -111,10 +112,8 @@ def _gains(evaluation: Evaluation, left: Regret, closed: Sequence[Closed]) -> st
         )
     ]
     parts = [_table(("", "mean", "interval", "rows"), rows)]
-    if base:
-        parts.append(
-            f"That is {100 * evaluation.gain.mean / abs(base):+.1f}% of the best fixed arm."
-        )
+    if relative(evaluation.gain.mean, base, reward) is not None:
+        parts.append(f"That gains {in_words(evaluation.gain.mean, base, reward, '+.1f')}.")
     if left.worse_than_plain is not None:
         parts.append(
             f"On {left.worse_than_plain:.1%} of the queries its arm earns less than plain decoding."

@@ -15,6 +15,7 @@ from decoders.common.secrets import masked
 from decoders.common.wording import in_words
 
 from ..errors import PolicyError
+from ..evaluation.scale import relative
 from .figures import sweep_dots
 from .own_run import own_run
 from .run import Task, TrainedRun, check_registered, opened, run_task
@@ -41,7 +42,7 @@ class Group:
     name: what they share, such as "alpha=0.5"; "" where there is one group.
     spreads: of every metric that all of them have.
     saved: how many runs saved which policy.
-    percents: each run's gain in percent of the best fixed arm; nan where that earns 0.
+    percents: each run's gain in percent, as of `percent`.
     """
 
     name: str
@@ -78,9 +79,10 @@ def saved_by(run: TrainedRun) -> str:
 
 
 def percent(run: TrainedRun) -> float:
-    """A run's gain in percent of the best fixed arm's mean reward; nan where that is 0."""
-    base = run.evaluation["best-fixed"].mean
-    return 100 * run.evaluation.gain.mean / abs(base) if base else math.nan
+    """A run's gain in percent, as of `scale.relative`; nan where there is no proportion."""
+    found, reward = run.evaluation, run.fitted.policy.origin.reward_name
+    share = relative(found.gain.mean, found["best-fixed"].mean, reward)
+    return math.nan if share is None else 100 * share
 
 
 def sweep_run(

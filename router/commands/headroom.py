@@ -78,7 +78,10 @@ def headroom(
         check_figure(out)
     options = replace(table, reward=reward, alpha=alpha)
     collection = Collection.open(rewards)
-    noisy = known.get(reward or known.default(collection.manifest.costs)).needs_measured
+    asked = known.get(reward or known.default(collection.manifest.costs))
+    stored = collection.manifest.identity.temperatures
+    hot = max(stored if options.temperatures is None else options.temperatures) > 0
+    noisy = asked.needs_measured or (hot and not asked.greedy_only)
     rows, left_out = read_rewards(collection, options)
     found = found_in(rows, names_in(by), noisy, seed)
     if out is not None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from policy_tables import separable, table, tiny
+from policy_tables import separable, table, tiny, with_features
 
 from policies import fit, fixed_policy
 from policies.evaluation.calibration import calibration
@@ -72,3 +74,32 @@ def test_no_gap_and_failed_answers() -> None:
     made = decisions(fixed_policy(failing.arms, "small"), failing)
     failed = int(np.isnan(failing.rewards[:, 1]).sum())
     assert failed and np.isnan(made.reward).sum() == failed
+
+
+def test_rows_of_one_query_are_no_more_evidence_than_one() -> None:
+    probs, rewards, x = drawn(400)
+    once = calibration(table(x, rewards), probs, probs)
+    six = np.repeat(np.arange(400), 6)
+    rows = replace(table(x[six], rewards[six]), groups=[f"g{i}" for i in six])
+    again = calibration(rows, probs[six], probs[six])
+    assert once is not None and again is not None and len(once.bins) == len(again.bins)
+    for one, other in zip(once.bins, again.bins, strict=True):
+        assert other.high - other.low == pytest.approx(one.high - one.low, rel=0.2)
+    few = np.repeat(np.arange(15), 6)
+    few_rows = replace(table(x[few], rewards[few]), groups=[f"g{i}" for i in few])
+    assert calibration(few_rows, probs[few], probs[few]) is None, "15 queries, not 90"
+
+
+def test_bins_of_a_feature_count_queries() -> None:
+    rng = np.random.default_rng(0)
+    rewards = np.where(np.arange(40)[:, None] % 2, [1.0, 1.2, 1.0], [1.0, 0.9, 1.0])
+    rewards = rewards + rng.normal(scale=0.2, size=(40, 3))
+    once = with_features(
+        table(np.zeros((40, 1), np.float32), rewards), temperature=np.arange(40) % 2
+    )
+    six = np.repeat(np.arange(40), 6)
+    rows = replace(
+        once.rows(six), query_ids=[f"r{i}" for i in range(240)], groups=[f"g{i}" for i in six]
+    )
+    found = [fit("binned", each).policy.scores(np.array([[0.0], [1.0]])) for each in (once, rows)]
+    np.testing.assert_allclose(*found)

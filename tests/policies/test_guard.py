@@ -330,16 +330,18 @@ def test_verdicts() -> None:
     unsure = bounded(np.array([-1.0, 1.1] * 40))
     worse = bounded(np.array([-0.1, -0.3] * 40))
     units = independent(80)
-    said = verdict("knn", "small", {"knn": (gains, 12.5)}, units, 3)
+    said = verdict("knn", "small", {"knn": (gains, "0.2 (12%)")}, units, 3)
     assert re.fullmatch(
         r"Saved: knn\. It gains 0\.2 \(12%\) over the best fixed arm \(small\), and at least "
         r"0\.1[78]\d? \(95% confidence\)\.",
         said,
     )
-    said = verdict("best-fixed", "small", {"knn": (unsure, 3.0), "x": (worse, -1)}, units, 3)
+    said = verdict(
+        "best-fixed", "small", {"knn": (unsure, "0.05 (3%)"), "x": (worse, "-1")}, units, 3
+    )
     assert "the best, knn, gains 0.05 (3%)" in said
     assert f"About {unsure.needed:,} queries would settle it; there are 80." in said
-    said = verdict("best-fixed", "small", {"x": (worse, None)}, units, 3)
+    said = verdict("best-fixed", "small", {"x": (worse, "-0.2")}, units, 3)
     assert said.endswith("(the best, x: -0.2); one arm is enough here.")
 
 

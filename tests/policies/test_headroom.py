@@ -94,7 +94,7 @@ def test_the_temperature_is_found() -> None:
     found = headroom(data)
     assert found.advice[0].startswith("Route by temperature: best by temperature gains ")
     assert "It takes small (50%), ngram (50%)." in found.advice[0]
-    assert found.advice[-1] == "Never the best arm: autoregressive."
+    assert found.advice[-2] == "Never the best arm: autoregressive."
     bins = {(p.by, p.name): p.arm for p in found.parts if p.by == "temperature"}
     assert bins == {("temperature", "0"): "ngram", ("temperature", "1"): "small"}
     names = [one.name for one in headroom(data, by=["words"]).choices]
@@ -182,6 +182,26 @@ def test_noise_that_cannot_be_taken_off_is_said() -> None:
     assert headroom(repeated(1, 0.1), noisy=True).optimistic
     assert not headroom(repeated(2, 0.1), noisy=True).optimistic
     assert not headroom(repeated(1, 0.1)).optimistic
+
+
+def test_one_drawn_answer_a_query_is_noise() -> None:
+    """Arms that are equal in expectation: what is drawn at a temperature makes one of them best."""
+    data = repeated(1, 0.1)
+    hot = with_features(data, temperature=np.arange(200) % 2)
+    found = headroom(hot)
+    assert found.optimistic and found.choices[-1].gain.mean > 0.05
+    assert "drawn at a temperature above 0" in " ".join(found.advice)
+    assert not headroom(with_features(data, temperature=np.zeros(200))).optimistic
+
+
+def test_a_share_of_time_saved_is_told_in_points_and_in_speed() -> None:
+    saved = replace(FACTS, best_mean=0.005, reward="time-saved@4")
+    sure = [choice("best by words", "feature", 0.094, 0.05), choice("oracle", "oracle", 0.2, 0.1)]
+    said = " ".join(advice(replace(saved, choices=sure)))
+    assert "gains 9.40 points (10.43% faster) over the best fixed arm" in said
+    small = [NOTHING, choice("oracle", "oracle", 0.015, 0.01)]
+    assert "One arm is enough" in " ".join(advice(replace(saved, choices=small)))
+    assert "One arm" not in " ".join(advice(replace(saved, reward="", choices=small)))[:20]
 
 
 def test_what_is_refused() -> None:
