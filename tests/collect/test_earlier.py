@@ -97,7 +97,16 @@ def collected(
         with pytest.raises(KeyboardInterrupt):
             sweep(engine, Stopped(engine, batch_of(engine).cost_table), queries(), out, own)
     assert not sweep(engine, batch_of(engine), queries(), out, own).errors
-    kept = ("query_id", "arm", "temperature", "rounds", "drafted", "accepted", "target_ids")
+    kept = (
+        "query_id",
+        "arm",
+        "temperature",
+        "rounds",
+        "drafted",
+        "accepted",
+        "calls",
+        "target_ids",
+    )
     return list(read_table(out, "outcomes", kept).to_pylist())
 
 
@@ -116,6 +125,7 @@ def test_rows_are_those_of_a_server(engine: Engine, tmp_path: Path) -> None:
             assert (row["rounds"], row["accepted"]) == (live.rounds, live.accepted)
             assert (row["drafted"], row["target_ids"]) == (live.drafted, live.ids)
             if arm == "suffix":
+                assert row["calls"] is None  # no model takes steps
                 apart = engine.decode(arm, live.prompt_ids, Request(MOST, user=None))
                 gained += live.accepted - apart.accepted
         engine.remember(None)

@@ -56,7 +56,8 @@ class SuffixReplay(ReplayAdapter):
 
     def _along(self, answers: KnownAnswers, loop: ReplayedLoop, temperature: float) -> list[Replay]:
         def begin(prompt: list[int], answer: list[int], _: float) -> Draft:
-            return along(self.drafter, answers.target, prompt, answer, temperature)
+            made = along(self.drafter, answers.target, prompt, answer, temperature)
+            return Draft(made.draft)  # no model takes steps
 
         return [
             replay_with_agreement(answer, partial(begin, prompt, answer), loop)
