@@ -170,10 +170,10 @@ def figures(engine: Engine, asked: list[Asked], replays: list[Replay]) -> dict[s
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
     parser.add_argument("--target", default=None, help="Default: the default target.")
-    parser.add_argument("--max-new-tokens", type=int, default=256)
+    parser.add_argument("--max-new-tokens", type=int, default=192)
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--limit", type=int, help="Sessions, the first ones; default: all.")
-    parser.add_argument("--plain", type=int, default=72, help="Shipped questions besides.")
+    parser.add_argument("--plain", type=int, default=24, help="Shipped questions besides.")
     parser.add_argument("--out", type=Path, required=True)
     given = parser.parse_args()
     arms = {name: recipe(name=name, **body) for name, body in ARMS.items()}
@@ -182,7 +182,8 @@ def main() -> None:
     flat = passes.PassCosts(tuple(1 + SLOPE * n for n in range(17)))
     passes.assume(engine.target, flat)
     plain = [Session("questions", None, [query.turns[0]]) for query in shipped("test")]
-    several = [*sessions()[: given.limit], *plain[: given.plain]]
+    spread = plain[:: max(1, len(plain) // given.plain)] if given.plain else []
+    several = [*sessions()[: given.limit], *spread]
     asked = answered(engine, several, given.max_new_tokens)
     found = {}
     for name in [arm for arm in ARMS if arm != "autoregressive"]:
