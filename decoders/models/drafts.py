@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ..backends.config import config_of
 from ..backends.cuda import fused
+from ..backends.gguf.folder import saved_header
 from ..backends.mapped import MappedBackend
 from ..backends.native import LlamaBackend
+from ..backends.weights.packed import Rounding
 from ..common.errors import DraftpickError
 from ..common.shared_weights import Shared
 from ..protocols import Backend, EncoderDecoder, SharingBackend
@@ -17,6 +21,7 @@ from ..sampling.draft_vocab import DraftVocab
 from ..zoo.catalogue import shipped_folders, verify_files
 from . import targets
 from .loaders import is_encoder_decoder
+from .precision import precision_of
 
 
 def folder_of(arm: str, drafter: str, *needed: str) -> Path:
@@ -159,11 +164,20 @@ def load_for(folder: Path, target: Backend) -> Backend:
     """A checkpoint that another drafter holds lends its weights; the cache is never shared, and has
     no more room than the target's."""
     device, dtype, context = target.device, target.dtype, target.context
-    key = (folder, targets.fingerprint(folder), device, dtype)
+    rounding = _own_rounding(folder, target)
+    key = (folder, targets.fingerprint(folder), device, dtype, rounding)
     loaded = _LOADED.get(key)
     if isinstance(loaded, SharingBackend):
         return _LOADED.add(key, loaded.twin(context))
-    return _LOADED.add(key, targets.load_backend(folder, device, dtype, context=context))
+    made = targets.load_backend(folder, device, dtype, rounding=rounding, context=context)
+    return _LOADED.add(key, made)
+
+
+def _own_rounding(folder: Path, target: Backend) -> Rounding | None:
+    """A GGUF file's own blocks beside a target in bfloat16 or rounded, None of other models."""
+    if target.dtype != torch.bfloat16 or saved_header(folder) is None:
+        return None
+    return "file" if precision_of("auto", folder, target.device, "auto") == "file" else None
 
 
 def _require_same_tokenizer(arm: str, folder: Path, reading: TargetInfo) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from gguf import GGMLQuantizationType, quantize
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 from transformers import (
@@ -30,11 +32,13 @@ from decoders.backends.cpp_kernels import load_kernel
 from decoders.backends.cuda.recorded import Run
 from decoders.backends.early_exit import Adapter, AdapterHead
 from decoders.backends.llama.exit_head import AdapterConfig
+from decoders.backends.llama.model import Weights
 from decoders.backends.native import LlamaBackend
 from decoders.backends.recurrent.cell import CellConfig, RecurrentCell
 from decoders.backends.recurrent.head import RecurrentHead
 from decoders.backends.toy import ToyBackend
-from decoders.backends.weights.packed import Rounding
+from decoders.backends.weights.file_blocks import FileBlocks, FileRows, to_file_blocks
+from decoders.backends.weights.packed import Matrix, Rounding, dense
 from decoders.costs.passes import PassCosts
 from decoders.drafters import (
     EarlyExitDrafter,
@@ -125,9 +129,41 @@ def by_rows(folder: Path, rounding: Rounding | None) -> LlamaBackend:
     """Of a model that FITS_ROWS: by the kernels. The test is skipped where there are none."""
     if not load_kernel(cache_dir() / "compiled", print):
         pytest.skip("this processor has no kernels, or there is no compiler")
-    backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
+    if rounding == "file":
+        plain = LlamaBackend.load(folder, CPU, torch.bfloat16)
+        backend = LlamaBackend(plain.shape, in_file_blocks(plain.weights))
+    else:
+        backend = LlamaBackend.load(folder, CPU, torch.bfloat16, rounding=rounding, blocked=True)
     backend.compile_layers()
     return backend
+
+
+def in_file_blocks(weights: Weights) -> Weights:
+    """As if they had come from a GGUF file: of several kinds, the head tied to the embedding."""
+
+    def made(matrix: Matrix, *kinds: str) -> FileBlocks:
+        numbers = dense(matrix).float().numpy()
+        parts = []
+        for kind, rows in zip(kinds, np.array_split(numbers, len(kinds)), strict=True):
+            number = GGMLQuantizationType[kind]
+            content = torch.from_numpy(quantize(rows, number))
+            parts.append(FileRows(content, int(number), numbers.shape[1]))
+        blocks = to_file_blocks(parts)
+        assert blocks is not None
+        return blocks
+
+    layers = [
+        replace(
+            w,
+            qkv=made(w.qkv, "Q5_0", "Q8_0"),
+            out=made(w.out, "Q5_1"),
+            gate_up=made(w.gate_up, "Q8_0", "Q5_0"),
+            down=made(w.down, "Q8_0"),
+        )
+        for w in weights.layers
+    ]
+    embedding = made(weights.embedding, "Q8_0")
+    return Weights(embedding, layers, weights.norm, embedding, tied=True)
 
 
 def traced(run: Run) -> Run:

@@ -53,6 +53,7 @@ DECODERS = (
     "native-int4-with-exit",
     "native-int4-rows",
     "native-bfloat16-rows",
+    "native-file-rows",
     "native-qwen3-int8-rows-with-exit",
     "native-qwen3-with-exit",
     "hf",

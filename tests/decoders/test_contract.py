@@ -114,6 +114,7 @@ BACKENDS = (
     "native-recorded",
     "native-int8",
     "native-int4-rows",
+    "native-file-rows",
     "hf",
     "hf-windows",
     "hf-seq2seq",
