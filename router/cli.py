@@ -363,17 +363,29 @@ def arms(
 
 
 @app.command()
-def models(as_json: AsJson = False) -> None:
+def models(
+    clear: Annotated[
+        list[str] | None,
+        typer.Option(help="Remove this entry of the cache from the disk; may be given repeatedly."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
     """List the models known by name, and whether they are on disk. The table gives each model's
-    size, licence and acceptance rate.
+    size, licence and acceptance rate. A second one lists what the cache holds.
 
     \b
-    Example:
+    Examples:
       draftpick models
+      draftpick models --clear compiled
     """
-    from .commands.views import models_json, models_tables
+    from .commands.views import megabytes, models_json, models_tables
 
-    if as_json:
+    if clear:
+        from decoders.zoo import clear as remove
+
+        for name in clear:
+            typer.echo(f"removed {name}, {megabytes(remove(name).size_bytes)}")
+    elif as_json:
         _print_json(models_json())
     else:
         show(models_tables)

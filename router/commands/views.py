@@ -170,7 +170,16 @@ def models_tables(width: int) -> list[Table]:
     title = "Models (one that is not on disk is fetched on first use)"
     words = ["model", "kind", "licence", "source", "note"]
     rows = [[card["name"], *(card[field] for field in words[1:])] for card in cards]
-    return [*tables(title, headings, figures, width), texts("What they are", words, rows)]
+    listed = [*tables(title, headings, figures, width), texts("What they are", words, rows)]
+    return [*listed, *_cache_tables()]
+
+
+def _cache_tables() -> list[Table]:
+    from decoders.zoo import cached
+
+    rows = [[entry.name, megabytes(entry.size_bytes), entry.what] for entry in cached()]
+    title = "In the cache (--clear removes an entry)"
+    return [texts(title, ["entry", "size", "what it is"], rows, whole=2)] if rows else []
 
 
 def millions(parameters: int) -> str:

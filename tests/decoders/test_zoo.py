@@ -20,6 +20,7 @@ from transformers import AutoModelForCausalLM
 from decoders.backends.native import LlamaBackend
 from decoders.common.errors import Damaged, DraftpickError, NoSuchName
 from decoders.models import targets
+from decoders.zoo import cached, clear
 from decoders.zoo import fetch as fetch_function
 from decoders.zoo.catalogue import (
     EMBEDDER,
@@ -392,3 +393,26 @@ def test_a_gguf_file_that_is_not_one(cache: Path, tmp_path: Path) -> None:
     assert left_in(cache / "gguf") == []
     with pytest.raises(DraftpickError, match=r"no such file: .*none\.gguf"):
         targets.resolve(str(tmp_path / "none.gguf"))
+
+
+# -- the cache ------------------------------------------------------------------------------------
+
+
+def test_the_cache_says_what_it_holds_and_is_cleared_by_name(cache: Path, tmp_path: Path) -> None:
+    assert cached() == []
+    path = tiny_gguf(tmp_path / "tiny.gguf")
+    folder = targets.resolve(str(path))
+    for place in ("compiled/k.so", "rounded/m-int4.safetensors", "mine.txt"):
+        (cache / place).parent.mkdir(exist_ok=True)
+        (cache / place).write_bytes(b"12345")
+    found = {entry.name: entry for entry in cached()}
+    assert [*found] == [folder.name, "m-int4", "compiled"]
+    assert found["m-int4"].size_bytes == found["compiled"].size_bytes == 5
+    assert found[folder.name].what == f"config and tokenizer of {path}"
+    path.rename(tmp_path / "moved.gguf")
+    assert cached()[0].what.endswith("tiny.gguf, gone")
+    for name in found:
+        assert clear(name).size_bytes == found[name].size_bytes
+    assert cached() == [] and (cache / "mine.txt").is_file()
+    with pytest.raises(NoSuchName, match="unknown entry of the cache 'compiled'"):
+        clear("compiled")

@@ -6,6 +6,7 @@ turn neighbouring pairs; here they are in transformers' order. Rows stay whole, 
 
 from __future__ import annotations
 
+import mmap
 import re
 from typing import Any
 
@@ -79,10 +80,13 @@ def _stored(header: Header, name: str) -> StoredTensor:
 
 
 def _bytes(header: Header, stored: StoredTensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Read, not mapped: pages that were read before would count as memory."""
-    with header.files[stored.part].open("rb") as file:
-        file.seek(stored.offset)
-        found = np.fromfile(file, np.uint8, stored.size)
-    if found.size < stored.size:
-        raise Damaged(f"{header.files[stored.part]} is cut short; fetch it again")
-    return found
+    """Mapped for as long as the array lives; what is written to it does not reach the file."""
+    path = header.files[stored.part]
+    begin = stored.offset // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
+    end = stored.offset + stored.size
+    try:
+        with path.open("rb") as file:
+            content = mmap.mmap(file.fileno(), end - begin, access=mmap.ACCESS_COPY, offset=begin)
+    except ValueError:
+        raise Damaged(f"{path} is cut short; fetch it again") from None
+    return np.frombuffer(content, np.uint8, stored.size, stored.offset - begin)

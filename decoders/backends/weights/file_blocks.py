@@ -7,7 +7,9 @@ bits in any company, prompts included. The layout is in cpp/file_blocks.h.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,6 +22,7 @@ KINDS = {
     2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
     20: "IQ4_NL",
 }  # fmt: skip
+LARGE = 1 << 21  # bytes of a large page
 DEQUANTISED_AT_ONCE = 1 << 24  # weights
 
 
@@ -113,13 +116,24 @@ class FileBlocks:
         return (made if bias is None else made + bias).reshape(*x.shape[:-1], self.outputs)
 
 
+def in_large_pages(size: int) -> Tensor:
+    """uint8 [size], in pages of two megabytes where the system has them: to read weights takes a
+    third less time than in pages of four kilobytes."""
+    if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(size, dtype=torch.uint8)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(memory, dtype=torch.uint8)
+
+
 def to_file_blocks(parts: Sequence[FileRows]) -> FileBlocks | None:
     """Matrices of as many inputs, below each other; all but the last of whole blocks. None where
     the kernels have no such blocks."""
     whole = all(len(each.rows) % OUTS == 0 for each in parts[:-1])
     if not whole or not all(each.fits and each.inputs == parts[0].inputs for each in parts):
         return None
-    values = torch.empty(sum(each.bytes for each in parts), dtype=torch.uint8)
+    values = in_large_pages(sum(each.bytes for each in parts))
     table, at = [], 0
     for each in parts:
         size = each.bytes
