@@ -2,7 +2,7 @@
 
 Copies are looked for, tokens are drawn, drafts are compared with what the target says. For one
 answer that is little next to a pass. Many answers do it one after the other.
-Measured by decoding.
+Measured by decoding; each prompt is read once for all arms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ..backends.sync import synchronize
 from ..continuous_batching import ContinuousBatch, EngineSlot
 from ..costs.measured import Costs
 from ..protocols import Drafts
-from ..records import Request, Sampling
+from ..records import Prefilled, Request, Sampling
 from .registry import adapter_of
 
 if TYPE_CHECKING:
@@ -85,13 +85,17 @@ class OverheadTimer:
 def alone(engine: Engine, costs: Costs) -> tuple[dict[str, float], dict[str, float]]:
     """`Costs.round_s` and `drawn_round_s` of one answer. costs: its passes and drafts."""
     target = engine.target
+    held: list[Prefilled] = []  # what the target read of the prompt, until an arm fails
 
     def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
+        (prompt,) = _prompts(engine, 1)
         request = Request(rounds, Sampling(temperature), eos_ids=(), seed=0)
         calls = _calls([engine], arm)
         found = OverheadTimer(target.extend, lambda ids: [len(ids)], 1, calls, target.device)
+        prefilled = held.pop() if held else engine.prefill(prompt)
         with _in_place_of(target, "extend", found):
-            engine.decode(arm, _prompts(engine, 1)[0], request)
+            engine.decode(arm, prompt, request, prefilled)
+        held.append(prefilled)
         return found
 
     return _of_arms(engine, costs, 1, gaps)
@@ -106,11 +110,17 @@ def at_once(
     costs: for that number of answers.
     """
     reader = batch.passes
+    held: dict[Engine, Prefilled] = {}  # by slot, what it read of its prompt, until an arm fails
 
     def begin(arm: str, prompt: list[int], request: Request) -> None:
-        slot = batch.free()
+        def answer(own: Engine) -> None:
+            if own not in held:
+                held[own] = own.prefill(prompt)
+            own.decode(arm, prompt, request, held[own])
+
+        slot = batch.free()  # of as many, each prompt gets the same one every time
         assert isinstance(slot, EngineSlot)
-        batch.begin(slot, lambda own: own.decode(arm, prompt, request))
+        batch.begin(slot, answer)
 
     def gaps(arm: str, temperature: float, rounds: int) -> OverheadTimer:
         prompts = _prompts(engine, answers)
@@ -129,6 +139,9 @@ def at_once(
             with _in_place_of(reader, "read", found):
                 while batch.running == answers and len(found.found) < rounds:
                     batch.step()
+        except Exception:
+            held.clear()
+            raise
         finally:
             batch.close()
         return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -17,6 +18,8 @@ from test_engine import tokenizer
 
 from decoders import Engine
 from decoders.arms import recipe
+from decoders.backends.batched.slots import SlotBackend
+from decoders.backends.native import LlamaBackend
 from decoders.costs import measured
 from decoders.costs.measured import Costs
 from decoders.costs.passes import PassCosts, assume
@@ -54,6 +57,23 @@ def test_every_arm_is_timed_alone_and_beside_others(engine: Engine) -> None:
         assert one.overhead_s("copy", 0.0) == one.round_s["copy"]
         assert one.overhead_s("copy", 0.5) == one.drawn_round_s["copy"]
     assert engine.decode("copy", [1, 2, 3], Request(4)).ids  # nothing is left in the target's way
+
+
+def test_a_prompt_is_read_once_for_all_arms_of_a_measurement(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, prefill = Counter[int](), LlamaBackend.prefill
+
+    def counting(self: LlamaBackend, ids: Any, *given: Any) -> Any:
+        read[isinstance(self, SlotBackend)] += 1
+        return prefill(self, ids, *given)
+
+    monkeypatch.setattr(LlamaBackend, "prefill", counting)
+    costs = Batch(engine, at_once=(1, 3)).cost_table
+    assert read[True] == 3 * measured.TIMES
+    # alone: besides, one for the passes' times and one for each drafter's
+    assert read[False] <= (1 + 1 + len(ARMS)) * measured.TIMES
+    assert all(set(each.of_answers(3).round_s) == set(ARMS) for each in costs.repeats)
 
 
 def test_costs_are_the_medians_of_several_measurements(engine: Engine) -> None:
