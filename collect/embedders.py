@@ -79,6 +79,8 @@ def load_embedder(asked: str, device: str = "auto") -> Embedder | None:
     """
     wanted, digest = _split_hash(asked)
     kind, _, argument = wanted.partition(":")
+    if not wanted:
+        raise DraftpickError(f"the embedder's name is empty; take {OWN}, or name a model")
     if kind not in EMBEDDERS:
         if not _is_model(wanted):
             known = [*EMBEDDERS, EMBEDDER, "a sentence-transformers folder or hub id"]

@@ -120,6 +120,7 @@ class Engine:
         loader_of(options.backend)  # an unknown one should show before anything is fetched
         where = targets.device_of(options.device)
         targets.check_dtype(options.dtype)
+        targets.check_template(options.chat_template)
         if only and request is not None:
             for recipe in recipes.values():
                 recipe.check(request)
@@ -152,6 +153,7 @@ class Engine:
         """Why an arm's drafters do not fit the options' target, by its files; None where they do.
         Nothing is loaded but the tokenizer."""
         (recipe,) = options.recipes([arm]).values()
+        targets.check_template(options.chat_template)
         folder = targets.resolve(options.target)
         tokenizer = targets.load_tokenizer(folder, options.chat_template)
         try:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from .common.errors import DraftpickError, NotANumber
+from .common.text import whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -84,6 +85,11 @@ class Request:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
         if any(not s for s in self.stop):
             raise DraftpickError("a stop string is empty; leave it out or give it characters")
+        if not all(map(whole, self.stop)):
+            raise DraftpickError(
+                "a stop string holds half a surrogate pair or bytes that are no UTF-8; write "
+                "whole characters"
+            )
 
 
 @dataclass(frozen=True)

@@ -142,6 +142,7 @@ def generate(
       draftpick generate --prompts prompts.jsonl --explore 0.2 --log log
     """
     from decoders.common.errors import DraftpickError
+    from decoders.common.files import check_folder
 
     from .commands.generate import generate_all
     from .commands.prompts import Prompt, read_prompts
@@ -156,6 +157,8 @@ def generate(
     if learn_into is not None and (explore or arm is not None):
         raise DraftpickError("--learn samples arms itself; leave --arm and --explore out")
     # Mistakes that need no model are reported before one is loaded.
+    if learn_into is not None:
+        check_folder(learn_into, "--learn")
     request = replace(request, stop=tuple(stop or ()), seed=seed)
     if prompts is not None:
         asked = read_prompts(prompts)
@@ -255,6 +258,7 @@ def specbench(
     """
     from collect.queries import shipped_folder
     from decoders.common.errors import DraftpickError
+    from decoders.common.files import check_folder
     from decoders.common.provenance import measured_on
 
     from .routing.loading import DEFAULT_POLICY
@@ -267,6 +271,7 @@ def specbench(
     from .specbench.sweep import load_sweep
 
     # Mistakes that need no model are reported before one is loaded.
+    check_folder(out, "--out")
     request = replace(request, seed=seed)
     further = named_folders(candidate or [])
     if dynamic and not further:
@@ -396,8 +401,8 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for everything that the demo writes.")] = Path(
         "demo"
     ),
-    collect_limit: Annotated[int, typer.Option(help="Training queries per task.")] = 12,
-    limit: Annotated[int, typer.Option(help="Test questions per task.")] = 3,
+    collect_limit: Annotated[int, typer.Option(min=1, help="Training queries per task.")] = 12,
+    limit: Annotated[int, typer.Option(min=1, help="Test questions per task.")] = 3,
     max_new_tokens: MaxNewTokens = 64,
 ) -> None:
     """Collect, train, answer and measure on the shipped queries. It takes less than ten minutes on

@@ -255,9 +255,23 @@ def test_a_servers_own_key(
 ) -> None:
     from starlette.testclient import TestClient
 
+    import policies
+
     apps: list[Any] = []
     monkeypatch.setattr("router.commands.serving.run.serve", lambda app, *_: apps.append(app))
-    words = ("serve", *ARMS, "--port", "0", "--no-warm-up", "--log", "log", "--log-text")
+    policies.fixed_policy(["first", "second"], "first").save(place / "policy")
+    words = (
+        "serve",
+        *ARMS,
+        "--policy",
+        "policy",
+        "--port",
+        "0",
+        "--no-warm-up",
+        "--log",
+        "log",
+        "--log-text",
+    )
     for given in (("--api-key", key), ()):
         monkeypatch.setenv("DRAFTPICK_API_KEY", key)
         assert told(*words, *given, debug=True) == (0 if key == KEY else 2)

@@ -48,18 +48,48 @@ class Batch:
 
 
 def read_outputs(path: Path) -> Iterator[dict[str, Any]]:
-    """Lines of an outputs file: id, task, output (text) or ids, ended (false: cut at a limit)."""
+    """Lines of an outputs file: id, task, output (text) or ids, ended (false: cut at a limit).
+    Raises DraftpickError naming file and line."""
     if not path.is_file():
         raise DraftpickError(f"no such outputs file: {path}")
-    with path.open(encoding="utf-8") as stream:
+    with path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             try:
-                row = from_json(line)
+                row = from_json(line.decode())
+            except UnicodeDecodeError:
+                raise DraftpickError(
+                    f"{path}:{number}: not UTF-8 text; save the file as UTF-8"
+                ) from None
             except ValueError as error:
                 raise DraftpickError(f"{path}:{number}: not JSON ({error})") from error
-            if not isinstance(row, dict) or "id" not in row or not {"output", "ids"} & row.keys():
-                raise DraftpickError(f"{path}:{number}: needs `id` and one of `output`, `ids`")
+            if not isinstance(row, dict) or "id" not in row or not _is_answer(row):
+                raise DraftpickError(
+                    f"{path}:{number}: needs `id` and one of `output` (a string), `ids` (token ids)"
+                )
             yield row
+
+
+def _is_answer(row: dict[str, Any]) -> bool:
+    if "ids" not in row:
+        return isinstance(row.get("output"), str)
+    ids = row["ids"]
+    return isinstance(ids, list) and all(type(each) is int and each >= 0 for each in ids)
+
+
+def paired(
+    outputs: Sequence[Path], queries: Sequence[Query]
+) -> Iterator[tuple[dict[str, Any], Query]]:
+    """Every line of the outputs with its query. Raises DraftpickError for one whose query is not
+    there: it would be trained on without its prompt."""
+    by_id = {query.id: query for query in queries}
+    for path in outputs:
+        for row in read_outputs(path):
+            query = by_id.get(str(row["id"]))
+            if query is None:
+                raise DraftpickError(
+                    f"{path}: no query has the id {row['id']!r}; name its file too"
+                )
+            yield row, query
 
 
 def build(
@@ -76,32 +106,24 @@ def build(
     """Join outputs with their queries (first turn) and tokenise both.
 
     eos_id: ends an answer that had ended; None of a target that has no such token.
-    prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens. Outputs whose
-        query is not among `queries` are an error: they would be trained on without their prompt.
+    prompt_ids, answer_ids: tokenise. A prompt keeps its last `max_prompt` tokens.
     tasks: train on these alone; what is held out stays whole, so that a specialist shows its weak
         sides.
     """
-    by_id = {query.id: query for query in queries}
     examples = []
-    for path in outputs:
-        for row in read_outputs(path):
-            query = by_id.get(str(row["id"]))
-            if query is None:
-                raise DraftpickError(
-                    f"{path}: no query has the id {row['id']!r}; name its file too"
-                )
-            prompt = prompt_ids(query)
-            if "ids" in row:
-                answer = list(row["ids"])
-            else:
-                answer = answer_ids(row["output"])
-                if row.get("ended") and eos_id is not None:
-                    answer.append(eos_id)
-            prompt = prompt[-max_prompt:]
-            ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
-            example = Example(query.id, query.task, ids, len(prompt))
-            if example.held_out or not tasks or query.task in tasks:
-                examples.append(example)
+    for row, query in paired(outputs, queries):
+        prompt = prompt_ids(query)
+        if "ids" in row:
+            answer = list(row["ids"])
+        else:
+            answer = answer_ids(row["output"])
+            if row.get("ended") and eos_id is not None:
+                answer.append(eos_id)
+        prompt = prompt[-max_prompt:]
+        ids = np.array(prompt + answer[:max_answer], dtype=np.int32)
+        example = Example(query.id, query.task, ids, len(prompt))
+        if example.held_out or not tasks or query.task in tasks:
+            examples.append(example)
     if all(example.held_out for example in examples):
         raise DraftpickError(
             "no examples are left to train on; check --outputs, --queries and --tasks"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from decoders.backends.llama.exit_head import AdapterConfig
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf_seq2seq import HFSeq2SeqBackend
 from decoders.backends.weights.packed import dense
-from decoders.common.errors import DraftpickError
 from decoders.common.text import from_json
 from decoders.models import targets
 from decoders.models.loaders import is_encoder_decoder
@@ -25,6 +24,7 @@ from decoders.sampling.draft_vocab import DraftVocab
 from . import bigram, training, training_stage
 from .answers import Answers, evaluate, tensors
 from .calibration import Example, batches, build
+from .config import AlignConfig, check
 from .finish import facts, finish, replace_folder
 from .held_out import HeldOut
 from .learners import DraftLearner, ExitLearner, JointExitLearner, Learner, LensLearner
@@ -48,61 +48,7 @@ SMALL: dict[str, Any] = {
 
 
 HELD_OUT_TEXTS = 50  # a task, that a recurrent drafter is judged on
-KINDS = ("drafter", "exit", "recurrent", "bigram")
 Target = LlamaBackend | HFSeq2SeqBackend
-
-
-@dataclass(frozen=True)
-class AlignConfig:
-    """What to train on what.
-
-    start: a drafter folder to go on from, or a JSON file with the sizes of a Llama-shaped model (of
-        a T5-shaped one for a target that is); None is `SMALL` or `SMALL_T5`.
-    vocab_size: of the draft vocabulary; a drafter of an encoder-decoder has the whole one.
-    tasks: only these; None is all.
-    joint: train an exit together with a copy of the target, which is written to OUT/target.
-    every_layer: with joint, train the copy to be left after any layer.
-    blocks: of an exit or of a recurrent drafter, whose gated blocks are `width` wide.
-    """
-
-    kind: str
-    out: Path
-    queries: tuple[Path, ...]
-    outputs: tuple[Path, ...]
-    target: str
-    device: str
-    start: Path | None = None
-    tasks: tuple[str, ...] | None = None
-    vocab_size: int = 8192
-    max_prompt: int = 320
-    max_answer: int = 256
-    exit_layer: int = 4
-    blocks: int = 1
-    joint: bool = False
-    every_layer: bool = False
-    width: int = 1152
-    chat_template: str | None = None
-
-
-def check(config: AlignConfig) -> None:
-    """Raises DraftpickError for what is wrong, the outputs apart. Loads no model."""
-    if config.kind not in KINDS:
-        raise DraftpickError(f"unknown kind {config.kind!r}; use {', '.join(KINDS)}")
-    if config.joint and config.kind != "exit":
-        raise DraftpickError(f"--joint trains an exit; use it with --kind exit, not {config.kind}")
-    if config.every_layer and not config.joint:
-        raise DraftpickError("--every-layer trains a copy of the target; use it with --joint")
-    folder = targets.resolve(config.target)
-    if config.kind == "recurrent" and is_encoder_decoder(folder):
-        raise DraftpickError(
-            f"--kind recurrent needs a decoder-only target, and {folder.name} is an "
-            "encoder-decoder; use --kind drafter, exit or bigram"
-        )
-    layers = targets.layers_of(folder)
-    if config.kind == "exit" and layers is not None and not 0 < config.exit_layer < layers:
-        raise DraftpickError(
-            f"--exit-layer must be 1 to {layers - 1} for this target, not {config.exit_layer}"
-        )
 
 
 def align(

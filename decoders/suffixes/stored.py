@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ..common.errors import Damaged, DraftpickError
 from ..common.files import write_atomically
+from ..common.wording import in_words
 from .earlier import TOKENS, EarlierAnswers
 
 FORMAT = "draftpick-earlier-1"
@@ -42,7 +43,9 @@ class StoredAnswers(EarlierAnswers):
                 self._read(self._path.read_bytes())
             self.save()
         except OSError as error:
-            raise DraftpickError(f"cannot keep earlier answers in {folder}: {error}") from error
+            raise DraftpickError(
+                f"cannot keep earlier answers in {folder} ({in_words(error)})"
+            ) from error
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._save_often, args=(every_s,), daemon=True)
         self._thread.start()

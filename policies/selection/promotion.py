@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +72,12 @@ class PairedComparison:
         return f"with 95% confidence over all looks, of which this is number {self.look}"
 
 
+def check_margin(margin: float) -> None:
+    """Raise PolicyError for what is no margin."""
+    if not 0 <= margin < math.inf:
+        raise PolicyError(f"the margin must be 0 or more, not {margin:g}")
+
+
 def compare_on(
     candidate: Policy,
     table: RewardTable,
@@ -96,8 +103,7 @@ def compare_on(
     Raises PolicyError for another reward, for an arm that has none, for fewer than 59 queries in
     common, or groups of them, and for a margin below 0.
     """
-    if not margin >= 0:
-        raise PolicyError(f"the margin must be 0 or more, not {margin:g}")
+    check_margin(margin)
     theirs = table if other_table is None else other_table
     if (theirs.reward_name, theirs.arms) != (table.reward_name, table.arms):
         raise PolicyError(

@@ -12,6 +12,8 @@ from typing import Any
 
 from collect.queries import shipped_folder
 from collect.rewards import DEFAULT
+from decoders.common.files import check_folder
+from decoders.records import Request
 
 Command = Callable[[list[str]], int]
 
@@ -38,6 +40,8 @@ def run_demo(
     command: runs a command line in this process.
     collect_limit, limit: queries of each task, for training and for testing.
     """
+    check_folder(out, "--out")
+    Request(max_new_tokens)  # a wrong number should not show in the middle
     rewards, policy, bench = (str(out / name) for name in ("rewards", "policy", "specbench"))
     tokens = ["--max-new-tokens", str(max_new_tokens)]
     summary = ["collect", "--summary", rewards]

@@ -284,8 +284,13 @@ def export(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    from collect import rewards as known
     from decoders.arms import load_arms
 
+    if reward is not None:
+        known.get(reward)
+        if rewards is None:
+            raise DraftpickError("--reward is a collection's; name one with --rewards")
     if rewards is not None:
         if engine != "vllm" or config is not None:
             raise DraftpickError("--rewards is for vllm alone, and its arms are the collection's")

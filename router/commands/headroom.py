@@ -106,11 +106,13 @@ def headroom(
 
 
 def check_figure(path: Path) -> None:
-    """Raise DraftpickError for a kind of picture that is not drawn."""
+    """Raise DraftpickError for a kind of picture that is not drawn, and a place that takes none."""
     from decoders.common.errors import DraftpickError
+    from decoders.common.files import check_file
 
     if path.suffix not in (".png", ".svg", ".pdf"):
         raise DraftpickError(f"--out takes a .png, .svg or .pdf file, not {path.name}")
+    check_file(path, "--out")
 
 
 def as_dict(found: Headroom) -> dict[str, Any]:

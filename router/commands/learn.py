@@ -80,11 +80,13 @@ def learn(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
+    from decoders.common.files import check_folder
     from policies import load
 
     from ..logs.reader import read_log
     from ..routing.learning import online
 
+    check_folder(out, "--out")
     learner = online(load(policy))
     found = replay(read_log(logs), learner, reward)
     learner.save(out)

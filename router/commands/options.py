@@ -83,21 +83,25 @@ def engine_options(options: EngineOptions, config: Config = None) -> EngineOptio
 def temperatures_in(listed: str) -> tuple[float, ...]:
     """Temperatures given as `0,0.7`; raises DraftpickError for what is no number."""
     try:
-        return tuple(float(each) for each in names_in(listed))
+        found = tuple(float(each) for each in names_in(listed))
     except ValueError:
+        found = ()
+    if not found:
         raise DraftpickError(
             f"temperatures are numbers with commas between, for instance 0,0.7,1, not {listed!r}"
-        ) from None
+        )
+    return found
 
 
 def at_once_in(listed: str) -> tuple[int, ...]:
     """Numbers of answers given as `1,8`; raises DraftpickError for what is none."""
-    if not all(each.isdecimal() and int(each) for each in names_in(listed)):
+    named = names_in(listed)
+    if not named or not all(each.isdecimal() and int(each) for each in named):
         raise DraftpickError(
             "answers at once are whole numbers from 1 on with commas between, for instance 1,8,32, "
             f"not {listed!r}"
         )
-    return tuple(map(int, names_in(listed)))
+    return tuple(map(int, named))
 
 
 def names_in(listed: str | Iterable[str] | None) -> list[str]:

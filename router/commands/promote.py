@@ -60,7 +60,7 @@ def promote(
         typer.Option(metavar="DIR", help="A collection of queries that neither was trained on."),
     ],
     version: Annotated[
-        int | None, typer.Option(help="Version of the candidate. Default: the newest.")
+        int | None, typer.Option(min=1, help="Version of the candidate. Default: the newest.")
     ] = None,
     alias: Annotated[str, typer.Option(help="Alias to move.")] = "champion",
     margin: Annotated[
@@ -83,16 +83,18 @@ def promote(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Report what would happen, and move nothing.")
     ] = False,
-    seed: Annotated[int, typer.Option(help="Random seed of the bootstrap.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of the bootstrap.")] = 0,
     tracking_uri: TrackingUri = None,
     as_json: AsJson = False,
 ) -> None:
+    from collect import rewards as known
     from collect.store.collection import Collection
     from policies import PolicyError
     from policies.mlflow_store import using
-    from policies.selection.promotion import compare_on
+    from policies.selection.promotion import check_margin, compare_on
     from policies.tracking.registry import (
         check_alias,
+        check_name,
         fetched,
         holder,
         look_at,
@@ -102,7 +104,15 @@ def promote(
 
     from .evaluate import table_for
 
+    # Mistakes that need no store are reported before it is opened.
+    check_name(model)
     check_alias(alias)
+    check_margin(margin)
+    if reward is not None:
+        known.get(reward)
+    if alpha is not None:
+        known.check_alpha(alpha)
+    collection = Collection.open(rewards)
     with using(tracking_uri, create=False) as uri:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
@@ -118,7 +128,6 @@ def promote(
         else:
             both = [one for one in (candidate, incumbent) if one is not None]
             named, weight = _reward(both, reward, alpha)
-            collection = Collection.open(rewards)
             tables = [table_for(collection, one.policy, named, weight) for one in both]
             _require_new(rewards, both, tables, force)
             digests = [table.digest for table in tables]

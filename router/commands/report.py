@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from decoders.common.errors import DraftpickError
-from decoders.common.files import write_atomically
+from decoders.common.files import check_file, write_atomically
 from decoders.common.text import from_json
 
 from ..specbench import markdown, plots
@@ -48,6 +48,7 @@ def write_report(
 
     Raises DraftpickError for a file that is missing or holds something else.
     """
+    target = out or specbench / "report.html"
     summary = _read(specbench / "summary.json", "run `draftpick specbench` first")
     if not isinstance(summary, dict) or "arms" not in summary or "best_fixed" not in summary:
         raise DraftpickError(f"{specbench / 'summary.json'} is not a specbench summary")
@@ -59,10 +60,10 @@ def write_report(
         raise DraftpickError(
             f"{specbench / 'summary.json'} is of an older version; run `draftpick specbench` again"
         )
+    check_file(target, "--out")
     collection = None if collected is None else _collection(collected)
     epochs = None if history is None else _epochs(history)
     page = render(summary, collection, epochs)
-    target = out or specbench / "report.html"
     write_atomically(target, page)
     return target
 

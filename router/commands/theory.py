@@ -91,6 +91,7 @@ def theory(
 ) -> None:
     from collect.queries import first_per_task, read_queries
     from decoders.common.errors import DraftpickError
+    from decoders.common.files import check_file
 
     from ..theory import inputs
     from ..theory.report import report, table_1, table_1_json, tables_of
@@ -116,6 +117,8 @@ def theory(
         )
     if out is not None and out.suffix.lower() != ".png":
         raise DraftpickError(f"--out draws a PNG; give a name that ends in .png, not {out}")
+    if out is not None:
+        check_file(out, "--out")
     rates = inputs.parse_numbers("--acceptance", acceptance, 0, 1) if acceptance is not None else []
     if inner_acceptance is not None and len(rates) != 2:
         raise DraftpickError("--inner-acceptance is for two drafters, the better one first")

@@ -16,7 +16,7 @@ import sys
 import threading
 from pathlib import Path
 
-from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
 from decoders.common.wording import in_words
 
 from .record import LoggedDecision
@@ -56,13 +56,7 @@ class DecisionLog:
         self.lost = 0
         self._number = 0  # of the file written to last
         self._lock = threading.Lock()
-        there = next(
-            path for path in (self.folder, *self.folder.absolute().parents) if path.exists()
-        )
-        if not there.is_dir():
-            raise DraftpickError(f"the log {folder} cannot be a folder: {there} is a file")
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise DraftpickError(f"the log {folder} cannot be written: {there} is read-only here")
+        check_folder(self.folder, "the log")
 
     def add(self, decision: LoggedDecision) -> None:
         """Write one line. Never raises OSError: the first failure is reported on standard error,

@@ -33,6 +33,10 @@ def bound(host: str, port: int) -> socket.socket:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         limit_unread_time(held)
         held.bind(address)
+    except UnicodeError:
+        raise DraftpickError(
+            f"cannot listen on {host!r}, which is no host's name; choose another --host"
+        ) from None
     except (OSError, OverflowError) as error:
         words = getattr(error, "strerror", None) or str(error)
         raise DraftpickError(

@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from collect.align import checkpoint, weights
 from collect.align.answers import Answers
+from collect.align.config import KINDS, AlignConfig
 from collect.align.recipe import Recipe
-from collect.align.run import KINDS, AlignConfig, align
+from collect.align.run import align
 from collect.align.write import write_outputs
 from decoders import Engine, Request
 from decoders.common.errors import DraftpickError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,9 @@ def test_names_and_lengths() -> None:
     assert (found.context, found.config.outputs) == (64, (Path("o"),))
 
 
-@pytest.mark.parametrize("options", [{"epochs": 0}, {"minutes": 0.0}])
+@pytest.mark.parametrize(
+    "options", [{"epochs": 0}, {"minutes": 0.0}, {"lr": math.nan}, {"matrix_lr": math.inf}]
+)
 def test_numbers_out_of_range(options: dict[str, Any]) -> None:
-    with pytest.raises(DraftpickError, match="--epochs must be at least 1 and --minutes above 0"):
+    with pytest.raises(DraftpickError, match="must be a number above 0"):
         plan(out=OUT, **options)

@@ -12,9 +12,10 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from collect.align.config import AlignConfig
 from collect.align.learners import JointExitLearner, LensLearner, agreement
 from collect.align.recipe import Recipe
-from collect.align.run import AlignConfig, align
+from collect.align.run import align
 from collect.align.seq2seq_drafter import Seq2SeqDraftLearner
 from collect.align.states import apart, seq2seq_states
 from decoders import Engine, Request

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +15,8 @@ from decoders.options import EngineOptions
 from ..options import ChatTemplate, Context, Device, Target, names_in
 
 if TYPE_CHECKING:
+    from collect.align.config import AlignConfig
     from collect.align.recipe import Recipe
-    from collect.align.run import AlignConfig
 
 
 @dataclass(frozen=True)
@@ -59,21 +60,25 @@ def plan(
     vocab_size: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Size of the draft vocabulary, the most frequent tokens. Default: 8192; "
-            "recurrent: 6144."
+            "recurrent: 6144.",
         ),
     ] = None,
     exit_layer: Annotated[
-        int, typer.Option(help="Decoder layers of the target below the exit.")
+        int, typer.Option(min=1, help="Decoder layers of the target below the exit.")
     ] = 4,
     blocks: Annotated[
         int | None,
         typer.Option(
+            min=0,
             help="Trained layers above the exit (default 1; 0 with --joint and for "
-            "encoder-decoders), or gated blocks of a recurrent drafter (default 2)."
+            "encoder-decoders), or gated blocks of a recurrent drafter (default 2).",
         ),
     ] = None,
-    width: Annotated[int, typer.Option(help="Width of a recurrent drafter's gated blocks.")] = 1152,
+    width: Annotated[
+        int, typer.Option(min=1, help="Width of a recurrent drafter's gated blocks.")
+    ] = 1152,
     joint: Annotated[
         bool,
         typer.Option(
@@ -90,11 +95,13 @@ def plan(
             "does).",
         ),
     ] = False,
-    epochs: Annotated[int, typer.Option(help="Passes over the examples.")] = 4,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over the examples.")] = 4,
     minutes: Annotated[
         float | None, typer.Option(help="Train for this time instead of --epochs.")
     ] = None,
-    batch_tokens: Annotated[int, typer.Option(help="Tokens per step, padding included.")] = 2048,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens per step, padding included.")
+    ] = 2048,
     lr: Annotated[
         float | None,
         typer.Option(
@@ -106,10 +113,10 @@ def plan(
         typer.Option(help="Peak learning rate of matrices (Muon). Default: 2e-2; --joint: 5e-4."),
     ] = None,
     max_prompt: Annotated[
-        int, typer.Option(help="Prompt tokens kept, counted from the end.")
+        int, typer.Option(min=1, help="Prompt tokens kept, counted from the end.")
     ] = 320,
     max_new_tokens: Annotated[
-        int, typer.Option(help="Longest answer of the target, in tokens.")
+        int, typer.Option(min=1, help="Longest answer of the target, in tokens.")
     ] = 256,
     seed: Annotated[
         int, typer.Option(help="Random seed of the examples' order and the initial weights.")
@@ -123,12 +130,14 @@ def plan(
 
     Raises DraftpickError for numbers out of range.
     """
+    from collect.align.config import AlignConfig
     from collect.align.recipe import Recipe
-    from collect.align.run import AlignConfig
     from collect.align.write import default_queries
 
-    if epochs < 1 or (minutes is not None and minutes <= 0):
-        raise DraftpickError("--epochs must be at least 1 and --minutes above 0")
+    above = {"--epochs": epochs, "--minutes": minutes, "--lr": lr, "--matrix-lr": matrix_lr}
+    for option, value in above.items():
+        if value is not None and not 0 < value < math.inf:
+            raise DraftpickError(f"{option} must be a number above 0, not {value:g}")
     recurrent = kind == "recurrent"
     if vocab_size is None:
         vocab_size = 6144 if recurrent else 8192

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 
-from collect.align.run import align, check
-from collect.align.write import write_outputs
-from decoders.common.errors import DraftpickError
+from collect.align.config import check
 from decoders.options import EngineOptions
 
 from .plan import AlignPlan
@@ -21,9 +19,10 @@ def run(plan: AlignPlan, progress: AbstractContextManager[Callable[..., None]]) 
     progress: as of `decoders.common.terminal.progress`; entered when training begins.
     """
     config = plan.config
-    if config.start is not None and not config.start.exists():
-        raise DraftpickError(f"no such drafter folder or sizes file: {config.start}")
-    check(config)  # before the target writes for hours
+    check(config)  # before the target writes for hours, and before slow imports
+    from collect.align.run import align
+    from collect.align.write import write_outputs
+
     if not config.outputs:
         options = EngineOptions(
             config.target,

@@ -13,6 +13,7 @@ from collect.queries import first_per_task, read_queries, shipped
 from collect.sweeps.endpoints import Endpoints, for_endpoints
 from collect.sweeps.run import sweep
 from decoders.common.errors import DraftpickError
+from decoders.common.files import check_folder
 from decoders.options import EngineOptions
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def run(plan: CollectPlan, progress: AbstractContextManager[Callable[..., None]]
     Raises DraftpickError as `sweep` does; mistakes in the queries and the embedder's name show
     before a model is loaded.
     """
+    check_folder(plan.out, "--out")
     found = read_queries(list(plan.files)) if plan.files else shipped("train")
     queries, options, how = first_per_task(found, plan.limit), plan.options, plan.how
     if options.arms is not None:  # the file may name plugins

@@ -21,6 +21,7 @@ from ..with_records import with_records
 from .served import Earlier, Served
 
 ENGINES = ("local", "ray")
+MOST_S = 1e8  # three years; no system waits for longer than its clock counts
 PACKAGES = ("fastapi", "uvicorn", "prometheus_client")  # of the extra `serve`
 
 
@@ -94,11 +95,13 @@ def plan(
         int, typer.Option(min=1, help="Most waiting requests; further ones get 429.")
     ] = 64,
     timeout: Annotated[
-        float, typer.Option(min=0.001, help="Seconds for one request, including its wait.")
+        float,
+        typer.Option(min=0.001, max=MOST_S, help="Seconds for one request, including its wait."),
     ] = 600.0,
     max_body: Annotated[int, typer.Option(min=1, help="Longest request, in bytes.")] = 2**21,
     drain: Annotated[
-        float, typer.Option(min=0, help="Seconds that answers have to finish after SIGTERM.")
+        float,
+        typer.Option(min=0, max=MOST_S, help="Seconds that answers have to finish after SIGTERM."),
     ] = 30.0,
     warm_up: Annotated[
         bool,
@@ -139,7 +142,10 @@ def plan(
     earlier_age: Annotated[
         float | None,
         typer.Option(
-            min=0.001, metavar="HOURS", help="Forget earlier answers after this many hours."
+            min=0.001,
+            max=MOST_S,
+            metavar="HOURS",
+            help="Forget earlier answers after this many hours.",
         ),
     ] = None,
     earlier_store: Annotated[

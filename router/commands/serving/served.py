@@ -59,6 +59,7 @@ class Served:
 
     def make(self) -> tuple[FastAPI, Scheduler]:
         """Load it: the application, and the scheduler that it answers through."""
+        from decoders.common.files import check_folder
         from decoders.continuous_batching import batch_engine
         from decoders.zoo.catalogue import cache_dir
 
@@ -68,6 +69,10 @@ class Served:
         from ...serve.scheduler import DEFAULT, Scheduler
         from ...serve.warm_up import warm_up
 
+        if self.learn is not None:
+            check_folder(self.learn, "--learn")
+        if self.earlier is not None and self.earlier.folder is not None:
+            check_folder(self.earlier.folder, "--earlier-store")
         routers = load_routers(self.options, self.named, self.embedder, self.log)
         if self.learn is not None:
             routers[DEFAULT] = routers[DEFAULT].learning(self.learn)

@@ -51,8 +51,17 @@ def asked_for(
     from policies.risk_control.bounds import Risk
 
     if max_loss is None:
-        if policy == RISK_CONTROL or confidence is not None or in_expectation:
-            raise DraftpickError("give the largest loss, for instance --max-loss 0.05")
+        asking = {
+            f"--policy {RISK_CONTROL}": policy == RISK_CONTROL,
+            "--confidence": confidence is not None,
+            "--in-expectation": in_expectation,
+        }
+        for option, given in asking.items():
+            if given:
+                raise DraftpickError(
+                    f"{option} needs --max-loss: give the largest loss, for instance "
+                    "--max-loss 0.05"
+                )
         return None
     if policy not in (None, RISK_CONTROL):
         raise DraftpickError(

@@ -215,6 +215,8 @@ def plan(
         )
     if risk is not None and (judge_by is not None or train_size is not None):
         raise PolicyError("--max-loss takes neither --judge-by nor --train-size")
+    if validation_share is not None and not 0 <= validation_share < 1:
+        raise PolicyError(f"--validation-share must be from 0 to below 1, not {validation_share:g}")
     if several and judge_by is not None:
         raise PolicyError("--judge-by applies to one run; leave --seeds and --alphas out")
     if len(weights) > 1 and register is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from collect.cautions import cautions
 from collect.store.collection import Collection
 from collect.table import read_rewards
+from decoders.common.files import check_folder
 from policies import report
 from policies.risk_control.policy import RiskControlPolicy
 from policies.risk_control.report import losses_and_rewards
@@ -78,6 +79,8 @@ def run(
     Raises DraftpickError for what the collection lacks, PolicyError for what cannot be trained or
     logged.
     """
+    if plan.out is not None:
+        check_folder(plan.out, "--out")
     collection = Collection.open(plan.rewards)
     read = {
         weight: read_rewards(collection, replace(plan.table, alpha=weight))

@@ -200,9 +200,10 @@ def test_a_key_is_asked_for() -> None:
 
 def test_a_full_queue_is_a_429() -> None:
     with served(places=1, pause_s=0.02) as toy, toy.http() as http:
+        client = toy.client()  # making one takes long
 
         def ask() -> None:
-            toy.client().chat.completions.create(model="auto", messages=[USER], max_tokens=60)  # type: ignore[list-item]
+            client.chat.completions.create(model="auto", messages=[USER], max_tokens=60)  # type: ignore[list-item]
 
         threads = [threading.Thread(target=ask) for _ in range(2)]
         threads[0].start()
