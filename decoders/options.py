@@ -22,9 +22,9 @@ class EngineOptions:
 
     target: a known name (`draftpick models`), a hub id, a transformers folder or a .gguf file.
     arms: a YAML file, recipes by name, or None for those that ship.
-    dtype: auto, bfloat16, float16, float32 (exact), or int8 or int4 (of the weights). auto is int4
-        on a CPU where the model's own weights have four bits, as the default target's, else
-        bfloat16.
+    dtype: auto, bfloat16, float16, float32 (exact), int8 or int4 (of the weights), or file (a GGUF
+        file's own blocks). On a CPU auto is file of a GGUF file, and int4 where the model's own
+        weights have four bits, as the default target's; else bfloat16.
     device: auto (CUDA where there is one), cpu or cuda.
     backend: one of BACKENDS, such as native, hf, or auto, which takes what fits and is fastest.
     context: the most tokens of a prompt with its answer; None for all that the model holds (of a

@@ -25,8 +25,9 @@ Config = Annotated[
 Dtype = Annotated[
     str,
     typer.Option(
-        help="Weights: bfloat16, float32, int8, int4 or auto. auto is int4 on a CPU if the model's "
-        "own weights have 4 bits, else bfloat16."
+        help="Weights: bfloat16, float32, int8, int4, file or auto. file: a GGUF file's own "
+        "blocks. On a CPU, auto is file of a GGUF file, and int4 if the model's own weights have "
+        "4 bits; else bfloat16."
     ),
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]

@@ -117,8 +117,8 @@ class FileBlocks:
 
 
 def in_large_pages(size: int) -> Tensor:
-    """uint8 [size], in pages of two megabytes where the system has them: to read weights takes a
-    third less time than in pages of four kilobytes."""
+    """uint8 [size], in pages of two megabytes where the system has them: weights are read a tenth
+    faster than in pages of four kilobytes."""
     if size < LARGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(size, dtype=torch.uint8)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
