@@ -24,7 +24,7 @@ from decoders.backends.native import LlamaBackend
 from decoders.backends.weights.file_blocks import KINDS, FileBlocks, FileRows, to_file_blocks
 from decoders.backends.weights.packed import linear, rows_of
 from decoders.common.errors import Damaged, DraftpickError
-from decoders.models import memory, precision, targets
+from decoders.models import drafts, memory, precision, targets
 from decoders.zoo import from_gguf
 
 PROMPT = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -304,6 +304,21 @@ def test_auto_is_the_files_own_where_that_pays(
     assert precision.precision_of("int8", folder, CPU, "auto") == "int8"
     monkeypatch.setattr(precision, "_has_kernels", lambda: False)
     assert precision.precision_of("auto", folder, CPU, "auto") == "bfloat16"
+
+
+@pytest.mark.instructions
+@pytest.mark.usefixtures("kernel")
+def test_a_draft_model_keeps_its_own_blocks(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a target in float32, which is to be exact, it is dequantised."""
+    folder = from_gguf(save_gguf(tmp_path / "m.gguf", kind="Q5_0"))
+    monkeypatch.setattr(precision, "_has_kernels", lambda: True)
+    monkeypatch.setattr(precision, "LARGE", 1000)
+    for dtype, expected in ((torch.bfloat16, "file"), (torch.float32, "float32")):
+        target = targets.load_backend(folder, CPU, dtype, "native")
+        drafter = drafts.load_for(folder, target)
+        assert isinstance(drafter, LlamaBackend) and drafter.precision == expected
 
 
 def test_what_it_needs_of_memory_is_the_files_size(tmp_path: Path, cache: Path) -> None:
