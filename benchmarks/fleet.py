@@ -70,8 +70,9 @@ def read_traffic(folder: Path, only: Sequence[str] = (), seed: int = 0) -> Traff
         raise DraftpickError(f"{folder} has no plain decoding; collect with `autoregressive`")
     queries = collection.queries
     kept, inputs, groups, left_out = [], [], [], 0
-    for (query, temperature, running), outcomes in sorted(collection.outcomes.items()):
-        if running:
+    for key, outcomes in sorted(collection.outcomes.items()):
+        query, temperature = key.query, key.temperature
+        if key.running:
             continue
         here = [outcomes[arm] for arm in arms if arm in outcomes]
         failed = len(here) < len(arms) or any(one.error for one in here)

@@ -62,6 +62,7 @@ class Outcome:
     reward is a function of them.
 
     running: other answers that are written at the same time.
+    draw: which of the answers that were drawn for the query at this temperature, from 0.
     rouge_l: F-measure of the arm's own text against the target's greedy text, in [0, 1]; None above
         temperature 0.
     parameters: as ArmInfo.
@@ -96,6 +97,7 @@ class Outcome:
     arm: str
     temperature: float = 0.0
     running: int = 0
+    draw: int = 0
     rouge_l: float | None = None
     parameters: int
     rounds: float | None = None
@@ -140,22 +142,28 @@ class OutcomeRow(Outcome):
 
 
 class OutcomeKey(NamedTuple):
-    """Where every arm has a row. running: as of Outcome."""
+    """Where every arm has a row. running, draw: as of Outcome."""
 
     query: str
     temperature: float
     running: int = 0
+    draw: int = 0
 
     @property
     def name(self) -> str:
-        """ID, ID@TEMPERATURE, or ID@TEMPERATUREx(answers at once)."""
+        """ID, ID@TEMPERATURE, or ID@TEMPERATUREx(answers at once); the same for all draws."""
         if self.running:
             return f"{self.query}@{self.temperature:g}x{self.running + 1}"
         return f"{self.query}@{self.temperature:g}" if self.temperature else self.query
 
 
 def error_row(
-    query_id: str, arm: ArmInfo, message: str, temperature: float = 0.0, running: int = 0
+    query_id: str,
+    arm: ArmInfo,
+    message: str,
+    temperature: float = 0.0,
+    running: int = 0,
+    draw: int = 0,
 ) -> OutcomeRow:
     """A row without numbers, so that a failure can never be read as a result."""
     return OutcomeRow(
@@ -163,6 +171,7 @@ def error_row(
         arm=arm.name,
         temperature=temperature,
         running=running,
+        draw=draw,
         parameters=arm.parameters,
         error=message,
     )

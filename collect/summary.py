@@ -10,7 +10,6 @@ import numpy as np
 
 from collect.queries import OVERALL, ordered
 
-from .records import OutcomeKey
 from .rewards import Reward, default, get
 from .store.collection import Collection
 from .table import reward_table
@@ -40,7 +39,8 @@ class Summary:
         query.
     error_examples: up to three, each a different error.
     at_once: answers that are written at the same time.
-    repetitive: the share of queries to which the target's answer repeats itself to the end.
+    repetitive: the share of the target's answers that repeat themselves to the end.
+    draws: answers that were drawn for each query, over which rewards are means; 1 at temperature 0.
     """
 
     folder: str
@@ -54,6 +54,7 @@ class Summary:
     oracle: dict[str, float | None]
     error_examples: list[str]
     at_once: int = 1
+    draws: int = 1
 
     def as_json(self) -> dict[str, Any]:
         """A JSON-ready object, keyed by arm."""
@@ -63,6 +64,7 @@ class Summary:
             "reward": self.reward,
             "temperature": self.temperature,
             "answers_at_once": self.at_once,
+            "draws": self.draws,
             "repetitive_share": self.repetitive,
             "queries": self.queries,
             "arms": {
@@ -104,9 +106,14 @@ def summarise(
         reward, alpha, temperatures=(temperature,), features=(), at_once=(at_once,)
     )
     table = reward_table(collection, options)
-    repetitive = collection.repetitive
-    stored = collection.outcomes_at(temperature, at_once - 1)
-    rows = [row for arms in stored.values() for row in arms.values()]
+    draws = collection.manifest.identity.draws if temperature > 0 else 1
+    queries, repetitive = set(table.query_of), collection.repetitive
+    rows = [
+        row
+        for draw in range(draws)
+        for arms in collection.outcomes_at(temperature, at_once - 1, draw).values()
+        for row in arms.values()
+    ]
     tasks = np.array(table.tasks)
     masks = {task: tasks == task for task in ordered(table.tasks)} | {
         OVERALL: np.ones(len(tasks), dtype=bool)
@@ -132,14 +139,17 @@ def summarise(
         target=collection.manifest.identity.target,
         reward=table.reward_name,
         temperature=temperature,
-        repetitive=sum(OutcomeKey(query, temperature) in repetitive for query in table.query_of)
-        / len(table),
+        repetitive=sum(
+            key.temperature == temperature and key.query in queries for key in repetitive
+        )
+        / (draws * len(table)),
         queries={task: int(mask.sum()) for task, mask in masks.items()},
         arms=arms,
         best=max(arms, key=lambda arm: _or_worst(arm.mean[OVERALL])).arm,
         oracle={task: _mean(top[mask]) for task, mask in masks.items()},
         error_examples=list(first.values())[:3],
         at_once=at_once,
+        draws=draws,
     )
 
 
@@ -161,6 +171,7 @@ def render(summary: Summary, width: int) -> list[Table]:
     rows.append(["oracle", *[_cell(summary.oracle[task]) for task in columns], "", ""])
     at = f" at temperature {summary.temperature:g}" if summary.temperature else ""
     at += f", {summary.at_once} answers at once" if summary.at_once > 1 else ""
+    at += f", {summary.draws} draws a query" if summary.draws > 1 else ""
     title = f"Mean reward ({summary.reward}) of {summary.target}{at}"
     return tables(title, [*headings, "best for", "errors"], rows, width, last_apart=True)
 

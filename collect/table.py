@@ -27,7 +27,8 @@ from .table_options import TableOptions
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Rows, one a query, temperature and load, that are stored and not in a table.
+    """Rows, one a query, temperature and load, that are stored and not in a table. Where a row has
+    several draws, those that are not repetitive are what it is made of.
 
     unembedded: the target failed on the query, so that nothing can be read of it.
     failed: no arm has the reward.
@@ -54,6 +55,9 @@ class LeftOut:
 def reward_table(collection: Collection, options: TableOptions | None = None) -> RewardTable:
     """The rewards of every stored query and arm, a row for each temperature and load.
 
+    Where several answers were drawn, a row's rewards are means over the draws, and `drawn` has each
+    draw's; an arm that failed on a draw on which another did not has failed.
+
     A failed (query, arm) is NaN. A query without an embedding, or whose arms all failed, is left
     out (`read_rewards` counts them). Rows are sorted by query id, so that an interrupted sweep
     gives the same table; a query's group is the one in its file, else its own, and a row is called
@@ -79,30 +83,40 @@ def read_rewards(
     outcomes, queries = collection.outcomes, collection.queries
     repetitive = collection.repetitive if options.repetitive == "without" else set[OutcomeKey]()
     embeddings = collection.embeddings(options.embedder)
-    keys, counts = list[OutcomeKey](), Counter[str]()
+    draws_of: dict[OutcomeKey, list[OutcomeKey]] = {}  # by the row, as its first draw is called
     for key in sorted(outcomes):
+        draws_of.setdefault(key._replace(draw=0), []).append(key)
+    keys, counts = list[OutcomeKey](), Counter[str]()
+    for key, draws in draws_of.items():
+        draws[:] = [each for each in draws if each._replace(running=0) not in repetitive]
         if key.temperature not in wanted or key.running not in loads:
             counts["other"] += 1
         elif key.query not in embeddings.vectors:
             counts["unembedded"] += 1
-        elif key._replace(running=0) in repetitive:
+        elif not draws:
             counts["repetitive"] += 1
         else:
             keys.append(key)
+    most = max((len(draws_of[key]) for key in keys), default=0)
 
     def valued(costs: Costs) -> NDArray[np.float64]:
-        """[n, A]"""
-        rows = [
-            _rewards_of(outcomes[key], key, reward, manifest, names, options.alpha, costs)
-            for key in keys
-        ]
-        return np.array(rows, dtype=np.float64).reshape(len(keys), len(names))
+        """[D, n, A], NaN where a row has fewer draws."""
+        found = np.full((most, len(keys), len(names)), np.nan)
+        for row, key in enumerate(keys):
+            for at, each in enumerate(draws_of[key]):
+                found[at, row] = _rewards_of(
+                    outcomes[each], each, reward, manifest, names, options.alpha, costs
+                )
+        return found
 
-    values = valued(manifest.costs)
+    by_draw = valued(manifest.costs)
+    values = _over_draws(by_draw)
     usable = np.flatnonzero(~np.isnan(values).all(axis=1))
     left_out = LeftOut(
         counts["unembedded"], len(keys) - len(usable), counts["repetitive"], counts["other"]
     )
+    repeats = manifest.costs.repeats if reward.needs_costs else ()
+    measured = [_over_draws(valued(costs))[usable] for costs in repeats]
     keys = [keys[index] for index in usable.tolist()]
     if not keys:
         folder = collection.folder
@@ -114,7 +128,7 @@ def read_rewards(
         )
     contexts = [_request(queries[key.query], key) for key in keys]
     columns, read = _features(options.features, contexts)
-    repeats = manifest.costs.repeats if reward.needs_costs else ()
+    hot = np.array([key.temperature > 0 for key in keys])
     table = RewardTable(
         query_ids=[key.name for key in keys],
         tasks=[queries[key.query].task for key in keys],
@@ -129,11 +143,21 @@ def read_rewards(
         queries=[key.query for key in keys],
         features=read,
         feature_names=columns,
-        losses=np.array([_losses(outcomes, key, manifest, names) for key in keys]),
+        losses=np.array([_losses(outcomes, draws_of[key], manifest, names) for key in keys]),
         machine=_machine(manifest),
-        repeats=np.array([valued(costs)[usable] for costs in repeats]) if repeats else None,
+        repeats=np.array(measured) if measured else None,
+        drawn=np.where(hot[:, None], by_draw[:, usable], np.nan) if hot.any() else None,
     )
     return table, left_out
+
+
+def _over_draws(rewards: NDArray[np.float64]) -> NDArray[np.float64]:
+    """[n, A] means of [D, n, A], over the draws on which any arm has a reward; NaN for an arm that
+    lacks one of those."""
+    some = ~np.isnan(rewards).all(axis=2, keepdims=True)  # [D, n, 1]
+    counts = some.sum(axis=0)  # [n, 1]
+    total: NDArray[np.float64] = np.where(some, rewards, 0.0).sum(axis=0)
+    return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)
 
 
 def _reward(collection: Collection, asked: str | Reward | None, names: Sequence[str]) -> Reward:
@@ -232,16 +256,16 @@ def _machine(manifest: Manifest) -> str:
 
 def _losses(
     outcomes: Mapping[OutcomeKey, Mapping[str, Outcome]],
-    key: OutcomeKey,
+    draws: Sequence[OutcomeKey],
     manifest: Manifest,
     names: Sequence[str],
 ) -> list[float]:
-    """One row's, in the order of names; NaN for an arm that failed."""
+    """One row's, in the order of names; NaN for an arm that failed on each of its draws."""
     lossless = {arm.name for arm in manifest.arms if arm.lossless}
-    here, greedy = outcomes[key], outcomes[OutcomeKey(key.query, 0.0)]
+    here, greedy = [outcomes[key] for key in draws], outcomes[OutcomeKey(draws[0].query, 0.0)]
 
     def loss(name: str) -> float:
-        if name not in here or here[name].error is not None:
+        if all(name not in arms or arms[name].error is not None for arms in here):
             return float("nan")
         if name in lossless:
             return 0.0

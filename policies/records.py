@@ -46,6 +46,10 @@ class RewardTable:
         to include how far costs can be trusted; no part of the digest. None where costs play no
         part, or were measured once.
 
+    drawn: [D, n, A], the rewards by each answer that was drawn for a row at a temperature above 0,
+        whose mean `rewards` are; nan where a row has fewer, and for an arm that failed. No part of
+        the digest. None where nothing was drawn, or nobody said.
+
     The arrays are copied and made read-only.
 
     How a failed arm (nan) counts is one rule for the whole package. Evaluation leaves it out:
@@ -70,6 +74,7 @@ class RewardTable:
     losses: Float64 | None = None
     machine: str = ""
     repeats: Float64 | None = None
+    drawn: Float64 | None = None
 
     def __post_init__(self) -> None:
         embeddings = np.array(self.embeddings, dtype="<f4", order="C")
@@ -124,7 +129,10 @@ class RewardTable:
         repeats = None if self.repeats is None else np.array(self.repeats, dtype="<f8", order="C")
         if repeats is not None and repeats.shape[1:] != (n, arms):
             raise PolicyError(f"repeats have shape {repeats.shape}, the rewards ({n}, {arms})")
-        for array in (embeddings, rewards, features, losses, repeats):
+        drawn = None if self.drawn is None else np.array(self.drawn, dtype="<f8", order="C")
+        if drawn is not None and drawn.shape[1:] != (n, arms):
+            raise PolicyError(f"drawn has shape {drawn.shape}, the rewards ({n}, {arms})")
+        for array in (embeddings, rewards, features, losses, repeats, drawn):
             if array is not None:
                 array.setflags(write=False)
         object.__setattr__(self, "query_ids", list(self.query_ids))
@@ -138,6 +146,7 @@ class RewardTable:
         object.__setattr__(self, "feature_names", tuple(self.feature_names))
         object.__setattr__(self, "losses", losses)
         object.__setattr__(self, "repeats", repeats)
+        object.__setattr__(self, "drawn", drawn)
 
     def __len__(self) -> int:
         return len(self.query_ids)
@@ -210,7 +219,15 @@ class RewardTable:
             features=self.features[keep],
             losses=None if self.losses is None else self.losses[keep],
             repeats=None if self.repeats is None else self.repeats[:, keep],
+            drawn=None if self.drawn is None else self.drawn[:, keep],
         )
+
+    @property
+    def draws(self) -> NDArray[np.intp]:
+        """[n], the answers that were drawn for each row; 0 where none was, or nobody said."""
+        if self.drawn is None:
+            return np.zeros(len(self), dtype=np.intp)
+        return np.asarray((~np.isnan(self.drawn)).any(axis=2).sum(axis=0), dtype=np.intp)
 
     def filled(self) -> RewardTable:
         """What learners see: a failed arm earns the query's worst reward; empty queries go."""
@@ -222,11 +239,13 @@ class RewardTable:
             return table
 
         def whole(rewards: Float64) -> Float64:
-            worst = np.nanmin(rewards, axis=-1, keepdims=True)
-            return np.where(np.isnan(rewards), worst, rewards)
+            gaps = np.isnan(rewards)
+            worst = np.where(gaps, np.inf, rewards).min(axis=-1, keepdims=True)
+            return np.where(gaps & np.isfinite(worst), worst, rewards)
 
         repeats = None if table.repeats is None else whole(table.repeats)
-        return replace(table, rewards=whole(table.rewards), repeats=repeats)
+        drawn = None if table.drawn is None else whole(table.drawn)
+        return replace(table, rewards=whole(table.rewards), repeats=repeats, drawn=drawn)
 
     def best_arms(self) -> NDArray[np.intp]:
         """[m] index of the best arm per query, never a failed one; queries as in ``filled``."""

@@ -66,16 +66,17 @@ class Collection:
         found: dict[OutcomeKey, dict[str, Outcome]] = {}
         for record in read_table(self.folder, "outcomes", _NUMBERS).to_pylist():
             widths = record["widths"]
-            outcome = Outcome(**record | {"widths": None if widths is None else tuple(widths)})
-            key = OutcomeKey(outcome.query_id, outcome.temperature, outcome.running)
+            listed = {"widths": None if widths is None else tuple(widths)}
+            outcome = Outcome(**record | listed | {"draw": record["draw"] or 0})
+            key = OutcomeKey(outcome.query_id, outcome.temperature, outcome.running, outcome.draw)
             found.setdefault(key, {})[outcome.arm] = outcome
         return found
 
     def outcomes_at(
-        self, temperature: float = 0.0, running: int = 0
+        self, temperature: float = 0.0, running: int = 0, draw: int = 0
     ) -> dict[str, dict[str, Outcome]]:
-        """Those of one temperature and load: query id -> arm -> outcome."""
-        asked = (temperature, running)
+        """Those of one temperature, load and draw: query id -> arm -> outcome."""
+        asked = (temperature, running, draw)
         return {key.query: arms for key, arms in self.outcomes.items() if key[1:] == asked}
 
     @cached_property

@@ -14,8 +14,9 @@ from decoders.costs.measured import Costs
 
 from ..records import ArmInfo
 
-FORMAT = "draftpick-rewards-3"  # raised with a column, and with what ROUGE-L or sizes count
-READ = (FORMAT, "draftpick-rewards-2")  # that one has no widths of passes, and costs measured once
+FORMAT = "draftpick-rewards-4"  # raised with a column, and with what ROUGE-L or sizes count
+# 3 has one draw a query; 2 besides no widths of passes, and costs measured once
+READ = (FORMAT, "draftpick-rewards-3", "draftpick-rewards-2")
 MANIFEST = "manifest.json"
 
 
@@ -28,7 +29,7 @@ class Identity:
     seed: of sampled answers.
     similarity: whether drafters also wrote on their own; `rouge_l` is None where not.
     temperatures: those at which every arm was collected.
-    at_once: as of SweepOptions.
+    at_once, draws: as of SweepOptions.
     """
 
     target: str
@@ -42,6 +43,7 @@ class Identity:
     similarity: bool = True
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
+    draws: int = 1
 
     def differences(self, other: Identity) -> list[str]:
         """The fields that differ, a target's name and its space's left out where both have the hash
@@ -103,7 +105,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         if record["format"] not in READ:
             raise DraftpickError(
                 f"{path} has the format {record['format']!r}, and this version reads "
-                f"{' and '.join(READ)}; collect again into another --out"
+                f"{', '.join(READ)}; collect again into another --out"
             )
         return Manifest(
             identity=_identity(record["identity"]),

@@ -39,6 +39,7 @@ OUTCOMES_SCHEMA = pa.schema(
         ("arm", pa.string()),
         ("temperature", pa.float64()),
         ("running", pa.int32()),
+        ("draw", pa.int32()),
         ("rouge_l", pa.float64()),
         ("parameters", pa.int64()),
         ("rounds", pa.float64()),
@@ -64,7 +65,7 @@ OUTCOMES_SCHEMA = pa.schema(
     ]
 )
 
-LATER = ("group", "widths")  # columns that collections of earlier versions lack: null there
+LATER = ("group", "widths", "draw")  # columns that collections of earlier versions lack: null there
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
     DIR/manifest.json           what was collected, with what, where
     DIR/queries/00000.parquet   rows of whole queries ...
-    DIR/outcomes/00000.parquet  ... and all of their arms, temperatures and loads, under the same
-                                number
+    DIR/outcomes/00000.parquet  ... and all of their arms, temperatures, draws and loads, under the
+                                same number
 
 A shard pair holds whole queries. The outcomes file is written last and commits the pair: a queries
 file without its partner is what a kill left behind, is never read, and is overwritten. So at any
-moment the folder holds exactly one row per (query, arm, temperature, load) of the queries that are
-done.
+moment the folder holds exactly one row per (query, arm, temperature, load, draw) of the queries
+that are done.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ class SweepOptions:
     temperatures: those at which every arm is collected, 0 among them; kept in order, each once.
     at_once: numbers of answers that share the target's passes, for each of which the arms' rounds
         are collected, 1 among them; kept likewise.
+    draws: answers that the target draws for each query at each temperature above 0; every arm is
+        judged along each of them.
     similarity: let every drafter also write an answer on its own, to compare with the target's; the
         rewards of similarity need it, and it takes about half of the time.
     measure: also decode every query through every arm at batch 1 and keep the times.
@@ -69,6 +71,7 @@ class SweepOptions:
     seed: int = 0
     temperatures: tuple[float, ...] = (0.0,)
     at_once: tuple[int, ...] = (1,)
+    draws: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "temperatures", tuple(sorted(set(map(float, self.temperatures)))))
@@ -87,6 +90,13 @@ class SweepOptions:
                 "1 must be the least of the numbers of answers at once, since the others are "
                 f"compared with it; give for instance 1,8,32, not {self.at_once}"
             )
+        if self.draws < 1:
+            raise DraftpickError(f"the number of draws must be at least 1, not {self.draws}")
+        if self.draws > 1 and self.temperatures == (0.0,):
+            raise DraftpickError(
+                f"{self.draws} draws need a temperature above 0, since greedy answers are all the "
+                "same; add for instance --temperatures 0,1"
+            )
         if self.max_new_tokens < 1:
             raise DraftpickError(f"max_new_tokens must be at least 1, not {self.max_new_tokens}")
         if self.batch_size < 1:
@@ -96,6 +106,11 @@ class SweepOptions:
                 "the autoregressive arm needs a temperature above 0: a greedy answer scored "
                 f"against itself is always 1 (got {self.temperature:g})"
             )
+
+    @property
+    def answers(self) -> list[tuple[float, int]]:
+        """The temperature and the draw of each answer that a query gets."""
+        return [(at, draw) for at in self.temperatures for draw in range(self.draws if at else 1)]
 
 
 @dataclass(frozen=True)
@@ -184,14 +199,14 @@ def failed_query(
     error: Exception,
     options: SweepOptions,
 ) -> Collected:
-    """A query without a target answer: no embedding, and an error row for every arm, temperature
-    and load."""
+    """A query without a target answer: no embedding, and an error row for every arm, temperature,
+    draw and load."""
     return Collected(
         [query_row(prompt, embedder, None, "", options)],
         [
-            error_row(prompt.query.id, arm, describe(error), temperature, answers - 1)
+            error_row(prompt.query.id, arm, describe(error), temperature, answers - 1, draw)
             for answers in options.at_once
-            for temperature in options.temperatures
+            for temperature, draw in options.answers
             for arm in arms
         ],
     )

@@ -41,11 +41,12 @@ def keep_stored(batch: BatchDecoder, folder: Path) -> None:
         row["query_id"]: list(row["prompt_ids"])
         for row in read_table(folder, "queries", ("query_id", "prompt_ids")).to_pylist()
     }
-    columns = ("query_id", "temperature", "running", "target_ids")
+    columns = ("query_id", "temperature", "running", "draw", "target_ids")
     told = set[tuple[str, float]]()
     for row in read_table(folder, "outcomes", columns).to_pylist():
         key = row["query_id"], row["temperature"]
-        if not row["running"] and row["target_ids"] and key not in told:
+        first = not row["running"] and not row["draw"]  # each query was asked once, for the arms
+        if first and row["target_ids"] and key not in told:
             told.add(key)
             batch.keep(prompts[row["query_id"]], list(row["target_ids"]), row["temperature"])
 
@@ -58,6 +59,6 @@ def keep_rows(
     told = set[tuple[str, float]]()
     for row in outcomes:
         key = row.query_id, row.temperature
-        if not row.running and row.target_ids and key not in told:
+        if not row.running and not row.draw and row.target_ids and key not in told:
             told.add(key)
             batch.keep(prompts[row.query_id], list(row.target_ids), row.temperature)

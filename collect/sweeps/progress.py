@@ -11,7 +11,7 @@ from ..records import OutcomeRow
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """An answer is one query through one arm at one temperature and load: a row.
+    """An answer is one query through one arm at one temperature, draw and load: a row.
 
     done, total: answers, those of earlier runs included.
     errors: answers of this run that failed.

@@ -100,7 +100,7 @@ def sweep(
         pending = _not_stored(queries, store.folder)
         already = len(queries) - len(pending)
         collected = errors = 0
-        each = len(names) * len(options.temperatures) * len(options.at_once)
+        each = len(names) * len(options.answers) * len(options.at_once)
         meter = Meter(already * each, len(queries) * each, on_progress)
         uncounted = Counter[str]()
 
@@ -172,6 +172,7 @@ def _identity(engine: SweepEngine, names: Sequence[str], options: SweepOptions) 
         similarity=options.similarity,
         temperatures=options.temperatures,
         at_once=options.at_once,
+        draws=options.draws,
     )
 
 

@@ -2,7 +2,8 @@
 
     target draws an answer -> one pass of target and drafter along it -> expected rounds -> rows
 
-where every arm is judged along the same answer. An arm whose answers are its own is run, once.
+where every arm is judged along the same answer. An arm whose answers are its own is run, once. With
+several draws all of this is done for each of them.
 """
 
 from __future__ import annotations
@@ -34,22 +35,26 @@ def collect_temperatures(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
     done = collect_batch(setup, prompts)
     failed = {row.query_id for row in done.queries if row.embedding is None}
     answered = [prompt for prompt in prompts if prompt.query.id not in failed]
-    for temperature in setup.options.temperatures:
+    for temperature, draw in setup.options.answers:
         if temperature > 0:
-            done.outcomes.extend(_rows(setup, answered, temperature))
+            done.outcomes.extend(_rows(setup, answered, temperature, draw))
     return done
 
 
-def seed_of(options: SweepOptions, query_id: str, temperature: float) -> int:
-    """Of one query's sampled answer; independent of the rest of the collection."""
-    return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id)
+def seed_of(options: SweepOptions, query_id: str, temperature: float, draw: int = 0) -> int:
+    """Of one query's sampled answer; independent of the rest of the collection, and of how many
+    draws there are."""
+    more = ("draw", draw) if draw else ()
+    return derived_seed(options.seed, "temperature", f"{temperature:g}", query_id, *more)
 
 
-def _rows(setup: Setup, prompts: Sequence[Prompt], temperature: float) -> list[OutcomeRow]:
+def _rows(
+    setup: Setup, prompts: Sequence[Prompt], temperature: float, number: int
+) -> list[OutcomeRow]:
     arms, options = setup.arms, setup.options
 
     def draw(group: Sequence[Prompt]) -> list[Drawn]:
-        seeds = [seed_of(options, prompt.query.id, temperature) for prompt in group]
+        seeds = [seed_of(options, prompt.query.id, temperature, number) for prompt in group]
         ids = [prompt.ids for prompt in group]
         written = setup.batch.target(ids, options.max_new_tokens, temperature, seeds)
         return [Drawn(*one) for one in zip(group, written.ids, seeds, strict=True)]
@@ -59,7 +64,7 @@ def _rows(setup: Setup, prompts: Sequence[Prompt], temperature: float) -> list[O
     setup.on_rows([one for one in answers if isinstance(one, Exception) for _ in arms])
     by_arm = []
     for arm in arms:
-        by_arm.append(each(drawn, partial(_arm_rows, setup, temperature, arm)))
+        by_arm.append(each(drawn, partial(_arm_rows, setup, temperature, number, arm)))
         setup.on_rows(by_arm[-1])
     rows: list[OutcomeRow] = []
     made = iter(range(len(drawn)))
@@ -68,14 +73,14 @@ def _rows(setup: Setup, prompts: Sequence[Prompt], temperature: float) -> list[O
         for arm, found in zip(arms, by_arm, strict=True):
             row = answer if at is None else found[at]
             if isinstance(row, Exception):
-                row = error_row(prompt.query.id, arm, describe(row), temperature)
+                row = error_row(prompt.query.id, arm, describe(row), temperature, draw=number)
             assert isinstance(row, OutcomeRow)
             rows.append(row)
     return rows
 
 
 def _arm_rows(
-    setup: Setup, temperature: float, arm: ArmInfo, drawn: Sequence[Drawn]
+    setup: Setup, temperature: float, number: int, arm: ArmInfo, drawn: Sequence[Drawn]
 ) -> list[OutcomeRow]:
     batch, most = setup.batch, setup.options.max_new_tokens
     prompts, answers = [one.prompt.ids for one in drawn], [one.ids for one in drawn]
@@ -98,6 +103,7 @@ def _arm_rows(
                 query_id=one.prompt.query.id,
                 arm=arm.name,
                 temperature=temperature,
+                draw=number,
                 parameters=arm.parameters,
                 rounds=figures.rounds,
                 drafted=figures.drafted,

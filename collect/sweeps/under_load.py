@@ -27,15 +27,16 @@ def collect_loads(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
     batch, options = setup.batch, setup.options
     done = collect_temperatures(setup, prompts)
     by_id = {prompt.query.id: prompt for prompt in prompts}
-    groups: dict[tuple[float, str], list[_Answered]] = {}
+    groups: dict[tuple[float, int, str], list[_Answered]] = {}
     failed = {row.query_id for row in done.queries if row.embedding is None}  # have all rows
     for row in done.outcomes:
         if row.query_id in failed:
             continue
-        groups.setdefault((row.temperature, row.arm), []).append((by_id[row.query_id], row))
+        key = row.temperature, row.draw, row.arm
+        groups.setdefault(key, []).append((by_id[row.query_id], row))
     infos = {arm.name: arm for arm in setup.arms}
     for answers in options.at_once[1:]:
-        for (temperature, arm), group in groups.items():
+        for (temperature, draw, arm), group in groups.items():
             with batch.at_batch_size(answers):
                 replayed = partial(
                     _replayed, batch, arm, options.max_new_tokens, temperature, answers - 1
@@ -47,7 +48,7 @@ def collect_loads(setup: Setup, prompts: Sequence[Prompt]) -> Collected:
                 made = next(found) if row.error is None else replace(row, running=answers - 1)
                 if isinstance(made, Exception):
                     id_, reason = prompt.query.id, describe(made)
-                    made = error_row(id_, infos[arm], reason, temperature, answers - 1)
+                    made = error_row(id_, infos[arm], reason, temperature, answers - 1, draw)
                 rows.append(made)
             setup.on_rows(rows)
             done.outcomes.extend(rows)

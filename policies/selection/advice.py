@@ -44,6 +44,8 @@ class Facts:
     lead: by how much the best arm leads the best fixed one, where it is another.
     weakest: the task on which even the oracle earns least, and how much; None with a single task.
     optimistic: whether the oracle holds noise.
+    at_most: what the oracle gains with the noise that repeats or draws take off; None where there
+        are none.
     reward: its name, whose scale says what a gain is in proportion.
     """
 
@@ -55,6 +57,7 @@ class Facts:
     weakest: tuple[str, float] | None
     queries: int
     optimistic: bool = False
+    at_most: float | None = None
     reward: str = ""
 
 
@@ -70,11 +73,18 @@ def advice(facts: Facts) -> list[str]:
     never = [arm for arm, share in facts.wins.items() if share == 0]
     if never:
         sentences.append(f"Never the best arm: {', '.join(never)}.")
+    if facts.at_most is not None:
+        sentences.append(
+            "Where a query was timed or drawn several times, the oracle chooses by one half and is "
+            f"judged by the other, which leans low: it gains {_percent(facts, oracle.mean)} so, "
+            f"and {_percent(facts, facts.at_most)} chosen and judged by all, which leans high."
+        )
     if facts.optimistic:
         sentences.append(
             "The oracle is optimistic: the fastest of arms that were timed once, or judged by one "
-            "answer that was drawn at a temperature above 0, looks faster than it is. Repeats take "
-            "that off; at temperature 0 the reward 'modelled' has no such noise."
+            "answer that was drawn at a temperature above 0, looks faster than it is. Repeats and "
+            "several draws (`draftpick collect --draws`) take that off; at temperature 0 the "
+            "reward 'modelled' has no such noise."
         )
     return sentences
 

@@ -85,6 +85,10 @@ class Headroom:
     choices: the best fixed arm first, the oracle last.
     repeated, single: as in `Oracle`.
     optimistic: whether the oracle holds noise that could not be taken off.
+    draws: the fewest answers that were drawn for a row at a temperature above 0; 0 where there is
+        no such row, or nobody said.
+    oracle_at_most: the oracle's mean reward with the noise that repeats and draws take off; theirs,
+        among `choices`, is at least what choosing the best arm earns on average.
     left_out: words about what failed; empty where nothing did.
     advice: sentences.
     """
@@ -99,6 +103,8 @@ class Headroom:
     repeated: int
     single: int
     optimistic: bool
+    draws: int
+    oracle_at_most: float
     left_out: str
     advice: list[str]
 
@@ -109,9 +115,9 @@ def headroom(
     """The headroom of a table.
 
     by: features to look at; without any, all that split the table (`splitting_features`).
-    noisy: whether rewards are measured, or of answers that were drawn, so that the oracle of a
-        query that is there once is optimistic; rows with a temperature above 0 are taken for drawn
-        in any case.
+    noisy: whether rewards are measured, so that the oracle of a query that is there once is
+        optimistic; so it is of one that was judged by a single drawn answer. Where the table does
+        not say which were drawn, rows with a temperature above 0 are taken for it.
 
     Raises PolicyError for a feature that the table lacks, for a single arm, for fewer than 20
     queries, and for a table that `usable` refuses.
@@ -147,7 +153,10 @@ def headroom(
     parts = _parts(rows, fixed, oracle.values, features)
     arm = rows.arms[best]
     wins = _wins(rows)
-    optimistic = (noisy or _drawn(rows)) and oracle.single > 0
+    drawn_once = oracle.drawn_once if rows.drawn is not None else _drawn(rows) * oracle.single
+    optimistic = drawn_once > 0 or (noisy and oracle.single > 0)
+    at_most = float(units.by_query(oracle.at_most).mean())
+    draws = rows.draws[rows.draws > 0]
     facts = Facts(
         best_fixed=arm,
         best_mean=choices[0].mean,
@@ -157,6 +166,7 @@ def headroom(
         weakest=_weakest(parts),
         queries=units.queries,
         optimistic=optimistic,
+        at_most=at_most - choices[0].mean if oracle.repeated else None,
         reward=rows.reward_name,
     )
     return Headroom(
@@ -170,6 +180,8 @@ def headroom(
         repeated=oracle.repeated,
         single=oracle.single,
         optimistic=optimistic,
+        draws=int(draws.min()) if len(draws) else 0,
+        oracle_at_most=at_most,
         left_out=found.words(),
         advice=advice(facts),
     )

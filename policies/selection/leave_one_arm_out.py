@@ -68,7 +68,8 @@ def _columns(table: RewardTable, kept: list[int]) -> RewardTable:
     arms = [table.arms[i] for i in kept]
     repeats = None if table.repeats is None else table.repeats[..., kept]
     rewards = table.rewards[:, kept]
-    return replace(table, arms=arms, rewards=rewards, losses=losses, repeats=repeats)
+    drawn = None if table.drawn is None else table.drawn[..., kept]
+    return replace(table, arms=arms, rewards=rewards, losses=losses, repeats=repeats, drawn=drawn)
 
 
 def _scores(policy: str, seed: int, options: dict[str, Any]) -> Chooser:

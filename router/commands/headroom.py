@@ -79,11 +79,8 @@ def headroom(
     options = replace(table, reward=reward, alpha=alpha)
     collection = Collection.open(rewards)
     asked = known.get(reward or known.default(collection.manifest.costs))
-    stored = collection.manifest.identity.temperatures
-    hot = max(stored if options.temperatures is None else options.temperatures) > 0
-    noisy = asked.needs_measured or (hot and not asked.greedy_only)
     rows, left_out = read_rewards(collection, options)
-    found = found_in(rows, names_in(by), noisy, seed)
+    found = found_in(rows, names_in(by), asked.needs_measured, seed)
     if out is not None:
         from policies.tracking.figures import draw_headroom
 

@@ -91,6 +91,14 @@ def plan(
             "them. Needs a native backend.",
         ),
     ] = "1",
+    draws: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            help="Answers drawn for each query at each temperature above 0, whose rewards are "
+            "averaged. Each takes as long as the first.",
+        ),
+    ] = 1,
     batch_size: Annotated[
         int, typer.Option(min=1, help="Queries decoded together. Lower it if memory runs out.")
     ] = 64,
@@ -184,5 +192,6 @@ def plan(
         seed=seed,
         temperatures=temperatures_in(temperatures),
         at_once=at_once_in(at_once),
+        draws=draws,
     )
     return CollectPlan(files, limit, out, how, embedder, engine == "ray", ray_address, options)

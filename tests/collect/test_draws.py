@@ -1,0 +1,192 @@
+"""Several draws: answers that are drawn for one query at one temperature, and their mean."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from collect_fakes import ARMS, FakeBatch, FakeEngine, make_queries, sweep
+from stored_tables import rows_of, table_of
+
+from collect.queries import Query
+from collect.store import tables
+from collect.store.collection import Collection
+from collect.store.manifest import MANIFEST
+from collect.summary import summarise_all
+from collect.sweeps import sampled
+from collect.sweeps.batch import SweepOptions
+from collect.sweeps.sampled import seed_of
+from decoders.common.errors import DraftpickError
+from decoders.records import Expected
+from policies.selection.headroom import headroom
+from router.commands.collecting.plan import CollectPlan, plan
+
+ONE = SweepOptions(max_new_tokens=8, batch_size=4, temperatures=(0, 1), at_once=(1, 8))
+OPTIONS = replace(ONE, draws=3)
+
+
+class Varied(FakeEngine):
+    """Its arm `small` needs other numbers of rounds along other answers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+        class Batch(FakeBatch):
+            def expected(self, name: str, *given: Any) -> list[Expected] | None:
+                made = super().expected(name, *given)
+                if made is None or self.answers > 1:
+                    return made
+                return [
+                    replace(each, rounds=1 + seed % 3)
+                    for each, seed in zip(made, given[-1], strict=True)
+                ]
+
+        self.batch = Batch()
+
+
+def rows(folder: Path) -> dict[tuple[str, str, float, int, int], dict[str, Any]]:
+    names = ("query_id", "arm", "temperature", "running", "draw")
+    stored = tables.read_table(folder, "outcomes").to_pylist()
+    made = {tuple(row[name] for name in names): row for row in stored}
+    assert len(made) == len(stored)
+    return made
+
+
+def every_key(queries: list[Query]) -> set[tuple[str, str, float, int, int]]:
+    drawn = [(0.0, 0), *((1.0, draw) for draw in range(3))]
+    return {
+        (q.id, a, at, n, draw) for q in queries for a in ARMS for n in (0, 7) for at, draw in drawn
+    }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    sweep(Varied(), make_queries(4), tmp_path / "out", OPTIONS)
+    return tmp_path / "out"
+
+
+def test_a_row_for_each_draw_with_a_seed_of_its_own(tmp_path: Path) -> None:
+    queries = make_queries(1)
+    report = sweep(Varied(), queries, tmp_path, OPTIONS)
+    assert report.rows == len(queries) * 3 * 4 * 2 and report.errors == 0
+    made = rows(tmp_path)
+    assert set(made) == every_key(queries)
+    seeds = {row["seed"] for key, row in made.items() if key[2] > 0}
+    assert seeds == {seed_of(OPTIONS, q.id, 1.0, draw) for q in queries for draw in range(3)}
+    assert len(seeds) == 3 * len(queries)
+    assert seed_of(OPTIONS, "q", 1.0, 0) == seed_of(ONE, "q", 1.0)
+
+
+def test_a_mean_over_draws_is_that_of_collections_made_apart(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = table_of(folder, "modelled")
+    apart = []
+    for draw in range(3):
+        monkeypatch.setattr(
+            sampled, "seed_of", lambda o, q, t, _, draw=draw: seed_of(o, q, t, draw)
+        )
+        sweep(Varied(), make_queries(4), tmp_path / str(draw), ONE)
+        apart.append(table_of(tmp_path / str(draw), "modelled"))
+        assert apart[-1].query_ids == together.query_ids
+    np.testing.assert_allclose(together.rewards, np.mean([t.rewards for t in apart], axis=0))
+    assert together.drawn is not None
+    for row, name in enumerate(together.query_ids):
+        assert together.draws[row] == (3 if "@1" in name else 0)
+        if "@1" in name:
+            each = [t.rewards[row] for t in apart]
+            np.testing.assert_allclose(together.drawn[:, row], each)
+    assert not np.allclose(together.rewards, apart[0].rewards)
+
+
+class Killed(BaseException):
+    """Stands for a kill: nothing catches it."""
+
+
+@pytest.mark.parametrize("moment", range(1, 40, 9))
+def test_killed_anywhere_then_resumed(tmp_path: Path, moment: int) -> None:
+    engine, queries = Varied(), make_queries(1)
+    options = replace(OPTIONS, batch_size=2)
+
+    def kill(name: str, prompts: list[list[int]]) -> None:
+        if len(engine.batch.calls) == moment:
+            raise Killed
+
+    engine.batch.hook = kill
+    with pytest.raises(Killed):
+        sweep(engine, queries, tmp_path, options)
+    done = {key[0] for key in rows(tmp_path)}
+    assert set(rows(tmp_path)) == every_key([query for query in queries if query.id in done])
+    engine.batch.hook = None
+    sweep(engine, queries, tmp_path, options)
+    assert set(rows(tmp_path)) == every_key(queries)
+
+
+def test_another_number_of_draws_is_another_collection(folder: Path) -> None:
+    with pytest.raises(DraftpickError, match=r"draws \(there 3, now 5\)\. Use another --out"):
+        sweep(Varied(), make_queries(4), folder, replace(OPTIONS, draws=5))
+    assert sweep(Varied(), make_queries(4), folder, OPTIONS).collected == 0
+
+
+def test_a_collection_of_the_format_before_has_one_draw(tmp_path: Path) -> None:
+    sweep(Varied(), make_queries(1), tmp_path, ONE)
+    before = table_of(tmp_path, "modelled")
+    record = json.loads((tmp_path / MANIFEST).read_text())
+    del record["identity"]["draws"]
+    (tmp_path / MANIFEST).write_text(json.dumps({**record, "format": "draftpick-rewards-3"}))
+    for path in (tmp_path / "outcomes").glob("*.parquet"):
+        pq.write_table(pq.read_table(path).drop_columns(["draw"]), path)
+    assert {key.draw for key in Collection.open(tmp_path).outcomes} == {0}
+    assert table_of(tmp_path, "modelled").digest == before.digest
+    sweep(Varied(), make_queries(2), tmp_path, ONE)
+    assert len(table_of(tmp_path, "modelled")) == 2 * len(before)
+
+
+def test_an_arm_that_fails_on_one_draw_has_failed_there(tmp_path: Path) -> None:
+    engine, queries = Varied(), make_queries(1)[:1]
+    calls = []
+
+    def fail(name: str, prompts: list[list[int]]) -> None:
+        calls.append(name)
+        if name == "expected small" and calls.count(name) == 2:
+            raise MemoryError("no room")
+
+    engine.batch.hook = fail
+    report = sweep(engine, queries, tmp_path, replace(OPTIONS, at_once=(1,)))
+    assert report.errors == 1
+    table, left_out = rows_of(tmp_path, "modelled")
+    assert not str(left_out)
+    assert np.isnan(table.rewards).tolist() == [[False] * 3, [False, True, False]]
+    assert table.draws.tolist() == [0, 3]
+    filled = table.filled()
+    assert filled.drawn is not None and not np.isnan(filled.drawn[:, 1]).any()
+
+
+def test_a_summary_says_how_many_draws(folder: Path) -> None:
+    found = summarise_all(Collection.open(folder), "modelled")
+    assert [(one.temperature, one.draws) for one in found[:2]] == [(0, 1), (1, 3)]
+    assert found[1].as_json()["draws"] == 3
+
+
+def test_draws_take_the_oracle_s_noise_off(tmp_path: Path, folder: Path) -> None:
+    sweep(Varied(), make_queries(4), tmp_path / "once", ONE)
+    once = headroom(table_of(tmp_path / "once", "modelled"))
+    assert once.optimistic and once.draws == 1
+    found = headroom(table_of(folder, "modelled"))
+    assert not found.optimistic and found.draws == 3
+    assert found.choices[-1].mean < found.oracle_at_most < once.choices[-1].mean
+    assert "drawn several times" in " ".join(found.advice)
+
+
+def test_the_option() -> None:
+    found = plan(out=Path("no-such-folder"), temperatures="0,1", draws=4)
+    assert isinstance(found, CollectPlan) and found.how.draws == 4
+    with pytest.raises(DraftpickError, match="4 draws need a temperature above 0"):
+        plan(out=Path("no-such-folder"), draws=4)
+    with pytest.raises(DraftpickError, match="at least 1, not 0"):
+        SweepOptions(draws=0)
