@@ -121,7 +121,7 @@ def _made(path: Path, flags: list[str], say: Callable[[str], None]) -> str | Non
     from torch._inductor.cpp_builder import CppBuilder, CppTorchOptions
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-    say("compiling kernels for this machine: once, about twenty seconds")
+    say("compiling kernels for this machine: once, about a minute")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         only = config.patch({"cpp.march": ""})  # no instructions but those asked for

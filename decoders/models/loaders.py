@@ -43,7 +43,7 @@ class LoadRequest:
     context: int | None = None
 
 
-LARGE = 50_000_000  # parameters above which compiling the kernels is worth twenty seconds
+LARGE = 50_000_000  # parameters above which compiling the kernels is worth a minute
 
 Loader = Callable[[LoadRequest], "Backend"]
 

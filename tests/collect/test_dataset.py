@@ -276,7 +276,7 @@ def test_failures_are_nan_and_lost_queries_left_out(tmp_path: Path) -> None:
     assert np.isnan(table.rewards[table.query_ids.index("bad")]).tolist() == [False, True, False]
     summary = summarise(Collection.open(tmp_path), "acceptance")
     assert [arm.errors for arm in summary.arms] == [1, 2, 1]
-    assert any("bad, small: RuntimeError" in line for line in summary.error_examples)
+    assert any("bad, small: small cannot do this" in line for line in summary.error_examples)
 
 
 def test_reward_table_says_no_clearly(folder: Path, tmp_path: Path) -> None:
