@@ -296,7 +296,7 @@ class Drafter(Protocol):
     def commit(self, context: list[int]) -> None:
         """Keep `context`, which is what is accepted after the round; forget drafts beyond it.
 
-        A drafter that sat out some rounds catches up here, not in `propose`. Inside a cascade the
+        A drafter that sat out many tokens catches up here, not in `propose`. Inside a cascade the
         target may reject what a draft model accepted: a later `context` may be shorter, or go on
         otherwise from some point after the target's last round.
         """

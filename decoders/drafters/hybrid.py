@@ -2,8 +2,9 @@
 second.
 
 A copy's acceptance is that of its match lengths, a model's that of its drafts so far; both are
-learnt within the answer. The choice depends on accepted tokens alone, never on what the target will
-draw, so that verification stays as lossless as it is for either alone.
+learnt within the answer. Where neither promises more than plain decoding, one round in IDLE asks
+the model all the same, so that it goes on learning. The choice depends on accepted tokens alone,
+never on what the target will draw, so that verification stays as lossless as for either alone.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ..costs.passes import PassCosts
+from ..lengths.adaptive import IDLE
 from ..protocols import Drafter, DraftRequest, work
 from ..records import Proposal
 from .catch_up import agreeing
@@ -60,6 +62,7 @@ class HybridDrafter:
         self.copying.reset(prompt_ids)
         self.model.reset(prompt_ids)
         self._right, self._tried = PRIOR * PRIOR_WEIGHT, PRIOR_WEIGHT
+        self._idle = IDLE  # rounds since the model drafted; it is tried at first
         self._forget()
 
     def _forget(self) -> None:
@@ -79,9 +82,10 @@ class HybridDrafter:
             expected += share**n
             speeds.append(expected / (ratios[n] + n * self._draft_cost))
         copying = (1 + sum(copy.chances[:cut])) / ratios[cut]
-        if copying >= max(speeds):  # it may be that of no draft
+        self._idle += 1
+        if copying >= max(speeds) and (cut or self._idle < IDLE):  # it may be that of no draft
             return proposal(copy.cut(cut), self.copying.device)
-        most = speeds.index(max(speeds)) + 1
+        self._idle, most = 0, speeds.index(max(speeds)) + 1
         made = self.model.propose(context, replace(asked, k=most))
         self._drafted = made.ids.tolist()
         return made

@@ -10,7 +10,7 @@ from ..backends.native import LlamaBackend
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal
 from ..sampling.draft_vocab import DraftVocab
-from .catch_up import roll_back
+from .catch_up import LATER, roll_back
 from .chain import draft_chain
 
 
@@ -40,7 +40,7 @@ class NeuralDrafter:
         return proposal
 
     def commit(self, context: list[int]) -> None:
-        self.calls += roll_back(self.backend, context, self._feed)
+        self.calls += roll_back(self.backend, context, self._feed, LATER)
 
     def logits(self, ids: Tensor) -> Tensor:
         """Append target ids [T]; [T, N] logits over draft tokens, row i for what follows ids[i]."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..protocols import Backend, DraftRequest
 from ..records import Proposal, Sampling
 from ..sampling.draft_vocab import DraftVocab
-from .catch_up import agreeing
+from .catch_up import LATER, agreeing
 from .chain import draft_chain
 
 By = Literal["auto", "text", "tokens"]
@@ -79,7 +79,7 @@ class TranslatedDrafter:
         if self._room(ids) < 0 or not ids:
             return
         kept = self._keep(ids)
-        if len(ids) - kept > 4:  # a round of its own leaves about two
+        if len(ids) - kept > LATER:
             self._read(ids[kept:-1])
 
     # -- the two ways -----------------------------------------------------------------------------

@@ -194,3 +194,32 @@ def test_it_drafts_as_far_as_asked() -> None:
     drafter.reset([0, 1, 0, 1, 0, 1])
     for k in (1, 2, 5):
         assert 1 <= len(draft(drafter, [0, 1, 0, 1, 0, 1], k)) <= k
+
+
+def test_a_dear_model_is_tried_at_first_and_seldom_then() -> None:
+    model = Scripted([5])
+    drafter = hybrid(model, draft_cost=2.0)
+    context, asked = [1, 2, 3], []
+    drafter.reset(context)
+    for turn in range(40):
+        draft(drafter, context)
+        asked.append(model.asked)
+        context = [*context, 100 + turn]
+        drafter.commit(context)
+    assert asked[0] == 1 and asked[15] == 1
+    assert asked[-1] == 3
+
+
+def test_a_model_that_seldom_drafts_reads_seldom() -> None:
+    model = neural(3, seed=2)
+    drafter = hybrid(model, draft_cost=2.0)
+    context = [0, 1, 2]
+    drafter.reset(context[:-1])
+    draft(drafter, context, 1)
+    before = model.calls
+    for _ in range(14):
+        context = [*context, 0]
+        drafter.commit(context)
+        context = [*context, 0]
+        drafter.commit(context)
+    assert model.calls - before == 28 // 8
