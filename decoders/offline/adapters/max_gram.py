@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
-
-import numpy as np
 
 from ...drafters import MaxGramDrafter
 from ...protocols import Backend, KnownAnswers, ReplayedLoop, decoder_prefix
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
 from ..replay import Draft, replay_with_agreement
+from .copied import write_copies
 
 
 class MaxGramReplay(ReplayAdapter):
@@ -25,21 +23,11 @@ class MaxGramReplay(ReplayAdapter):
         max_new_tokens: int,
         eos_ids: tuple[int, ...],
     ) -> Written:
-        """Token by token, until nothing matches."""
-        started, answers = time.perf_counter(), []
-        for prompt in prompts:
-            self.drafter.reset(prompt)
-            start = decoder_prefix(target, prompt)
-            context = list(start)
-            while len(context) < len(start) + max_new_tokens:
-                self.drafter.commit(context)
-                token = self.drafter.guess(context, 1)
-                context += token
-                if not token or token[0] in eos_ids:
-                    break
-            answers.append(context[len(start) :])
-        none = np.zeros((len(prompts), 0), dtype=np.float32)
-        return Written(answers, none, 0.0, time.perf_counter() - started)
+        def following(context: list[int]) -> list[int]:
+            self.drafter.commit(context)
+            return self.drafter.guess(context, 1)
+
+        return write_copies(self.drafter, following, target, prompts, max_new_tokens, eos_ids)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay]:
         def begin(prompt: list[int], answer: list[int], _: float) -> Draft:

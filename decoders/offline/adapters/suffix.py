@@ -3,17 +3,15 @@ answers, and from how often the answer's own copies were right."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from functools import partial
 
-import numpy as np
-
 from ...drafters import SuffixDrafter
-from ...protocols import Backend, KnownAnswers, ReplayedLoop, decoder_prefix
+from ...protocols import Backend, KnownAnswers, ReplayedLoop
 from ...records import Expected, Replay, Written
 from ..registry import ReplayAdapter
 from ..replay import Draft, replay_with_agreement
+from .copied import write_copies
 from .hybrid import along
 
 
@@ -27,20 +25,10 @@ class SuffixReplay(ReplayAdapter):
         max_new_tokens: int,
         eos_ids: tuple[int, ...],
     ) -> Written:
-        """Token by token, until nothing matches."""
-        started, answers = time.perf_counter(), []
-        for prompt in prompts:
-            self.drafter.reset(prompt)
-            start = decoder_prefix(target, prompt)
-            context = list(start)
-            while len(context) < len(start) + max_new_tokens:
-                token = self.drafter.copy(context, 1).ids[:1]
-                context += token
-                if not token or token[0] in eos_ids:
-                    break
-            answers.append(context[len(start) :])
-        none = np.zeros((len(prompts), 0), dtype=np.float32)
-        return Written(answers, none, 0.0, time.perf_counter() - started)
+        def following(context: list[int]) -> list[int]:
+            return self.drafter.copy(context, 1).ids[:1]
+
+        return write_copies(self.drafter, following, target, prompts, max_new_tokens, eos_ids)
 
     def replay(self, answers: KnownAnswers, loop: ReplayedLoop) -> list[Replay] | None:
         return None if self.drafter.branches else self._along(answers, loop, 0.0)
