@@ -163,11 +163,30 @@ class SentenceEmbedder:
         device = str(device_of(self._device))
         logging.disable_progress_bar()
         try:
-            return SentenceTransformer(str(self.folder), device=device, local_files_only=True)
+            model = SentenceTransformer(str(self.folder), device=device, local_files_only=True)
         except Exception as error:  # it raises many kinds; each means "no such model"
             raise DraftpickError(
                 f"{self.folder} cannot be loaded by sentence-transformers ({in_words(error)})"
             ) from error
+        _require_weights(model)
+        return model
+
+
+def _require_weights(model: Any) -> None:
+    """Raises Damaged where transformers made up a weight of the model's first part. A pooler's
+    would not matter: sentence-transformers pools the tokens' states itself."""
+    from decoders.backends.transformers import pretrained
+
+    inner = getattr(model[0], "auto_model", None)
+    if inner is None:
+        return
+    folder = Path(inner.name_or_path)
+    with pretrained.explained(folder):
+        _, found = type(inner).from_pretrained(
+            folder, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    missing = [name for name in found["missing_keys"] if not name.startswith("pooler.")]
+    pretrained.check(folder, {**found, "missing_keys": missing})
 
 
 def load_sentence(argument: str = "", device: str = "auto") -> SentenceEmbedder:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 from stored_tables import table_of
 from tiny_models import WIDTH, WORDS, sentence_model, target_model
 
@@ -154,6 +155,23 @@ def test_what_cannot_be_loaded_is_told(folder: Path, tmp_path: Path) -> None:
     assert broken is not None
     with pytest.raises(DraftpickError, match="cannot be loaded by sentence-transformers"):
         broken.embed(["x"])
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"),
+    [("encoder.layer.0.output.dense.weight", "lack"), ("pooler.dense.weight", "")],
+)
+def test_no_weight_is_made_up(lacks: str, said: str, folder: Path, tmp_path: Path) -> None:
+    changed = shutil.copytree(folder, tmp_path / "changed")
+    state = load_file(changed / "model.safetensors")
+    del state[lacks]
+    save_file(state, changed / "model.safetensors", {"format": "pt"})
+    embedder = load_embedder(f"sentence:{changed}")
+    if said:
+        with pytest.raises(DraftpickError, match=rf"{said}.*{lacks}"):
+            embedder.embed(["a b"])
+    else:
+        assert (embedder.embed(["a b"]) == load_embedder(f"sentence:{folder}").embed(["a b"])).all()
 
 
 def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,6 +22,8 @@ from collect.store.tables import read_table
 from collect.sweeps.batch import SweepOptions
 from collect.sweeps.run import sweep
 from decoders import Engine
+from decoders.arms import load_arms
+from decoders.arms.fingerprint import fingerprint
 from decoders.common.errors import DraftpickError, NotANumber
 from decoders.common.identity import identity
 from decoders.models.targets import TemplateRefused, encode_chat, load_tokenizer
@@ -190,6 +192,27 @@ def test_the_same_weights_in_another_folder(target: Path, arms: Path, tmp_path: 
         Router(third, policy)
     with pytest.raises(DraftpickError, match="other settings: target"):
         sweep(third, Batch(third), queries(tmp_path, texts), out, options)
+
+
+def test_the_same_drafter_in_another_place(target: Path, tmp_path: Path) -> None:
+    """Its arm is the same one; other weights in the same place make another."""
+
+    def drafted(folder: Path) -> str:
+        inner = f"{{kind: neural, drafter: '{folder}', length: {{k: 2}}}}"
+        file = tmp_path / "arms.yaml"
+        file.write_text(f"arms: {{two: {inner}, deep: {{kind: hybrid, model: {inner}}}}}")
+        return fingerprint(load_arms(file))
+
+    here, there = tmp_path / "here", tmp_path / "there"
+    shutil.copytree(target, here)
+    known = drafted(here)
+    here.rename(there)
+    assert drafted(there) == known
+    state = load_file(there / "model.safetensors")
+    save_file({k: v + 1 for k, v in state.items()}, there / "model.safetensors", {"format": "pt"})
+    assert drafted(there) != known
+    there.rename(here)
+    assert drafted(here) != known
 
 
 @pytest.mark.parametrize(

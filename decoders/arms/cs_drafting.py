@@ -10,6 +10,7 @@ from ..sampling.tree_shape import TreeShape
 from .base import ArmRecipe
 from .length import LONGEST
 from .max_gram import MaxGramRecipe
+from .model_name import ModelName
 from .nested import check_target, make, refuse_by_cost
 from .tree import Branch, require_bounds
 
@@ -35,7 +36,7 @@ class CSDraftingRecipe(ArmRecipe):
     """
 
     kind: Literal["cs_drafting"] = "cs_drafting"
-    models: list[str | MaxGramRecipe]
+    models: list[ModelName | MaxGramRecipe]
     K: list[list[int]]
     lenience: Annotated[float, Field(ge=1)] = 1.0
     branch: Branch = ()

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from ..common.errors import DraftpickError
 from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
+from .model_name import ModelName
 from .tree import Branch, require_tree
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ class EarlyExitRecipe(DraftingRecipe):
     """
 
     kind: Literal["early_exit"] = "early_exit"
-    drafter: str | None = None
+    drafter: ModelName | None = None
     layer: Annotated[int, Field(ge=1)] | None = None
     branch: Branch = ()
 

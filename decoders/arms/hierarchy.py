@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import model_validator
 
 from .base import DraftingRecipe
+from .model_name import ModelName
 from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ class HierarchyRecipe(DraftingRecipe):
 
     kind: Literal["hierarchy"] = "hierarchy"
     small: Nested
-    middle: str
+    middle: ModelName
 
     @model_validator(mode="after")
     def _possible(self) -> HierarchyRecipe:

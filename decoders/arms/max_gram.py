@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
+from .model_name import ModelName
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -27,7 +28,7 @@ class MaxGramRecipe(DraftingRecipe):
     """
 
     kind: Literal["max_gram"] = "max_gram"
-    drafter: str | None = None
+    drafter: ModelName | None = None
     shortest: Annotated[int, Field(ge=1)] = 2
     longest: Annotated[int, Field(ge=1, le=64)] = 12
     earliest: bool = False

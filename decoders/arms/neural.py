@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Literal
 
 from .base import DraftingRecipe
+from .model_name import ModelName
 
 if TYPE_CHECKING:
     from ..models.drafts import TargetInfo
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class DraftModelRecipe(DraftingRecipe):
     """drafter: a shipped name, a local transformers folder or a hub id."""
 
-    drafter: str
+    drafter: ModelName
 
     @property
     def doubts(self) -> bool:

@@ -11,6 +11,7 @@ from pydantic import model_validator
 from ..common.errors import DraftpickError
 from ..sampling.tree_shape import TreeShape
 from .base import DraftingRecipe
+from .model_name import ModelName
 from .tree import Branch, require_tree
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ class RecurrentRecipe(DraftingRecipe):
     """
 
     kind: Literal["recurrent"] = "recurrent"
-    drafter: str
+    drafter: ModelName
     branch: Branch = ()
 
     @model_validator(mode="after")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from .base import DraftingRecipe
+from .model_name import ModelName
 from .nested import Nested, check_target, make, prepare, refuse_by_cost, words
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ class VerticalRecipe(DraftingRecipe):
     """
 
     kind: Literal["vertical"] = "vertical"
-    review: str
+    review: ModelName
     inner: Nested
     lenience: Annotated[float, Field(ge=1)] = 1.0
 

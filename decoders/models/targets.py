@@ -254,6 +254,11 @@ def fingerprint(folder: Path) -> str:
             f"{folder} holds no weights (*.safetensors or pytorch_model*.bin); save or fetch the "
             "model again"
         )
+    return fingerprint_files(files)
+
+
+def fingerprint_files(files: Sequence[Path]) -> str:
+    """Eight hex digits of each file's head, tail and size."""
     digest = hashlib.sha256()
     for part in files:
         with part.open("rb") as stream:

@@ -1,0 +1,37 @@
+"""The name of a model in a recipe: a shipped name, a local folder or GGUF file, or a hub id."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import PlainSerializer, SerializationInfo
+
+BY_WEIGHTS = "by weights"  # the context of a dump that tells local models by their weights
+
+
+def _dumped(name: str, info: SerializationInfo) -> str:
+    return _by_weights(name) if info.context == BY_WEIGHTS else name
+
+
+ModelName = Annotated[str, PlainSerializer(_dumped, return_type=str)]
+
+
+def _by_weights(name: str) -> str:
+    """`@` and eight hex digits of a local model's weights and draft tokens; other names stay.
+
+    A shipped model is verified by its hash when it is loaded.
+    """
+    from ..models.targets import fingerprint, fingerprint_files
+    from ..sampling.draft_vocab import FILE
+    from ..zoo.catalogue import shipped_folders
+
+    local = Path(name).expanduser()
+    if name in shipped_folders() or not local.exists():
+        return name
+    if local.is_file():
+        return f"@{fingerprint_files([local])}"
+    vocab = local / FILE
+    draft_tokens = hashlib.sha256(vocab.read_bytes()).hexdigest()[:8] if vocab.is_file() else ""
+    return f"@{fingerprint(local)}{draft_tokens}"
