@@ -105,8 +105,9 @@ def test_what_a_verifier_takes_is_counted_for_every_answer(
     costs = Batch(engine, at_once=(1, 3)).cost_table
     for answers in (1, 3):
         one = costs.of_answers(answers)
-        assert one.overhead_s("cell", 0.0) > 0.005 * answers
-        assert one.overhead_s("cell", 1.0) > 0.005 * answers
+        # less than it sleeps, as the pass and the draft taken off it are measured apart
+        assert one.overhead_s("cell", 0.0) > 0.003 * answers
+        assert one.overhead_s("cell", 1.0) > 0.003 * answers
 
 
 def test_an_arm_that_fails_is_left_out(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
