@@ -20,6 +20,7 @@ from ..backends.early_exit import AdapterHead
 from ..backends.llama.kv import PromptSlot
 from ..backends.llama.model import LayerWeights, Rope, Shape, all_heads, layer, rope_table
 from ..backends.native import LlamaBackend
+from ..backends.threads import threads
 from ..backends.weights.file_blocks import FileBlocks
 from ..backends.weights.packed import Matrix, dense, linear, pack, rows_of
 from ..sampling.draft_vocab import DraftVocab
@@ -56,6 +57,9 @@ class Stack:
         return cls(target.shape, embedding, layers, read, above.head, above.vocab)
 
     def embed(self, ids: Tensor) -> Tensor:
+        """Every pass begins here, on a CPU with as many threads as the neighbours leave cores."""
+        if self.embedding.device.type == "cpu":
+            threads().adapt()
         if self.maps_input and self.vocab is not None:
             ids = self.vocab.from_target[ids]
         return rows_of(self.embedding, ids)

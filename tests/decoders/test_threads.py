@@ -19,6 +19,8 @@ from decoders.backends.threads import Threads
 from decoders.backends.weights.packed import Rounding
 from decoders.common import machine
 from decoders.common.machine import Look
+from decoders.offline import writer
+from decoders.offline.stack import Stack
 
 ROOT = Path(__file__).parents[2]
 
@@ -110,6 +112,9 @@ def test_passes_on_a_cpu_look_at_the_neighbours(
     target.prefill([1, 2, 3])
     target.extend(torch.tensor([4, 5]))
     assert looked == [0, 3]
+    looked.clear()
+    writer.write(Stack.of_backend(target), [[1, 2, 3]], 4, ())
+    assert len(looked) == 4  # the prompt's, and that of each token but the last
 
 
 @pytest.mark.parametrize("rounding", [None, "int8", "int4"])
@@ -144,14 +149,17 @@ def test_a_thread_that_let_go_computes_as_before() -> None:
 
 
 LETS_GO = """
-import os, torch
+import os, time, torch
 from decoders.backends.threads import let_go
 torch.set_num_threads(2)
 x = torch.randn(512, 4096)
 x.softmax(-1)
 before = len(os.listdir("/proc/self/task"))
 let_go()
-print(before - len(os.listdir("/proc/self/task")))
+until = time.monotonic() + 5
+while (after := len(os.listdir("/proc/self/task"))) == before and time.monotonic() < until:
+    time.sleep(0.01)  # the system counts a thread for a moment after its end
+print(before - after)
 """
 
 
