@@ -33,6 +33,8 @@ from .writer import write
 if TYPE_CHECKING:
     from ..engine import Engine
 
+KEPT = 8  # sets of answers whose states are kept: a batch's at each temperature and draw
+
 
 class Batch:
     """Batched where the models are native, one by one elsewhere; the answers are the same, but for
@@ -67,7 +69,7 @@ class Batch:
             require_shared(engine.target)
         target = engine.target
         self._target = Stack.of_backend(target) if type(target) is LlamaBackend else None
-        self._known: TeacherForcing | None = None  # the answers that were read last
+        self._known: list[TeacherForcing] = []  # the answers that were asked for last
         self._before = Before(seat_of(target))
 
     @property
@@ -240,7 +242,8 @@ class Batch:
     def _read(
         self, prompts: list[list[int]], answers: list[list[int]], max_new_tokens: int
     ) -> TeacherForcing:
-        """What the target makes of the answers; kept until others are asked for."""
+        """What the target makes of the answers; the states of the last few are kept, as they are
+        asked for again at every load."""
         if len(prompts) != len(answers):
             raise ValueError(f"{len(prompts)} prompts with {len(answers)} answers")
         longest = max(map(len, answers), default=0)
@@ -249,10 +252,14 @@ class Batch:
                 f"an answer of {longest} tokens was not written under a limit of {max_new_tokens}; "
                 "give the limit that it had"
             )
-        known = self._known
-        if known is None or (known.prompts, known.ids) != (prompts, answers):
+        asked = prompts, answers
+        known = next((one for one in self._known if (one.prompts, one.ids) == asked), None)
+        if known is None:
             known = TeacherForcing(self._engine.target, self._target, prompts, answers)
-            self._known = known
+        others = [one for one in self._known if one is not known]
+        for one in others:
+            one.forget_scores()
+        self._known = [*others[1 - KEPT :], known]
         return known
 
     def _loop(self, name: str, strategy: SpeculativeDecoding, max_new_tokens: int) -> ReplayedLoop:

@@ -50,6 +50,10 @@ class TeacherForcing:
             self._log_p[temperature] = self._scored(temperature)
         return self._log_p[temperature]
 
+    def forget_scores(self) -> None:
+        """Scores are as wide as the vocabulary; the states that they are made of stay."""
+        self._log_p.clear()
+
     def _scored(self, temperature: float) -> list[Tensor]:
         pairs = zip(self.prompts, self.ids, strict=True)
         if self._stack is not None:

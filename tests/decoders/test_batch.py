@@ -37,6 +37,7 @@ from decoders.drafters import MaxGramDrafter, NeuralDrafter, NullDrafter
 from decoders.engine import Engine
 from decoders.lengths import FixedLength
 from decoders.loop import SpeculativeDecoding
+from decoders.offline import teacher_forcing
 from decoders.offline.batch import Batch
 from decoders.offline.registry import ADAPTERS, adapter_of
 from decoders.offline.replay import Draft, replay
@@ -308,6 +309,30 @@ def test_known_drafts_take_the_steps_of_the_live_loop(
     forced = batch_of(engine).replay(name, PROMPTS, [r.ids for r in results], 20)
     assert [made.calls for made in forced] == [result.draft_calls for result in results]
     assert sum(result.draft_calls for result in results) > 0
+
+
+def test_answers_are_read_once_for_all_arms_and_loads(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    states_before = teacher_forcing.states_before
+
+    def counted(stack: Stack, prompts: Any, answers: Any) -> Any:
+        read.append(len(answers))
+        return states_before(stack, prompts, answers)
+
+    monkeypatch.setattr(teacher_forcing, "states_before", counted)
+    batch, seeds, names = batch_of(engine), list(range(len(PROMPTS))), ("recurrent", "hybrid")
+    greedy = batch.target(PROMPTS, 12).ids
+    drawn = batch.target(PROMPTS, 12, 1.0, seeds).ids
+    found: list[Any] = []
+    for _ in range(3):  # as at three loads
+        for name in names:
+            made: list[Any] = [batch.replay(name, PROMPTS, greedy, 12)]
+            made.append(batch.expected(name, PROMPTS, drawn, 12, 1.0, seeds))
+            found.append(made)
+    assert found == found[:2] * 3
+    assert read == [len(PROMPTS)] * 2
 
 
 def test_what_is_not_known_beforehand_is_not_taken_apart(engine: Engine) -> None:
