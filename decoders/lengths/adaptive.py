@@ -16,7 +16,7 @@ class AdaptiveLength:
     The acceptance rate is a count with a forgetting factor, started at `prior` with the weight of
     one round of `longest` tokens. While nothing is drafted it returns to that, and one round in
     IDLE drafts all the same, so that it goes on learning. A drafted token costs what it did in the
-    last rounds.
+    last rounds; a draft after rounds without one does not count, as its drafter reads those first.
 
     passes: what the target's passes cost by width; without them a pass of any width is taken to
         cost what the last ones did.
@@ -45,6 +45,7 @@ class AdaptiveLength:
         self._right = self.prior * self.longest
         self._tried = float(self.longest)
         self._idle = IDLE  # the first round drafts
+        self._behind = False  # whether the drafter has not read the last rounds
 
     def next(self) -> int:
         acceptance, widths = self._right / self._tried, None
@@ -53,6 +54,7 @@ class AdaptiveLength:
         k = best_length(acceptance, self._cost, self.longest, widths)
         if k == 0 and self._idle < IDLE:
             self._idle += 1
+            self._behind = True
             self._learn(
                 self.prior * (1 - self.memory) * self.longest, (1 - self.memory) * self.longest
             )
@@ -66,7 +68,8 @@ class AdaptiveLength:
         # nothing is known after the first rejection
         self._learn(stats.accepted, min(stats.accepted + 1, stats.drafted))
         pass_s = stats.verify_s if self._passes is None else self._passes(1)
-        if pass_s > 0:
+        behind, self._behind = self._behind, False
+        if pass_s > 0 and not behind:
             cost = stats.draft_s / stats.drafted / pass_s
             self._timed = 1 + self.memory * self._timed
             self._cost += (cost - self._cost) / self._timed

@@ -15,7 +15,7 @@ class TokenTexts:
     texts: by id; None for special ids, for those that spell nothing and for those that do not
         exist.
     specials: ids by what the special tokens are called.
-    leading_space: whether encoding puts a space in front of every text.
+    leading_space: whether encoding puts a space in front of a text.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -38,6 +38,7 @@ class TokenTexts:
         self.leading_space = spelled == b" " + SAMPLE.encode()
         if spelled != SAMPLE.encode() and not self.leading_space:
             raise ValueError("its tokens do not spell the text that they stand for")
+        self._second_space = self.spelled(self.encode(" a")) == b"  a"  # some put none before one
 
     def encode(self, text: str) -> list[int]:
         """Ids of a text that is taken literally, whatever special tokens it names."""
@@ -47,7 +48,9 @@ class TokenTexts:
 
     def encode_inside(self, text: str) -> list[int]:
         """Ids of a text that does not begin another: without a space that encoding puts there."""
-        return self.encode(text.removeprefix(" ") if self.leading_space else text)
+        rest = text.removeprefix(" ")
+        puts = self.leading_space and rest != "" and (self._second_space or rest[0] != " ")
+        return self.encode(rest if puts else text)
 
     def spelled(self, ids: list[int]) -> bytes:
         """What ids stand for; special ids stand for nothing."""

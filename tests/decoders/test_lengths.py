@@ -121,6 +121,17 @@ def test_it_drafts_again_once_drafts_are_accepted_again() -> None:
     assert rule.next() == 4
 
 
+def test_reading_what_was_missed_is_no_part_of_a_tokens_price() -> None:
+    """A draft after rounds without one takes two passes more; from some round on all are right."""
+    rule, drafted = AdaptiveLength(4), [1]
+    for round_ in range(200):
+        k = rule.next()
+        missed_s = 0.020 if k and not drafted[-1] else 0.0
+        rule.observe(StepStats(k, k if round_ >= 60 else 0, 0.004 * k + missed_s, 0.010))
+        drafted.append(k)
+    assert 0 in drafted and drafted[-1] == 4
+
+
 def test_a_round_without_a_draft_teaches_nothing() -> None:
     rule = AdaptiveLength(6)
     before = rule.next(), rule._right, rule._tried

@@ -207,7 +207,8 @@ def test_a_user_is_answered_as_if_there_were_no_others(
     alone = EarlierAnswers(1000, clock=lambda: next(clock))
     for (user, text), _ in zip(added[len(added) - len(kept) :], kept, strict=True):
         if user == asking:
-            alone.add(str(user), text[:1], text[1:])
+            end = text[-room:]  # of a text that is longer
+            alone.add(str(user), end[:1], end[1:])
     wanted = Wanted(4, width=2)
     made = shared.draft(str(asking), tail, wanted, half)
     assert made == alone.draft(str(asking), tail, wanted, half)
