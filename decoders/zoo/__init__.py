@@ -3,6 +3,7 @@
 from .cached import CachedEntry, cached, clear
 from .catalogue import EMBEDDER, TARGET, ModelCard, catalogue, shipped_folder, verify_files
 from .fetch import converted, fetch, from_gguf
+from .fetch_file import fetch_file
 
 __all__ = [
     "EMBEDDER",
@@ -14,6 +15,7 @@ __all__ = [
     "clear",
     "converted",
     "fetch",
+    "fetch_file",
     "from_gguf",
     "shipped_folder",
     "verify_files",

