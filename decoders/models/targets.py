@@ -61,9 +61,10 @@ def resolve(name: str) -> Path:
     try:
         return hub.snapshot(name)
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
+        known = ", ".join([*WHEELS, *KNOWN_FILES])
         raise DraftpickError(
-            f"{name!r} is neither a known model ({', '.join([*WHEELS, *KNOWN_FILES])}), nor a local folder, nor a "
-            f"hub id that could be fetched ({in_words(error)})"
+            f"{name!r} is neither a known model ({known}), nor a local folder, nor a hub id that "
+            f"could be fetched ({in_words(error)})"
         ) from error
 
 

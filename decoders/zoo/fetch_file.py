@@ -57,14 +57,14 @@ def _require_room(known: KnownFile, needed: int) -> None:
 
 def _from_hub(known: KnownFile) -> Path | None:
     """None where the hub cannot be reached, or has it no longer."""
-    from huggingface_hub import hf_hub_download
+    import httpx
+    from huggingface_hub import constants, hf_hub_download
 
     _require_room(known, known.size_bytes - _size_of(known.kept))
     try:
+        httpx.head(constants.ENDPOINT, timeout=HUB_TIMEOUT_S)  # the client would try for long
         print(f"fetching {known.file} (once) ...", file=sys.stderr, flush=True)
-        found = hf_hub_download(
-            known.hub_id, known.file, local_dir=known.kept, etag_timeout=HUB_TIMEOUT_S
-        )
+        found = hf_hub_download(known.hub_id, known.file, local_dir=known.kept)
     except Exception as error:  # the hub client raises many kinds; each means "not to be had"
         print(f"not from {known.hub_id}: {in_words(error)}", file=sys.stderr)
         return None

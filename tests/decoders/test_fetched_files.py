@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from test_zoo import tiny_gguf
 
@@ -47,9 +48,11 @@ def places(known: KnownFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         def hf_hub_download(hub_id: str, file: str, local_dir: Path, **options: Any) -> str:
             assert (hub_id, file) == (known.hub_id, known.file)
-            if not hub:
-                raise ConnectionError("no network")
             return str(shutil.copy(whole, local_dir))
+
+        def head(url: str, timeout: float) -> None:
+            if not hub:
+                raise httpx.ConnectError("no network")
 
         def run(command: list[str], **options: Any) -> Any:
             asked.append(command[-1])
@@ -64,6 +67,7 @@ def places(known: KnownFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
             return subprocess.CompletedProcess(command, 0, "", "")
 
         monkeypatch.setattr("huggingface_hub.hf_hub_download", hf_hub_download)
+        monkeypatch.setattr("httpx.head", head)
         monkeypatch.setattr("subprocess.run", run)
         return asked
 
