@@ -21,8 +21,10 @@ ModelName = Annotated[str, PlainSerializer(_dumped, return_type=str)]
 def _by_weights(name: str) -> str:
     """`@` and eight hex digits of a local model's weights and draft tokens; other names stay.
 
-    A shipped model is verified by its hash when it is loaded.
+    A shipped model is verified by its hash when it is loaded. A folder that holds no weights keeps
+    its name, and loading it says what is wrong.
     """
+    from ..common.errors import DraftpickError
     from ..models.targets import fingerprint, fingerprint_files
     from ..sampling.draft_vocab import FILE
     from ..zoo.catalogue import shipped_folders
@@ -34,4 +36,7 @@ def _by_weights(name: str) -> str:
         return f"@{fingerprint_files([local])}"
     vocab = local / FILE
     draft_tokens = hashlib.sha256(vocab.read_bytes()).hexdigest()[:8] if vocab.is_file() else ""
-    return f"@{fingerprint(local)}{draft_tokens}"
+    try:
+        return f"@{fingerprint(local)}{draft_tokens}"
+    except DraftpickError:
+        return name
