@@ -67,6 +67,7 @@ class Engine:
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
+        self._arms_fingerprints: dict[tuple[str, ...], str] = {}  # of what is loaded, read once
         self._cached: tuple[int, list[int]] = (0, [])
         self._seat = seat_of(target)
         self._warned = False  # that messages are joined
@@ -215,8 +216,12 @@ class Engine:
         return f"target:{self.target_name}@{self._fingerprint}"
 
     def arms_fingerprint(self, names: Sequence[str]) -> str:
-        """Eight hex digits over the named arms' recipes."""
-        return fingerprint({name: self.arm(name) for name in names})
+        """Eight hex digits over the named arms' recipes, with the weights that their models had
+        when first asked for."""
+        asked = tuple(names)
+        if asked not in self._arms_fingerprints:
+            self._arms_fingerprints[asked] = fingerprint({name: self.arm(name) for name in names})
+        return self._arms_fingerprints[asked]
 
     def arm(self, name: str) -> ArmRecipe:
         """Raises NoSuchName."""

@@ -215,6 +215,19 @@ def test_the_same_drafter_in_another_place(target: Path, tmp_path: Path) -> None
     assert drafted(here) != known
 
 
+def test_an_engine_stands_for_the_weights_that_it_loaded(target: Path, tmp_path: Path) -> None:
+    """It reads a drafter's files once, not at every answer's line in a log."""
+    drafter = shutil.copytree(target, tmp_path / "drafter")
+    file = tmp_path / "arms.yaml"
+    file.write_text(f"arms: {{two: {{kind: neural, drafter: '{drafter}', length: {{k: 2}}}}}}")
+    engine = load(target, file)
+    known = engine.arms_fingerprint(["two"])
+    state = load_file(drafter / "model.safetensors")
+    save_file({k: v + 1 for k, v in state.items()}, drafter / "model.safetensors", {"format": "pt"})
+    assert engine.arms_fingerprint(["two"]) == known
+    assert load(target, file).arms_fingerprint(["two"]) != known
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [

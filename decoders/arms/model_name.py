@@ -21,22 +21,24 @@ ModelName = Annotated[str, PlainSerializer(_dumped, return_type=str)]
 def _by_weights(name: str) -> str:
     """`@` and eight hex digits of a local model's weights and draft tokens; other names stay.
 
-    A shipped model is verified by its hash when it is loaded. A folder that holds no weights keeps
-    its name, and loading it says what is wrong.
+    Models known by name are verified by their hashes when they are loaded. What holds no weights
+    keeps its name, and loading it says what is wrong.
     """
+    from ..zoo.catalogue import KNOWN_FILES, WHEELS, shipped_folders
+
+    local = Path(name).expanduser()
+    if name in {*shipped_folders(), *WHEELS, *KNOWN_FILES} or not local.exists():
+        return name
+    from ..backends.gguf.header import read_header
     from ..common.errors import DraftpickError
     from ..models.targets import fingerprint, fingerprint_files
     from ..sampling.draft_vocab import FILE
-    from ..zoo.catalogue import shipped_folders
 
-    local = Path(name).expanduser()
-    if name in shipped_folders() or not local.exists():
-        return name
-    if local.is_file():
-        return f"@{fingerprint_files([local])}"
-    vocab = local / FILE
-    draft_tokens = hashlib.sha256(vocab.read_bytes()).hexdigest()[:8] if vocab.is_file() else ""
     try:
+        if local.is_file():
+            return f"@{fingerprint_files(read_header(local).files)}"
+        vocab = local / FILE
+        draft_tokens = hashlib.sha256(vocab.read_bytes()).hexdigest()[:8] if vocab.is_file() else ""
         return f"@{fingerprint(local)}{draft_tokens}"
     except DraftpickError:
         return name
