@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from .arms import AUTOREGRESSIVE, ArmRecipe
-from .arms.fingerprint import fingerprint
+from .arms.fingerprint import LoadedFingerprints
 from .common.errors import ArmDown, ContextTooLong, DraftpickError, NoSuchName, NotANumber
 from .costs import passes as pass_costs
 from .loop import SpeculativeDecoding
@@ -67,7 +67,7 @@ class Engine:
         self.target_name, self.eos_ids = name, eos_ids
         self._fingerprint = fingerprint
         self._strategies: dict[str, Strategy] = {}
-        self._arms_fingerprints: dict[tuple[str, ...], str] = {}  # of what is loaded, read once
+        self._arms_fingerprints = LoadedFingerprints()
         self._cached: tuple[int, list[int]] = (0, [])
         self._seat = seat_of(target)
         self._warned = False  # that messages are joined
@@ -218,10 +218,7 @@ class Engine:
     def arms_fingerprint(self, names: Sequence[str]) -> str:
         """Eight hex digits over the named arms' recipes, with the weights that their models had
         when first asked for."""
-        asked = tuple(names)
-        if asked not in self._arms_fingerprints:
-            self._arms_fingerprints[asked] = fingerprint({name: self.arm(name) for name in names})
-        return self._arms_fingerprints[asked]
+        return self._arms_fingerprints.of({name: self.arm(name) for name in names})
 
     def arm(self, name: str) -> ArmRecipe:
         """Raises NoSuchName."""

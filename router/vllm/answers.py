@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from decoders.arms import ArmRecipe
-from decoders.arms.fingerprint import fingerprint
+from decoders.arms.fingerprint import LoadedFingerprints
 from decoders.suffixes.votes import Draft
 
 from ..logs.record import Asked, LoggedDecision, Result, Vector
@@ -84,7 +84,7 @@ class Answers:
         self._target = hashlib.sha256(target.encode()).hexdigest()[:16]
         self._arms, self._embedder = arms, embedder
         self._log, self._learning = log, learning
-        self._fingerprints: dict[tuple[str, ...], str] = {}  # of arms chosen from
+        self._fingerprints = LoadedFingerprints()
 
     def ended(self, state: RequestState, error: str | None = None) -> None:
         """The stretch is over. error: name of what broke it off."""
@@ -105,9 +105,7 @@ class Answers:
     def _line(self, state: RequestState, stretch: Stretch, result: Result) -> LoggedDecision:
         assert self._log is not None
         choice = stretch.choice
-        chosen_from = tuple(choice.probabilities)
-        if chosen_from not in self._fingerprints:
-            self._fingerprints[chosen_from] = fingerprint({n: self._arms[n] for n in chosen_from})
+        chosen_from = {name: self._arms[name] for name in choice.probabilities}
         keep = self._log.embeddings and choice.embedding is not None
         return LoggedDecision(
             time=datetime.now(UTC),
@@ -116,7 +114,7 @@ class Answers:
             target=self._target,
             policy=choice.policy[0],
             policy_name=choice.policy[1],
-            arms_fingerprint=self._fingerprints[chosen_from],
+            arms_fingerprint=self._fingerprints.of(chosen_from),
             choice="drawn" if choice.drawn else "best",
             arm=choice.arm,
             propensity=choice.propensity,

@@ -14,6 +14,7 @@ from test_engine import WORDS, adapter_folder, tokenizer, with_tokenizer
 
 from decoders import Engine
 from decoders.arms import load_arms
+from decoders.arms.fingerprint import fingerprint
 from decoders.backends.mapped import MappedBackend
 from decoders.backends.native import LlamaBackend
 from decoders.backends.transformers.hf import HFBackend
@@ -193,10 +194,7 @@ def test_what_is_nested_counts_as_part_of_the_recipe(tmp_path: Path) -> None:
     def print_of(tokens: int) -> str:
         body = f"{{kind: vertical, review: x, inner: {{kind: max_gram, shortest: {tokens}}}}}"
         (tmp_path / "a.yaml").write_text(f"arms: {{a: {body}}}")
-        arms = load_arms(tmp_path / "a.yaml")
-        engine = Engine.__new__(Engine)  # the recipes alone
-        engine.arms = arms
-        return engine.arms_fingerprint(["a"])
+        return fingerprint(load_arms(tmp_path / "a.yaml"))
 
     assert print_of(1) != print_of(3) == print_of(3)
 
